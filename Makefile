@@ -1,0 +1,61 @@
+# Every target does its own set-up, in a virtual environment of its own for each interpreter: .venv/3.11, .venv/3.13.
+#
+#   make demo                        train a small network on handwritten digits; see where the memory goes
+#   make test                        the tests; one of them: make test T=tests/test_stage.py
+#   make lint                        ruff and mypy --strict
+#   make bench                       automatic against hand-written donation; one workload: make bench W=adam
+#   make fuzz                        random programs, many more than `make test` runs
+#   make wheel                       dist/pytc-*.whl
+#   make PYTHON=python3.13 test      any of these with another interpreter
+
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+ifeq ($(filter 3.11 3.12 3.13 3.14,$(VERSION)),)
+$(error pytc needs Python 3.11 or newer, and "$(PYTHON)" is $(or $(VERSION),not there); try: make PYTHON=python3.13)
+endif
+
+VENV := .venv/$(VERSION)
+RUN := $(abspath $(VENV))/bin/python
+T ?= tests
+W ?=
+
+.DEFAULT_GOAL := test
+.PHONY: demo test lint format bench fuzz wheel clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.demo
+	@$(RUN) -m benchmarks.digits
+
+test: $(VENV)/.test
+	@$(RUN) -m pytest $(T)
+
+lint: $(VENV)/.lint
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+format: $(VENV)/.lint
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+bench: $(VENV)/.bench
+	@$(RUN) -m benchmarks $(W)
+
+fuzz: $(VENV)/.test
+	@$(RUN) -m tests.fuzz
+
+wheel: $(VENV)/.venv
+	@$(RUN) -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# One stamp for each extra of pyproject.toml that has been installed, made again when pyproject.toml changes.
+$(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/.venv
+	@echo "installing pytc[$*] into $(VENV), once"
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(VENV)/.venv:
+	@$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
