@@ -1,0 +1,22 @@
+"""The exceptions that pytc raises of its own."""
+
+from __future__ import annotations
+
+
+class DonationError(RuntimeError):
+    """`donate="require"`: a leaf whose memory an output could take over is still in use by the caller.
+
+    Raised before the program runs, so that every array is as it was.
+    """
+
+
+class StaticLeafError(TypeError):
+    """A leaf that is not an array cannot be part of the key under which a compiled program is kept."""
+
+
+class DonationWarning(UserWarning):
+    """`donate="warn"`: leaves that the caller gave away and that no output can be written into."""
+
+
+class VerificationError(Exception):
+    """With `PYTC_VERIFY=1`: a pass changed what the program means. Names the pass, and a file to reproduce it."""

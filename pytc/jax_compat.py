@@ -1,0 +1,446 @@
+"""Every use of JAX that is not plain public `jax.*`, with the versions it is for.
+
+Nothing here imports `jax._src`. What JAX 0.10 to 0.12 offer in `jax.extend.core` and
+`jax.interpreters.partial_eval` is less stable than the rest of its API; whoever ports pytc to the next
+release starts, and should be able to stop, at this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import math
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+from jax.interpreters import partial_eval as pe
+
+T = TypeVar("T")
+
+AbstractValue: TypeAlias = Any
+"""A `ShapedArray` or an `AbstractRef`; JAX exports no precise public type."""
+
+# Up to JAX 0.11 a ClosedJaxpr pairs a Jaxpr with its consts; from 0.12 on both names are one class. On either,
+# `closed.jaxpr` has invars, outvars, eqns and constvars, and `closed.consts` the values of the constvars.
+Jaxpr = jex_core.Jaxpr
+ClosedJaxpr = jex_core.ClosedJaxpr
+JaxprEqn = jex_core.JaxprEqn
+Literal = jex_core.Literal
+Var = jex_core.Var
+DropVar = jex_core.DropVar
+Primitive = jex_core.Primitive
+Tracer = jax.core.Tracer
+
+# What `jit`'s equations hold where no sharding was asked for.
+_UNSPECIFIED = inspect.signature(jax.jit).parameters["in_shardings"].default
+
+
+config: Any = jax.config
+_find_top_trace: Any = jex_core.find_top_trace
+
+
+def is_extended(dtype: Any) -> bool:
+    """Whether it is a dtype of JAX's own, such as that of PRNG keys, whose arrays wrap another array."""
+    dtypes: Any = jax.dtypes
+    return bool(dtypes.issubdtype(dtype, dtypes.extended))
+
+
+def nbytes(aval: AbstractValue) -> int:
+    """The bytes of an array of this shape and dtype. PRNG keys count the array of bits that they wrap."""
+    shape, dtype = aval.shape, aval.dtype
+    if is_extended(dtype):
+        bits, _ = key_bits(aval)
+        shape, dtype = bits.shape, bits.dtype
+    if dtype == jax.dtypes.float0:
+        return 0
+    return int(math.prod(shape) * np.dtype(dtype).itemsize)
+
+
+def key_bits(aval: AbstractValue) -> tuple[Any, Any]:
+    """The type of the bits that PRNG keys of this type wrap, and the keys' implementation."""
+    found: list[Any] = []
+
+    def bits(keys: Any) -> Any:
+        found.append(jax.random.key_impl(keys))
+        return jax.random.key_data(keys)
+
+    keys: Any = jax.ShapeDtypeStruct(aval.shape, aval.dtype)  # type: ignore[no-untyped-call]
+    return jax.eval_shape(bits, keys), found[0]
+
+
+def dce(jaxpr: Jaxpr, used_outputs: Sequence[bool], keep: Sequence[bool] | bool = False) -> tuple[Jaxpr, list[bool]]:
+    """JAX's own dead-code elimination: the jaxpr without what only the unused outputs needed, and which invars it
+    still reads. Those of `keep` stay, read or not."""
+    return pe.dce_jaxpr(jaxpr, list(used_outputs), keep if isinstance(keep, bool) else list(keep))
+
+
+DCE_NARROWS_WHILE = jex_core.primitives.while_p in pe.dce_rules
+"""Whether JAX's dead-code elimination looks into `while` loops. From some version after 0.10 on it does."""
+
+
+def like(eqn: JaxprEqn, *, invars: Sequence[Any], outvars: Sequence[Var], params: dict[str, Any]) -> JaxprEqn:
+    """The equation with other operands, results and parameters, and the effects that follow from these."""
+    abstract_eval: Any = eqn.primitive.abstract_eval
+    _, effects = abstract_eval(*(v.aval for v in invars), **params)
+    return jex_core.new_jaxpr_eqn(list(invars), list(outvars), eqn.primitive, params, effects, eqn.source_info, eqn.ctx)
+
+
+with jax.ensure_compile_time_eval():
+    _EvalTrace = type(_find_top_trace(None))
+
+
+def executing() -> bool:
+    """Whether an operation done now is executed, rather than recorded by a transformation."""
+    return type(_find_top_trace(None)) is _EvalTrace
+
+
+def short(aval: AbstractValue) -> str:
+    """`f32[8,128]`."""
+    return str(aval.str_short(short_dtypes=True))
+
+
+def inner(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr:
+    """The open jaxpr in a parameter that holds one or the other."""
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def subjaxprs(eqn: JaxprEqn) -> Iterator[Jaxpr]:
+    """The jaxprs among an equation's parameters."""
+    for sub in jex_core.jaxprs_in_params(eqn.params):
+        yield inner(sub)
+
+
+def split_scan(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
+    """What stands at a scan's operands, as (consts, initial carry, scanned)."""
+    if "num_consts" in eqn.params:  # up to JAX 0.11
+        consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    else:
+        consts, carry = (len(part) for part in eqn.params["ft_in"].unpack()[:2])
+    return list(values[:consts]), list(values[consts : consts + carry]), list(values[consts + carry :])
+
+
+def split_while(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
+    """What stands at a while loop's operands, as (consts of the condition, consts of the body, initial carry)."""
+    cond, body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    return list(values[:cond]), list(values[cond : cond + body]), list(values[cond + body :])
+
+
+def input_names(jaxpr: Jaxpr) -> list[str]:
+    """What JAX calls the invars in its messages."""
+    names = list(jaxpr.debug_info.arg_names or ())
+    return [name or "" for name in names] if len(names) == len(jaxpr.invars) else [""] * len(jaxpr.invars)
+
+
+def with_inputs(
+    closed: ClosedJaxpr,
+    *,
+    constants: Sequence[tuple[Var, Any]],
+    invars: Sequence[Var],
+    names: Sequence[str],
+    eqns: Sequence[JaxprEqn] | None = None,
+) -> ClosedJaxpr:
+    """The jaxpr with other constvars and invars, and other equations if given."""
+    jaxpr = closed.jaxpr
+    return ClosedJaxpr(
+        Jaxpr(
+            [var for var, _ in constants],
+            list(invars),
+            jaxpr.outvars,
+            jaxpr.eqns if eqns is None else list(eqns),
+            jaxpr.effects,
+            jaxpr.debug_info._replace(arg_names=tuple(names)),
+        ),
+        [value for _, value in constants],
+    )
+
+
+def lift_inner_consts(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """Consts of inner `jit`s, and of `jit`s in those, as consts of the whole; one for each array.
+
+    Tracing leaves what an inner `jit`ted function captured inside its equation.
+    """
+    jaxpr = closed.jaxpr
+    eqns, lifted = _lift(
+        jaxpr.eqns, {id(value): var for var, value in zip(jaxpr.constvars, closed.consts, strict=True)}
+    )
+    if all(map(operator.is_, eqns, jaxpr.eqns)):
+        return closed
+    constants = [*zip(jaxpr.constvars, closed.consts, strict=True), *lifted]
+    return with_inputs(closed, constants=constants, invars=jaxpr.invars, names=input_names(jaxpr), eqns=eqns)
+
+
+def _lift(eqns: Sequence[JaxprEqn], known: dict[int, Var]) -> tuple[list[JaxprEqn], list[tuple[Var, Any]]]:
+    """The equations with the consts of their `jit`s made operands: a var of `known` (by the array's identity) or one
+    of those returned."""
+    changed, lifted = [], []
+    for eqn in eqns:
+        if eqn.primitive is jex_core.primitives.jit_p:
+            body = eqn.params["jaxpr"]
+            inner_eqns, constants = _lift(
+                body.jaxpr.eqns, {id(v): var for var, v in zip(body.jaxpr.constvars, body.consts, strict=True)}
+            )
+            constants = [*zip(body.jaxpr.constvars, body.consts, strict=True), *constants]
+            if constants:
+                operands = []
+                for inner_var, value in constants:
+                    if id(value) not in known:
+                        known[id(value)] = Var(inner_var.aval)
+                        lifted.append((known[id(value)], value))
+                    operands.append(known[id(value)])
+                body = with_inputs(
+                    body,
+                    constants=(),
+                    invars=[*(var for var, _ in constants), *body.jaxpr.invars],
+                    names=[""] * len(constants) + input_names(body.jaxpr),
+                    eqns=inner_eqns,
+                )
+                eqn = _with_leading_operands(eqn, body, operands)
+        changed.append(eqn)
+    return changed, lifted
+
+
+def _with_leading_operands(eqn: JaxprEqn, body: ClosedJaxpr, operands: Sequence[Var]) -> JaxprEqn:
+    """A `jit` equation with more operands, before those that it has, and the body that takes them."""
+    n = len(operands)
+    params = dict(
+        eqn.params,
+        jaxpr=body,
+        in_shardings=(_UNSPECIFIED,) * n + tuple(eqn.params["in_shardings"]),
+        in_layouts=(None,) * n + tuple(eqn.params["in_layouts"]),
+        donated_invars=(False,) * n + tuple(eqn.params["donated_invars"]),
+    )
+    replaced: JaxprEqn = eqn.replace(invars=[*operands, *eqn.invars], params=params)
+    return replaced
+
+
+def private_copy(array: jax.Array) -> jax.Array:
+    """A copy in memory of its own, placed alike.
+
+    Made by the runtime, with no compiled program. An array that no process sees whole is copied shard by shard, so
+    that no other process need take part.
+    """
+    if array.is_fully_addressable:
+        copy: jax.Array = jax.device_put(array, array.sharding if array.committed else None, may_alias=False)
+        return copy
+    shards = [jax.device_put(s.data, s.device, may_alias=False) for s in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
+
+
+def snapshot(value: Any, aval: AbstractValue) -> Any:
+    """A captured value as it is now: a copy on the device, unless it is a `jax.Ref`, which is meant to change."""
+    if isinstance(value, jax.Ref):
+        return value
+    if isinstance(value, jax.Array):
+        return private_copy(value)
+    return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
+
+
+def place_with(captured: Any, leaves: Sequence[Any]) -> Any:
+    """A captured array on the devices of the committed arguments among `leaves`, as a constant would be.
+
+    Arrays that are on those devices already, and all where no argument is committed, are left as they are.
+    """
+    home = next((leaf.sharding for leaf in leaves if leaf.sharding is not None), None)
+    if home is None or not isinstance(captured, jax.Array) or captured.sharding.device_set == home.device_set:
+        return captured
+    if isinstance(home, jax.sharding.NamedSharding):
+        everywhere: Any = jax.P
+        return jax.device_put(captured, jax.NamedSharding(home.mesh, everywhere()))
+    return jax.device_put(captured, home)
+
+
+def debugging() -> bool:
+    """Whether JAX may run a failed call again, operation by operation, on the same arguments."""
+    return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+def is_plain_array(value: Any) -> bool:
+    """Whether it is an array whose buffer a program can take over: no `jax.Ref`, no PRNG key (which wraps another
+    array that may be held elsewhere), no NumPy data."""
+    return isinstance(value, jax.Array) and not is_extended(value.dtype)
+
+
+def with_equations(
+    jaxpr: Jaxpr,
+    eqns: Sequence[JaxprEqn],
+    *,
+    outvars: Sequence[Var | Literal] | None = None,
+) -> Jaxpr:
+    """The jaxpr with other equations, and other outvars if given, of the same number. Effects stay: what takes away an
+    effect is `dce`. The type is that of `jaxpr`, and so are the consts that it may carry."""
+    given: Any = jaxpr
+    changed: Jaxpr = given.replace(
+        eqns=list(eqns),
+        outvars=list(jaxpr.outvars if outvars is None else outvars),
+        debug_info=jaxpr.debug_info,
+    )
+    return changed
+
+
+def close(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+    """The jaxpr with values for its constvars."""
+    return ClosedJaxpr(jaxpr, list(consts))
+
+
+def renamed_effects(effects: Any, names: Mapping[Var, Any]) -> Any:
+    """An equation's effects after its invars were renamed: those on a `Ref` name the var that holds it."""
+    if not any(hasattr(effect, "input") for effect in effects):
+        return effects
+    return {
+        effect.replace(names.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
+        for effect in effects
+    }
+
+
+def is_plain_jit(eqn: JaxprEqn) -> bool:
+    """Whether an inner `jit` only groups equations: no shardings, layouts, mesh, donation or compiler options."""
+    params = eqn.params
+    return (
+        all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
+        and all(layout is None for layout in (*params["in_layouts"], *params["out_layouts"]))
+        and not any(params["donated_invars"])
+        and not params["compiler_options_kvs"]
+        and params["ctx_mesh"].empty
+        and str(getattr(params["inline"], "value", params["inline"])) in ("False", "True", "auto")
+        and eqn.ctx.compute_type is None
+        and not eqn.ctx.xla_metadata
+    )
+
+
+JaxprChange: TypeAlias = Callable[[Any], Any]
+"""From a Jaxpr to a Jaxpr, and from a ClosedJaxpr to a ClosedJaxpr."""
+
+
+def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange) -> JaxprEqn:
+    """The equation with `change` done to every jaxpr among its parameters; itself if nothing changed."""
+    params: dict[str, Any] = {}
+    for name, value in eqn.params.items():
+        changed = _map_jaxprs(value, change)
+        if changed is not value:
+            params[name] = changed
+    return eqn.replace(params={**eqn.params, **params}) if params else eqn
+
+
+def _map_jaxprs(value: Any, change: JaxprChange) -> Any:
+    if isinstance(value, (Jaxpr, ClosedJaxpr)):
+        return change(value)
+    if isinstance(value, (tuple, list)) and any(isinstance(v, (Jaxpr, ClosedJaxpr, tuple, list)) for v in value):
+        parts = [_map_jaxprs(v, change) for v in value]
+        if all(map(operator.is_, parts, value)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+@contextlib.contextmanager
+def unusable_donations_ignored() -> Iterator[None]:
+    """No warning from JAX about donated buffers that it found no use for."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        yield
+
+
+def home(primitive: Primitive) -> str:
+    """The top-level package that defined a primitive: `jax` for JAX's own."""
+    # What was given to `def_abstract_eval` is in the closure of what JAX made of it.
+    todo: list[Any] = [primitive.abstract_eval]
+    while todo:
+        function = todo.pop()
+        if isinstance(function, functools.partial):
+            todo += [function.func, *function.args]
+        elif callable(function) and not isinstance(function, type):
+            package = str(getattr(function, "__module__", "jax")).partition(".")[0]
+            if package not in ("jax", "jaxlib", "functools"):
+                return package
+            todo += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return "jax"
+
+
+def retyped(eqn: JaxprEqn, value: Var | Literal, out: Var) -> JaxprEqn:
+    """An equation in the place of `eqn` that binds `value` to `out`, which differs from it in weak type alone. XLA
+    sees nothing of it."""
+    aval: AbstractValue = out.aval
+    params = {"new_dtype": aval.dtype, "weak_type": aval.weak_type, "sharding": None}
+    primitive = jex_core.primitives.convert_element_type_p
+    result: JaxprEqn = eqn.replace(
+        invars=[value], outvars=[out], primitive=primitive, params=params, effects=jex_core.no_effects
+    )
+    return result
+
+
+def trace_rule(eqn: JaxprEqn, rule: Callable[..., Any]) -> ClosedJaxpr:
+    """The jaxpr of `rule` called as the equation's primitive is."""
+
+    def flat(*operands: Any) -> list[Any]:
+        results = rule(*operands, **eqn.params)
+        return list(results) if eqn.primitive.multiple_results else [results]
+
+    operands = [v.val if isinstance(v, Literal) else v.aval for v in eqn.invars]
+    with eqn.ctx.manager:
+        return jax.make_jaxpr(flat)(*operands)
+
+
+def evaluate(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
+    """The jaxpr's results, computed or traced one equation after another."""
+    return list(jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *operands))
+
+
+def dce_closed(closed: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """`dce` of a closed jaxpr, the constants that nothing reads any more left out; itself if nothing was dead."""
+    jaxpr, read = dce(closed.jaxpr, used_outputs)
+    mentioned = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, Var)}
+    mentioned.update(v for v in jaxpr.outvars if isinstance(v, Var))
+    constants = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in mentioned]
+    if len(constants) < len(jaxpr.constvars):
+        names = input_names(jaxpr)
+        closed = with_inputs(ClosedJaxpr(jaxpr, closed.consts), constants=constants, invars=jaxpr.invars, names=names)
+        return closed, read
+    if all(read) and all(used_outputs) and same_equations(jaxpr, closed.jaxpr):
+        return closed, read
+    return ClosedJaxpr(jaxpr, closed.consts), read
+
+
+def same_equations(one: Jaxpr, other: Jaxpr) -> bool:
+    """Whether two jaxprs consist of the same equations, at every depth, and not of like ones."""
+    return len(one.eqns) == len(other.eqns) and all(
+        a is b
+        or (
+            a.primitive is b.primitive
+            and a.invars == b.invars
+            and a.outvars == b.outvars
+            and all(
+                same_equations(x, y) and len(x.invars) == len(y.invars) and len(x.outvars) == len(y.outvars)
+                for x, y in zip(subjaxprs(a), subjaxprs(b), strict=True)
+            )
+        )
+        for a, b in zip(one.eqns, other.eqns, strict=True)
+    )
+
+
+def check(closed: ClosedJaxpr) -> None:
+    """JAX's own type checker; it raises where the jaxpr is not well formed."""
+    jex_core.check_jaxpr(closed.jaxpr)
+
+
+def has_visible_effects(eqn: JaxprEqn) -> bool:
+    """Whether an equation does more than compute, allocate, read and write `Ref`s or name a mapped axis."""
+    return any(
+        not hasattr(effect, "input") and type(effect).__name__ not in ("NamedAxisEffect", "InternalMutableArrayEffect")
+        for effect in eqn.effects
+    )
+
+
+def is_ref(aval: AbstractValue) -> bool:
+    """Whether this is the type of a `Ref`."""
+    return hasattr(aval, "inner_aval")
+
+
+def held(aval: AbstractValue) -> AbstractValue:
+    """What a `Ref` of this type holds."""
+    return aval.inner_aval

@@ -1,0 +1,165 @@
+"""Which leaves of the arguments are traced and which are static, and what they are called.
+
+Arrays (JAX and NumPy) and Python scalars are traced, exactly those that `jax.jit` traces. Every other leaf
+(a function, a string, an enum, a configuration object) is static: part of the key under which the compiled
+program is kept, compared by equality.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from pytc.errors import StaticLeafError
+from pytc.jax_compat import Tracer
+
+PythonScalars = Literal["trace", "static"]
+Kind = Literal["tracer", "array", "host", "static"]
+
+
+class StaticArgument:
+    """An argument that `static_argnums` or `static_argnames` names, made one static leaf whatever it holds."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), static_key(self.value)))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, StaticArgument)
+            and type(self.value) is type(other.value)
+            and bool(static_key(self.value) == static_key(other.value))
+        )
+
+
+def static_key(value: Any) -> Hashable:
+    """What stands for a static leaf in a key, next to its type. Floats by their bits: 0.0 is not -0.0, and a NaN
+    is itself."""
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else float.hex(value)
+    if isinstance(value, complex):
+        return static_key(value.real), static_key(value.imag)
+    return value  # type: ignore[no-any-return]
+
+
+def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
+    """How a call treats this leaf: `array` for a `jax.Array` or `jax.Ref`, `host` for NumPy data and Python scalars
+    (traced too), `static`, or `tracer` when a transformation is at work.
+
+    The answer depends on the leaf's type alone, but for NumPy arrays of a dtype that JAX does not have, which are
+    refused with a `TypeError` by JAX itself when they are traced.
+    """
+    if isinstance(leaf, Tracer):
+        return "tracer"
+    if isinstance(leaf, jax.Array | jax.Ref):
+        return "array"
+    if isinstance(leaf, bool | int | float | complex):
+        return "host" if python_scalars == "trace" else "static"
+    if isinstance(leaf, np.ndarray):
+        return "host"
+    if isinstance(leaf, np.generic) and not isinstance(leaf, np.character | np.datetime64 | np.timedelta64 | np.void):
+        return "host"
+    return "static"
+
+
+class Parameters:
+    """The parameters of the wrapped function: what an argument is called, and which are static."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        static_argnums: int | Sequence[int] | None = None,
+        static_argnames: str | Iterable[str] | None = None,
+    ) -> None:
+        self.signature: inspect.Signature | None
+        try:
+            self.signature = inspect.signature(fun)
+        except (TypeError, ValueError):  # some functions written in C tell no signature
+            self.signature = None
+        self.parameters = list(self.signature.parameters.values()) if self.signature else []
+        self.positional = [p.name for p in self.parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.static_argnums, self.static_argnames = self._resolve_static(static_argnums, static_argnames)
+
+    def _resolve_static(
+        self, argnums: int | Sequence[int] | None, argnames: str | Iterable[str] | None
+    ) -> tuple[tuple[int, ...], frozenset[str]]:
+        """As `jax.jit`: where only one of the two is given, the signature tells the other."""
+        numbers = None if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        names = None if argnames is None else (argnames,) if isinstance(argnames, str) else tuple(argnames)
+        either = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        if numbers is not None:
+            self._check_numbers(numbers)
+            if names is None:
+                names = tuple(n for i in numbers if (n := self._name_at(i)) in either)
+        elif names is not None:
+            self._check_names("static_argnames", names)
+            numbers = tuple(i for i, name in enumerate(self.positional) if name in names and name in either)
+        return numbers or (), frozenset(names or ())
+
+    def _name_at(self, index: int) -> str | None:
+        return self.positional[index] if -len(self.positional) <= index < len(self.positional) else None
+
+    def _check_numbers(self, numbers: tuple[int, ...]) -> None:
+        starred = any(p.kind is p.VAR_POSITIONAL for p in self.parameters)
+        if self.signature is None or starred:
+            return
+        for i in numbers:
+            if self._name_at(i) is None:
+                raise ValueError(f"static_argnums names argument {i}, but the function takes {len(self.positional)}")
+
+    def _check_names(self, option: str, names: Iterable[str]) -> None:
+        if self.signature is None or any(p.kind is p.VAR_KEYWORD for p in self.parameters):
+            return
+        for name in names:
+            if name not in self.signature.parameters:
+                known = ", ".join(self.signature.parameters)
+                raise ValueError(f"{option} names {name!r}, which is not a parameter of the function ({known})")
+
+    def check_names(self, option: str, names: Iterable[str]) -> None:
+        """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function."""
+        self._check_names(option, names)
+
+    def wrap_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with each static one made a single leaf."""
+        if self.static_argnums:
+            static = {i % len(args) for i in self.static_argnums if -len(args) <= i < len(args)}
+            args = tuple(StaticArgument(a) if i in static else a for i, a in enumerate(args))
+        if self.static_argnames and not self.static_argnames.isdisjoint(kwargs):
+            kwargs = {k: StaticArgument(v) if k in self.static_argnames else v for k, v in kwargs.items()}
+        return args, kwargs
+
+    def positional_name(self, index: int) -> str:
+        """What the argument at this position is called: a parameter's name, or `args[2]` under `*args`."""
+        if index < len(self.positional):
+            return self.positional[index]
+        starred = [p.name for p in self.parameters if p.kind is p.VAR_POSITIONAL]
+        return f"{starred[0] if starred else 'args'}[{index - len(self.positional)}]"
+
+    def paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str, Any]]:
+        """(parameter, path, leaf) for each leaf of the arguments, in flattening order."""
+        found = []
+        for path, leaf in tree_flatten_with_path((args, kwargs))[0]:
+            where, which = path[0], path[1]
+            parameter = self.positional_name(which.idx) if where.idx == 0 else str(which.key)
+            found.append((parameter, parameter + keystr(path[2:]), leaf))
+        return found
+
+
+def unhashable(path: str, value: Any) -> StaticLeafError:
+    """The error for a static leaf that cannot be a key."""
+    value = value.value if isinstance(value, StaticArgument) else value
+    return StaticLeafError(
+        f"`{path}` is not an array, so it is static: part of the key of the compiled program. But it is a "
+        f"{type(value).__name__}, which cannot be hashed: {value!r:.120}. Pass an array or a pytree of arrays, make it "
+        "hashable, or capture it in the function."
+    )

@@ -1,0 +1,180 @@
+"""The one data structure that flows through the compiler: stage -> passes -> emit -> explain.
+
+A `Program` is a jaxpr together with what the caller sees of it: the leaves of the arguments, the
+leaves of the result, and how the two meet the jaxpr's invars and outvars. It is frozen; a pass takes
+one and returns another (`dataclasses.replace`). It speaks of one signature (shapes, dtypes, tree
+structure, static leaves) and knows nothing of calls.
+
+    leaves    every leaf of the arguments, in flattening order, static ones too. Never changed by a pass.
+    inputs    one for each invar of the jaxpr: a leaf, or an array that the function had captured.
+    outputs   every leaf of the result, in flattening order: computed by the jaxpr, a leaf of the
+              arguments handed back, or a value that is not an array.
+    aliases   which outvar is written into which invar's buffer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from jax.tree_util import PyTreeDef
+
+from pytc.jax_compat import AbstractValue, ClosedJaxpr, nbytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """One leaf of the arguments, as the caller passed it."""
+
+    path: str
+    """From the parameter's name on: `state['params'][0].weight`."""
+    parameter: str
+    """The parameter it came in by: `state`; `args[2]` under `*args`, the keyword under `**kwargs`."""
+    aval: AbstractValue | None
+    """Its shape and dtype, or None for a static leaf."""
+    value: Any = None
+    """The value of a static leaf."""
+    array: bool = False
+    """Whether the caller passes a `jax.Array` (rather than NumPy data or a Python scalar, which a call converts)."""
+    sharding: Any = None
+    """Where the array lives if it is committed there; None for what JAX is free to place."""
+    requested: Any = None
+    """The sharding that `in_shardings` asks for, or None."""
+    same_as: int | None = None
+    """The first leaf (an index) that is the same array object; it stands for both."""
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its value is part of the program's key, rather than traced."""
+        return self.aval is None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes over all devices; 0 for a static leaf."""
+        return 0 if self.aval is None else nbytes(self.aval)
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """What one invar of the jaxpr is given at a call."""
+
+    leaf: int | None
+    """Index into `Program.leaves`, or None for an array captured by the function."""
+    captured: Any = None
+    """A private copy of the captured array. Every call reads it, so its buffer is never written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Computed:
+    """An output that the jaxpr computes: its outvar number `index`."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """An output that is leaf `leaf` of the arguments: the caller gets the very same array back."""
+
+    leaf: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """An output that is not an array: the value that the function returned when it was traced."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """One leaf of the result."""
+
+    path: str
+    """Where it stands in the result: `[0]['params'].weight`; empty when the result is one leaf."""
+    origin: Computed | Passed | Kept
+    requested: Any = None
+    """The sharding that `out_shardings` asks for, or None."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Alias:
+    """Outvar `output` is written into the buffer of invar `input`."""
+
+    input: int
+    output: int
+    copied: int = 0
+    """Bytes that the pair is expected to cost in copies; 0 when every reader of the input can run before the write."""
+    why: str = ""
+    """In plain words, for `explain`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """Something that a pass did or declined, for `explain`."""
+
+    by: str
+    """The pass."""
+    text: str
+    """In plain words, leaves by path."""
+    leaf: int | None = None
+    """The leaf that it speaks of, if it is one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A staged function for one signature of its arguments."""
+
+    name: str
+    jaxpr: ClosedJaxpr
+    """Its consts are captured arrays that stay constants of the compiled program."""
+    leaves: tuple[Leaf, ...]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    out_tree: PyTreeDef
+    keep: frozenset[int] = frozenset()
+    """Leaves (indices) that the caller will read again: no output is written over them."""
+    aliases: tuple[Alias, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def in_avals(self) -> tuple[AbstractValue, ...]:
+        """Shape and dtype of each invar."""
+        return tuple(v.aval for v in self.jaxpr.jaxpr.invars)
+
+    @property
+    def out_avals(self) -> tuple[AbstractValue, ...]:
+        """Shape and dtype of each outvar."""
+        return tuple(v.aval for v in self.jaxpr.jaxpr.outvars)
+
+    @property
+    def donated(self) -> tuple[int, ...]:
+        """Leaves (indices, ascending) whose buffer an output is written into."""
+        return tuple(sorted(leaf for a in self.aliases if (leaf := self.inputs[a.input].leaf) is not None))
+
+    def noted(self, by: str, texts: Iterable[str | tuple[int, str]], **changes: Any) -> Program:
+        """This program with `changes` made by the pass `by`, which notes `texts`; (leaf, text) where one is about a
+        leaf."""
+        notes = tuple(Note(by, t) if isinstance(t, str) else Note(by, t[1], t[0]) for t in texts)
+        return dataclasses.replace(self, notes=self.notes + notes, **changes)
+
+    def why_kept(self, leaf: int) -> str:
+        """Why no output is written over this leaf, in plain words."""
+        if any(o.origin == Passed(leaf) for o in self.outputs):
+            return "it is handed back as it is"
+        told = [note.text for note in self.notes if note.leaf == leaf]
+        return told[-1] if told else "no output is written over it"
+
+    def input_path(self, index: int) -> str:
+        """What invar number `index` is called in messages."""
+        given = self.inputs[index]
+        if given.leaf is not None:
+            return self.leaves[given.leaf].path
+        return f"<captured {self.in_avals[index].str_short()}>"
+
+    def output_paths(self, index: int) -> str:
+        """Where outvar number `index` stands in the result."""
+        return ", ".join(f"result{o.path}" for o in self.outputs if o.origin == Computed(index))
+
+    def __str__(self) -> str:
+        return f"{self.name}: {len(self.inputs)} inputs, {len(self.outputs)} outputs\n{self.jaxpr}"

@@ -1,0 +1,240 @@
+"""Function + arguments -> Program: trace the function once, as `jax.jit` traces it.
+
+`jax.jit` itself does the tracing, of a function that takes the caller's own pytrees, so that weak types, 64-bit
+mode, the argument names in error messages and everything else about tracing are JAX's. Two kinds of leaf are taken
+out of the arguments first and put back inside: static leaves, and further occurrences of one array object, for
+which the function sees one tracer. What the function returns is split in the same way: its arrays are outputs of
+the jaxpr, and anything else is remembered as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import (
+    PyTreeDef,
+    keystr,
+    register_pytree_node,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_unflatten,
+)
+
+from pytc import shardings
+from pytc.jax_compat import Tracer
+from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
+from pytc.program import Computed, Input, Kept, Leaf, Output, Program
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden:
+    """Stands in the arguments for a static leaf; a pytree node without leaves."""
+
+    type: type
+    key: Any
+    value: Any = dataclasses.field(compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Again:
+    """Stands in the arguments for the array that leaf number `first` is too; a node without leaves."""
+
+    first: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Returned:
+    """What a traced function returned. Its children are the arrays; unflattened, it is the caller's result."""
+
+    arrays: Sequence[Any]
+    origins: tuple[Computed | Kept, ...]
+    tree: PyTreeDef
+
+    def result(self, arrays: Sequence[Any]) -> Any:
+        """The caller's result with these arrays."""
+        leaves = [arrays[o.index] if isinstance(o, Computed) else o.value for o in self.origins]
+        return tree_unflatten(self.tree, leaves)
+
+
+def _is_stand_in(node: Any) -> bool:
+    return isinstance(node, Hidden | Again)
+
+
+register_pytree_node(Hidden, lambda node: ((), node), lambda node, _: node)
+register_pytree_node(Again, lambda node: ((), node), lambda node, _: node)
+register_pytree_node(Returned, lambda node: (node.arrays, node), lambda node, arrays: node.result(arrays))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stageable:
+    """A function with the options that say how its arguments and its result are read."""
+
+    fun: Callable[..., Any]
+    parameters: Parameters
+    python_scalars: PythonScalars = "trace"
+    in_shardings: Any = None
+    out_shardings: Any = None
+
+    @property
+    def name(self) -> str:
+        """What profiles and messages call the function."""
+        return str(getattr(self.fun, "__name__", type(self.fun).__name__))
+
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> tuple[Leaf, ...]:
+        """The leaves of these arguments, in flattening order; further occurrences of an array named so if `share`.
+
+        Raises `StaticLeafError` naming a static leaf that cannot be hashed, and `ValueError` where `in_shardings`
+        does not match the arguments.
+        """
+        args, kwargs = self.parameters.wrap_static(args, kwargs)
+        named = self.parameters.paths(args, kwargs)
+        requested = shardings.for_arguments(self.in_shardings, args, kwargs)
+        first: dict[int, int] = {}
+        leaves = []
+        for i, (parameter, path, value) in enumerate(named):
+            abstract = isinstance(value, jax.ShapeDtypeStruct)
+            if not abstract and self._is_static(value):
+                _check_hashable(path, value)
+                leaves.append(Leaf(path, parameter, None, value=value))
+                continue
+            if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OSUmM":
+                raise unhashable(path, value)
+            array = isinstance(value, jax.Array) and not isinstance(value, Tracer)
+            same_as = first.setdefault(id(value), i) if share and array else i
+            leaves.append(
+                Leaf(
+                    path,
+                    parameter,
+                    value if abstract else jax.typeof(value),
+                    array=array or abstract,
+                    sharding=_committed_sharding(value) if array or abstract else None,
+                    requested=requested[i],
+                    same_as=None if same_as == i else same_as,
+                )
+            )
+        return tuple(leaves)
+
+    def hide(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Leaf]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that `jax.jit` is to trace: static leaves and repeated arrays made parts of the tree."""
+        if all(leaf.aval is not None and leaf.same_as is None for leaf in leaves):
+            return args, kwargs
+        values, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
+        stand_ins = [
+            _hidden(value) if leaf.is_static else value if leaf.same_as is None else Again(leaf.same_as)
+            for leaf, value in zip(leaves, values, strict=True)
+        ]
+        hidden: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(tree, stand_ins)
+        return hidden
+
+    def traceable(self, returned: Callable[[Returned, Any], None] | None = None) -> Callable[..., Returned]:
+        """`fun` as `jax.jit` is to trace it: takes what `hide` gives, returns a `Returned`.
+
+        `returned` is told what the function returned, and the result itself, each time it is traced.
+        """
+
+        def traced(*args: Any, **kwargs: Any) -> Returned:
+            args, kwargs = _shown((args, kwargs))
+            result = self.fun(*args, **kwargs)
+            split = self.split(result)
+            if returned is not None:
+                returned(split, result)
+            return split
+
+        try:
+            # The name and the signature are what JAX's error messages and profiles speak of. Not the attributes: those
+            # of a compiled function would shadow `jax.jit`'s own.
+            functools.update_wrapper(traced, self.fun, updated=())
+        except (AttributeError, TypeError):
+            traced.__name__ = self.name  # an odd callable, whose attributes cannot be copied
+        return traced
+
+    def split(self, result: Any) -> Returned:
+        """The arrays of a result, and what to put around them."""
+        leaves, tree = tree_flatten(result)
+        arrays: list[Any] = []
+        origins: list[Computed | Kept] = []
+        for leaf in leaves:
+            if self._is_static(leaf):
+                origins.append(Kept(leaf))
+            else:
+                origins.append(Computed(len(arrays)))
+                arrays.append(leaf)
+        return Returned(arrays, tuple(origins), tree)
+
+    def stage(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> Program:
+        """Trace the function, once. With `share`, an array object at several leaves becomes one input, and the
+        function sees one tracer at all of them. Captured arrays are consts of the jaxpr."""
+        leaves = self.leaves(args, kwargs, share=share)
+        hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves)
+        seen: list[tuple[Returned, Any]] = []
+        traceable = self.traceable(lambda split, result: seen.append((split, result)))
+        jaxpr = jax.jit(traceable).trace(*hidden_args, **hidden_kwargs).jaxpr
+        split, result = seen[-1]
+
+        inputs = [i for i, leaf in enumerate(leaves) if not leaf.is_static and leaf.same_as is None]
+        avals = dict(zip(inputs, (v.aval for v in jaxpr.jaxpr.invars), strict=True))
+        paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
+        requested = shardings.for_result(self.out_shardings, result)
+        return Program(
+            name=self.name,
+            jaxpr=jaxpr,
+            leaves=tuple(
+                leaf
+                if leaf.is_static
+                else dataclasses.replace(leaf, aval=avals[i if leaf.same_as is None else leaf.same_as])
+                for i, leaf in enumerate(leaves)
+            ),
+            inputs=tuple(Input(i) for i in inputs),
+            outputs=tuple(Output(*each) for each in zip(paths, split.origins, requested, strict=True)),
+            out_tree=split.tree,
+        )
+
+    def _is_static(self, value: Any) -> bool:
+        return kind_of(value, self.python_scalars) == "static"
+
+
+def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
+    """The `Program` of a function for arguments of these shapes, dtypes and static values, before any pass.
+
+    `fun` runs once, on tracers. Arrays among the arguments may be `jax.ShapeDtypeStruct`s. The options of a function
+    made by `pytc.compile` (static arguments, shardings, ...) are kept.
+
+    Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` or
+    `out_shardings` match neither arguments nor result, and whatever `fun` or JAX's tracing raises.
+    """
+    compiled = getattr(fun, "__pytc__", None)
+    stageable = Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
+    return stageable.stage(args, kwargs, share=True)
+
+
+def _hidden(leaf: Any) -> Hidden:
+    return Hidden(type(leaf), static_key(leaf), leaf.value if isinstance(leaf, StaticArgument) else leaf)
+
+
+def _check_hashable(path: str, leaf: Any) -> None:
+    try:
+        hash(leaf)
+    except TypeError:
+        raise unhashable(path, leaf) from None
+
+
+def _shown(tree: Any) -> Any:
+    """The inverse of `hide`: static values and repeated tracers back in their places."""
+    leaves, treedef = tree_flatten(tree, is_leaf=_is_stand_in)
+    if not any(map(_is_stand_in, leaves)):
+        return tree
+    values = [leaf.value if isinstance(leaf, Hidden) else leaf for leaf in leaves]
+    return tree_unflatten(treedef, [values[v.first] if isinstance(v, Again) else v for v in values])
+
+
+def _committed_sharding(value: Any) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value.sharding
+    return value.sharding if value.committed else None

@@ -1,0 +1,314 @@
+"""stage: any function over any pytree, traced once, as `jax.jit` traces it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import optax
+import pytest
+from flax.core import FrozenDict
+from flax.training.train_state import TrainState
+
+import pytc
+from pytc.program import Computed, Kept
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Record:
+    value: Any
+    label: str = dataclasses.field(metadata={"static": True}, default="r")
+
+
+@jax.tree_util.register_pytree_node_class
+class Custom:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def tree_flatten(self):
+        return (self.a, self.b), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+ONE = jnp.arange(3.0)
+
+TREES = {
+    "dict": {"b": ONE, "a": ONE + 1},
+    "list": [ONE, ONE + 1],
+    "tuple": (ONE, (ONE + 1,)),
+    "namedtuple": Pair(ONE, ONE + 1),
+    "dataclass": Record(ONE),
+    "custom": Custom(ONE, ONE + 1),
+    "none": {"a": None, "b": ONE},
+    "ordered": collections.OrderedDict(z=ONE, a=ONE + 1),
+    "default": collections.defaultdict(list, {"a": ONE}),
+    "empty": {"a": (), "b": [], "c": ONE},
+    "equinox": eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0)),
+    "optax": optax.adam(1e-3).init({"w": ONE}),
+    "flax": TrainState.create(apply_fn=print, params={"w": ONE}, tx=optax.sgd(0.1)).replace(step=ONE),
+    "frozen": FrozenDict({"w": ONE, "v": {"u": ONE}}),
+}
+
+
+def double(tree):
+    return jax.tree.map(lambda x: x * 2 if isinstance(x, jax.Array) else x, tree)
+
+
+def assert_same(a, b):
+    leaves_a, tree_a = jax.tree.flatten(a)
+    leaves_b, tree_b = jax.tree.flatten(b)
+    assert tree_a == tree_b
+    for x, y in zip(leaves_a, leaves_b, strict=True):
+        if isinstance(x, jax.Array):
+            assert isinstance(y, jax.Array)
+            assert jax.typeof(x) == jax.typeof(y)
+            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+                x, y = jax.random.key_data(x), jax.random.key_data(y)
+            np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+        elif isinstance(x, np.ndarray):  # float0
+            assert (type(x), x.dtype, x.shape) == (type(y), y.dtype, y.shape)
+        else:
+            assert x is y
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
+def test_any_pytree_goes_in_and_comes_out(tree):
+    expected = double(tree)
+    assert_same(pytc.compile(double)(tree), expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        1,
+        1.5,
+        True,
+        2 + 1j,
+        np.float32(1),
+        np.int8(3),
+        np.bool_(True),
+        np.arange(3),
+        np.arange(3, dtype=np.float64),
+        ml_dtypes.bfloat16(1.5),
+        np.ones(2, ml_dtypes.bfloat16),
+        jnp.ones(2, jnp.bfloat16),
+        jnp.zeros((0, 3)),
+        np.zeros((2,), jax.dtypes.float0),
+        jax.random.key(0),
+        jax.random.PRNGKey(0),
+        jnp.asarray(1.0),
+        jax.numpy.array(2),
+    ],
+    ids=lambda v: f"{type(v).__name__}-{getattr(v, 'dtype', '')}",
+)
+def test_scalars_and_dtypes_are_traced_as_jit_traces_them(value):
+    identity = lambda x: (x, x)  # noqa: E731
+    staged = pytc.stage(identity, value)
+    assert staged.in_avals == tuple(v.aval for v in jax.jit(identity).trace(value).jaxpr.jaxpr.invars)
+    assert_same(pytc.compile(identity)(value), jax.jit(identity)(value))
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_64_bit_mode_is_followed(x64):
+    compiled = pytc.compile(lambda x, n: x * n)
+    for mode in (x64, not x64, x64):
+        with jax.enable_x64(mode):
+            result = compiled(np.ones(2), 2)
+            assert result.dtype == (jnp.float64 if mode else jnp.float32)
+
+
+def test_weak_types_are_part_of_the_signature():
+    traces = []
+
+    @pytc.compile
+    def f(x):
+        traces.append(x.weak_type)
+        return x * jnp.ones((), jnp.bfloat16)
+
+    strong, weak = jnp.ones((), jnp.float32), jax.jit(lambda: 1.0)()
+    assert weak.weak_type
+    assert [f(x).dtype for x in (strong, weak, strong, weak)] == [jnp.float32, jnp.bfloat16] * 2
+    assert traces == [False, True]
+
+
+@pytest.mark.parametrize("static", ["sum", Colour.RED, print, (lambda x: x), frozenset([1]), b"x", type, object()])
+def test_any_other_leaf_is_static(static):
+    seen = []
+
+    @pytc.compile
+    def f(x, thing):
+        seen.append(thing)
+        return x + 1, thing
+
+    for _ in range(2):
+        _, thing = f(ONE, static)
+        assert thing is static
+    assert seen == [static]
+    program = pytc.stage(lambda x, thing: (x, thing), ONE, static)
+    assert program.leaves[1].is_static
+    assert program.outputs[1].origin == Kept(static)
+
+
+def test_a_changed_static_leaf_is_another_signature():
+    seen = []
+
+    @pytc.compile
+    def f(x, mode):
+        seen.append(mode)
+        return x + 1 if mode == "up" else x - 1
+
+    for mode, expected in [("up", 2.0), ("down", 0.0), ("up", 2.0)]:
+        assert float(f(1.0, mode)) == expected
+    assert seen == ["up", "down"]
+
+
+def test_static_leaves_inside_containers_and_modules():
+    module = eqx.nn.MLP(3, 2, 4, 1, activation=jax.nn.gelu, key=jax.random.key(0))
+    loss = lambda m, x: jnp.sum(m(x) ** 2)  # noqa: E731
+    compiled = pytc.compile(lambda m, x: (jax.tree.map(lambda g: g, m), loss(m, x)))
+    again, value = compiled(module, ONE)
+    assert again.activation is module.activation or again.activation == module.activation
+    np.testing.assert_array_equal(value, eqx.filter_jit(loss)(module, ONE))
+
+
+def test_an_unhashable_static_leaf_is_named():
+    with pytest.raises(pytc.StaticLeafError, match=r"`config\['table'\]\[1\]`.*set.*cannot be hashed"):
+        pytc.compile(lambda x, config: x)(ONE, {"table": [1.0, {1, 2}]})
+    with pytest.raises(pytc.StaticLeafError, match="`names`"):
+        pytc.compile(lambda x, names: x)(ONE, np.array(["a", "b"]))
+
+
+def test_static_arguments_as_in_jit():
+    def power(x, n, *, scale="one"):
+        assert isinstance(n, int)
+        return x**n * (1 if scale == "one" else 2)
+
+    for options in [
+        {"static_argnums": 1, "static_argnames": ("scale",)},
+        {"static_argnames": ("n", "scale")},
+        {"static_argnums": (1,), "static_argnames": "scale"},
+        {"static_argnums": (-1,), "static_argnames": "scale"},
+    ]:
+        ours, theirs = pytc.compile(power, **options), jax.jit(power, **options)
+        assert_same(ours(ONE, 2, scale="two"), theirs(ONE, 2, scale="two"))
+        assert_same(ours(ONE, 3), theirs(ONE, 3))
+    by_keyword = pytc.compile(power, static_argnames=("n", "scale"))
+    assert_same(by_keyword(ONE, n=2), by_keyword(ONE, 2))
+
+
+def test_wrong_static_arguments_are_refused_when_decorating():
+    with pytest.raises(ValueError, match="static_argnums"):
+        pytc.compile(lambda x: x, static_argnums=3)
+    with pytest.raises(ValueError, match="'nothing'"):
+        pytc.compile(lambda x: x, static_argnames="nothing")
+
+
+def test_python_scalars_can_be_static():
+    @pytc.compile(python_scalars="static")
+    def f(x, n, flag):
+        assert isinstance(n, int)
+        assert isinstance(flag, bool)
+        return (x * n, n, flag) if flag else (x, n, flag)
+
+    assert f(ONE, 2, True)[1:] == (2, True)
+    np.testing.assert_array_equal(f(ONE, 2, True)[0], ONE * 2)
+    assert f(ONE, 1, True)[1:] == (1, True)
+    np.testing.assert_array_equal(f(ONE, 3, False)[0], ONE)
+
+
+def test_static_floats_are_told_apart_by_their_bits():
+    traces = []
+
+    @pytc.compile(python_scalars="static")
+    def f(x, s):
+        traces.append(s)
+        return jnp.copysign(x, s)
+
+    for s in (0.0, -0.0, float("nan"), float("nan"), 0.0):
+        f(1.0 * ONE, s)
+    assert len(traces) == 3
+
+
+def test_outputs_that_are_not_arrays_come_back_as_they_are():
+    thing = object()
+    result = pytc.compile(lambda x: {"x": x + 1, "name": "n", "thing": thing, "none": None, "three": 3})(ONE)
+    assert result["name"] == "n"
+    assert result["thing"] is thing
+    assert result["none"] is None
+    assert isinstance(result["three"], jax.Array)
+
+
+def test_no_arguments_and_no_results():
+    assert pytc.compile(lambda: None)() is None
+    assert_same(pytc.compile(lambda: (1, jnp.arange(3)))(), jax.jit(lambda: (1, jnp.arange(3)))())
+
+
+def test_paths_name_the_parameter():
+    def f(state, *rest, **options):
+        return state
+
+    program = pytc.stage(f, {"p": [ONE, Record(ONE)]}, ONE, (ONE, ONE), k={"a": ONE})
+    assert [leaf.path for leaf in program.leaves] == [
+        "state['p'][0]",
+        "state['p'][1].value",
+        "rest[0]",
+        "rest[1][0]",
+        "rest[1][1]",
+        "k['a']",
+    ]
+    assert [o.path for o in program.outputs] == ["['p'][0]", "['p'][1].value"]
+    assert [leaf.parameter for leaf in program.leaves] == ["state", "state", "rest[0]", "rest[1]", "rest[1]", "k"]
+
+
+def test_the_function_runs_once():
+    runs = []
+
+    @pytc.compile
+    def f(x):
+        runs.append(None)
+        return x + 1
+
+    for _ in range(3):
+        f(ONE)
+    assert len(runs) == 1
+
+
+def test_a_program_is_computed_outputs_of_a_checked_jaxpr():
+    program = pytc.stage(lambda x, n: (x * n, "s"), ONE, 2)
+    assert [o.origin for o in program.outputs] == [Computed(0), Kept("s")]
+    assert [given.leaf for given in program.inputs] == [0, 1]
+    assert program.leaves[0].nbytes == 12
+    jax.extend.core.check_jaxpr(program.jaxpr.jaxpr)
+
+
+def test_abstract_arguments_will_do():
+    program = pytc.stage(lambda x: x @ x, jax.ShapeDtypeStruct((4, 4), jnp.float32))
+    assert program.out_avals[0].shape == (4, 4)
+
+
+def test_errors_while_tracing_speak_of_the_users_arguments():
+    def f(state, n):
+        return state["x"][: int(n)]
+
+    with pytest.raises(jax.errors.ConcretizationTypeError, match="the value of the argument n"):
+        pytc.compile(f)({"x": ONE}, 2)
