@@ -1,0 +1,125 @@
+"""hoist: captured arrays become inputs where that cannot change a bit, and stay constants where it could."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+from pytc.passes import hoist
+
+TABLE = jnp.arange(8.0) * 0.37 + 0.1
+HOST_TABLE = np.arange(8, dtype=np.float32) * 0.37 + 0.1
+
+
+def hoisted(fun, *args):
+    return hoist(pytc.stage(fun, *args))
+
+
+def captured(program):
+    return [given for given in program.inputs if given.leaf is None]
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: x * TABLE,
+        lambda x: x + HOST_TABLE,
+        lambda x: x @ jnp.reshape(TABLE, (8,)),
+        lambda x: TABLE[x.astype(int)],
+        lambda x: jnp.where(x > 0, TABLE, x),
+        lambda x: jax.jit(lambda y: y * TABLE)(x),
+        lambda x: jax.jit(lambda y: jax.jit(lambda z: z + TABLE)(y) * TABLE)(x),
+        lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y * TABLE, x),
+        lambda x: jax.lax.cond(x[0] > 0, lambda y: y * TABLE, lambda y: y, x),
+        lambda x: jax.lax.scan(lambda c, t: (c + t, None), x[0], TABLE)[0],
+    ],
+)
+def test_an_array_read_beside_arguments_becomes_one_input(fun):
+    x = jnp.linspace(-1, 1, 8)
+    program = hoisted(fun, x)
+    assert len(captured(program)) == 1
+    assert not program.jaxpr.consts
+    assert len(program.inputs) == len(program.jaxpr.jaxpr.invars) == 2
+    np.testing.assert_array_equal(captured(program)[0].captured, TABLE)
+    jax.extend.core.check_jaxpr(program.jaxpr.jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("fun", "why"),
+    [
+        (lambda x: x * jnp.tanh(TABLE), "tanh"),
+        (lambda x: x / TABLE, "div"),
+        (lambda x: x**TABLE, "pow"),
+        (lambda x: x + TABLE * TABLE, "mul"),
+        (lambda x: x * jnp.float32(3.0).reshape(()), ""),
+        (lambda x: jax.jit(lambda y: y * jnp.sin(TABLE))(x), "sin"),
+        (lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y * x, TABLE), "scan"),
+    ],
+)
+def test_an_array_that_xla_would_compute_with_stays_a_constant(fun, why):
+    x = jnp.linspace(-1, 1, 8)
+    program = hoisted(fun, x)
+    assert not captured(program)
+    assert all(why in note.text for note in program.notes)
+
+
+@pytest.mark.parametrize("value", [jnp.ones(8), jnp.zeros((8,)), jnp.array([2.0])])
+def test_arrays_that_cost_nothing_as_constants_stay_so(value):
+    program = hoisted(lambda x: x * value, jnp.arange(8.0))
+    assert not captured(program)
+    assert program.jaxpr.consts
+
+
+def test_what_is_captured_is_a_snapshot():
+    host = np.arange(4, dtype=np.float32)
+    device = jnp.arange(4.0) + 1
+    compiled = pytc.compile(lambda x: x * host + device)
+    expected = np.asarray(compiled(jnp.ones(4)))
+    host[:] = 100
+    device.delete()
+    np.testing.assert_array_equal(compiled(jnp.ones(4)), expected)
+
+
+def test_the_program_holds_no_large_constant():
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(256, 256)), jnp.float32)
+    compiled = pytc.compile(lambda x: x @ weights)
+    x = jnp.ones((2, 256))
+    np.testing.assert_array_equal(compiled(x), jax.jit(lambda x: x @ weights)(x))
+    program = hoisted(lambda x: x @ weights, x)
+    assert program.in_avals[0].shape == (256, 256)
+
+
+def test_a_captured_ref_is_an_input_and_is_written():
+    ref = jax.new_ref(jnp.zeros(3))
+
+    @pytc.compile
+    def accumulate(x):
+        ref[...] += x
+        return ref[...] * 2
+
+    np.testing.assert_array_equal(accumulate(jnp.ones(3)), 2 * np.ones(3))
+    np.testing.assert_array_equal(accumulate(jnp.ones(3)), 4 * np.ones(3))
+    np.testing.assert_array_equal(ref[...], 2 * np.ones(3))
+
+
+def test_nothing_captured_is_the_same_program():
+    program = pytc.stage(lambda x: x + 1, jnp.ones(3))
+    assert hoist(program) is program
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: jnp.sin(x * TABLE) / TABLE,
+        lambda x: x @ jnp.outer(TABLE, jnp.tanh(TABLE)),
+        lambda x: (x - TABLE) * jnp.exp(HOST_TABLE) + TABLE,
+        lambda x: jax.nn.softmax(x + TABLE) * TABLE * 3.0,
+        lambda x: x * TABLE + TABLE * x - TABLE,
+    ],
+)
+def test_results_are_those_of_jit_to_the_bit(fun):
+    x = jnp.linspace(-3, 3, 8)
+    np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
