@@ -1,0 +1,146 @@
+"""Program -> callable, through `jax.jit` on a flat function.
+
+The flat function takes every traced leaf (an array at several leaves once), then the captured arrays, and returns the
+computed outputs. Leaves that the program no longer reads are passed all the same: `jax.jit` looks only at their types,
+and does not transfer them; so its own dispatch, in C++, is what notices that a call has another signature.
+
+Which output goes into which donated input is JAX's to say: it takes the outputs in order, and gives each the first
+donated input that is left of the same shape and dtype. So the outputs are ordered here such that exactly the
+program's aliases come about: aliased outputs first, in the order of their inputs, then the others. (Among inputs and
+outputs of one shape and dtype, the k-th donated input then meets the k-th output, and no donated input is left over
+for a later one.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from pytc import jax_compat
+from pytc.program import Computed, Kept, Passed, Program
+
+
+class Retrace(Exception):  # noqa: N818 - a signal, not an error
+    """`jax.jit` asks to trace again what was staged once: this call has another signature or another context."""
+
+
+class Emitted:
+    """A program compiled for calls: `result(call(leaves), leaves)` is what the caller gets.
+
+    The first call, or `lower`, traces and compiles. A later call that JAX would trace again raises `Retrace` before
+    anything ran.
+    """
+
+    def __init__(self, program: Program, options: Mapping[str, Any]) -> None:
+        self.program = program
+        passed = [i for i, leaf in enumerate(program.leaves) if leaf.aval is not None and leaf.same_as is None]
+        place = {leaf: i for i, leaf in enumerate(passed)}
+        captured = [i for i, given in enumerate(program.inputs) if given.leaf is None]
+        place_of_input = [
+            len(passed) + captured.index(i) if given.leaf is None else place[given.leaf]
+            for i, given in enumerate(program.inputs)
+        ]
+        aliased = sorted(program.aliases, key=lambda alias: place_of_input[alias.input])
+        self._order = [alias.output for alias in aliased]
+        self._order += sorted(set(range(len(program.out_avals))) - set(self._order))
+        self._place_of_input = place_of_input
+        self._captured = [jax_compat.place_with(program.inputs[i].captured, program.leaves) for i in captured]
+        self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
+        """Leaves (indices, ascending) whose buffers a call takes over."""
+
+        self._take = None if len(passed) == len(program.leaves) else _getter(passed)
+        self._arrange = self._arrangement()
+        self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
+        self._untraced = True
+
+        def flat(*values: Any) -> list[Any]:
+            return self._flat(values)
+
+        flat.__name__ = flat.__qualname__ = program.name
+        shardings: dict[str, Any] = {}
+        if any(leaf.requested is not None for leaf in program.leaves):
+            requested = [program.leaves[i].requested for i in passed]
+            shardings["in_shardings"] = (*requested, *(None for _ in captured))
+        by_outvar = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
+        if any(wanted is not None for wanted in by_outvar.values()):
+            shardings["out_shardings"] = [by_outvar[i] for i in self._order]
+        self._jitted = jax.jit(
+            flat,
+            donate_argnums=tuple(place_of_input[alias.input] for alias in aliased),
+            **shardings,
+            **options,
+        )
+
+    def _flat(self, values: Sequence[Any]) -> list[Any]:
+        if not self._untraced:
+            raise Retrace
+        self._untraced = False
+        closed = self.program.jaxpr
+        given = [values[place] for place in self._place_of_input]
+        results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
+        return [results[i] for i in self._order]
+
+    def _arrangement(self) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
+        """From the flat function's results and the leaves of the arguments to the leaves of the result; None where
+        that is the results as they are."""
+        outputs = self.program.outputs
+        position = {outvar: i for i, outvar in enumerate(self._order)}
+        passed = [o.origin.leaf for o in outputs if isinstance(o.origin, Passed)]
+        kept = [o.origin.value for o in outputs if isinstance(o.origin, Kept)]
+        next_passed = itertools.count(len(position))
+        next_kept = itertools.count(len(position) + len(passed))
+        wanted = []
+        for output in outputs:
+            match output.origin:
+                case Computed(index):
+                    wanted.append(position[index])
+                case Passed():
+                    wanted.append(next(next_passed))
+                case Kept():
+                    wanted.append(next(next_kept))
+        pick = _getter(wanted)
+        if passed or kept:
+            hand_back = _getter(passed)
+            return lambda results, leaves: pick([*results, *hand_back(leaves), *kept])
+        return None if wanted == list(range(len(position))) else lambda results, _: pick(results)
+
+    def call(self, leaves: Sequence[Any]) -> list[Any]:
+        """Run the program on the leaves of the arguments.
+
+        Raises `Retrace`, or whatever compiling or running raises.
+        """
+        given = leaves if self._take is None else self._take(leaves)
+        results: list[Any]
+        if self._untraced:
+            with jax_compat.unusable_donations_ignored():
+                results = self._jitted(*given, *self._captured)
+        else:
+            results = self._jitted(*given, *self._captured)
+        return results
+
+    def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
+        """What the function returns, from what `call` returned and the leaves of the arguments."""
+        return self._unflatten(results if self._arrange is None else self._arrange(results, leaves))
+
+    def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
+        """The program lowered for leaves of this kind (arrays or `jax.ShapeDtypeStruct`s), to look at what the compiler
+        makes of it. Nothing is run or donated."""
+        given = leaves if self._take is None else self._take(leaves)
+        return self._jitted.lower(*given, *self._captured)
+
+
+def emit_jit(program: Program, **options: Any) -> Emitted:
+    """Compile the program through `jax.jit`, on its first call. `options` are those of `jax.jit` that speak of the
+    whole program (`compiler_options`, `keep_unused`, ...)."""
+    return Emitted(program, options)
+
+
+def _getter(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Picks `indices` out of a sequence, in C where there are several."""
+    if len(indices) > 1:
+        return operator.itemgetter(*indices)
+    return lambda values: tuple(values[i] for i in indices)

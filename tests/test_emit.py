@@ -1,0 +1,114 @@
+"""emit: the executable's own aliases are exactly those of the plan."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+from pytc import passes
+from pytc.emit import Retrace, emit_jit
+from pytc.program import Alias
+
+
+def compiled_aliases(emitted, leaves):
+    """{parameter number: output number} that XLA made, from the optimised program's header."""
+    text = emitted.lower(leaves).compile().as_text()
+    header = re.search(r"input_output_alias=\{(.*?)\}, entry", text, re.DOTALL)
+    pairs = re.findall(r"\{(\d*)\}: \((\d+), \{\}", header.group(1)) if header else []
+    return {int(parameter): int(output or 0) for output, parameter in pairs}
+
+
+def planned_aliases(emitted):
+    kept = [emitted.program.inputs.index(i) for i in emitted.program.inputs]
+    order = emitted._order
+    return kept, order
+
+
+def adam(params, mu, nu, grads):
+    mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mu, grads)
+    nu = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, nu, grads)
+    params = jax.tree.map(lambda p, m, v: p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), params, mu, nu)
+    return nu, params, mu
+
+
+def trees():
+    make = lambda s: {k: jnp.full((4, 4), s + i) for i, k in enumerate("abc")}  # noqa: E731
+    return make(1.0), make(2.0), make(3.0), make(4.0)
+
+
+def emitted(fun, *args):
+    program = passes.run(pytc.stage(fun, *args))
+    return emit_jit(program), jax.tree.leaves(args)
+
+
+def test_xla_makes_exactly_the_planned_pairs():
+    each, leaves = emitted(adam, *trees())
+    assert len(each.program.aliases) == 9
+    made = compiled_aliases(each, leaves)
+    # every leaf is read, so parameter numbers are leaf numbers; outputs are ordered by the emitter
+    planned = {each.program.inputs[a.input].leaf: each._order.index(a.output) for a in each.program.aliases}
+    assert made == planned
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_one_to_one_choice_can_be_emitted(seed):
+    """Pairs within one shape and dtype, chosen at random: JAX's first-come pairing meets all of them."""
+    rng = np.random.default_rng(seed)
+
+    def f(*xs):
+        total = sum(jnp.sum(x) for x in xs)
+        return [jnp.full((2, 3), total) + i for i in range(4)] + [jnp.full((5,), total) - i for i in range(3)]
+
+    args = [jnp.ones((2, 3)) * i for i in range(5)] + [jnp.ones((5,)) * i for i in range(4)]
+    program = passes.run(pytc.stage(f, *args), passes.split(passes.pipeline)[0])
+    pairs = [
+        *zip(rng.choice(5, 3, replace=False), rng.choice(4, 3, replace=False), strict=True),
+        *zip(5 + rng.choice(4, 2, replace=False), 4 + rng.choice(3, 2, replace=False), strict=True),
+    ]
+    program = program.noted("test", [], aliases=tuple(Alias(int(i), int(o)) for i, o in pairs))
+    each = emit_jit(program)
+    made = compiled_aliases(each, args)
+    assert made == {int(i): each._order.index(int(o)) for i, o in pairs}
+    expected = [np.asarray(x) for x in jax.jit(f)(*args)]
+    each = emit_jit(program)
+    given = [jnp.array(a) for a in args]
+    for got, want in zip(each.result(each.call(given), given), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert [i for i, g in enumerate(given) if g.is_deleted()] == sorted(int(i) for i, _ in pairs)
+
+
+def test_the_second_signature_is_not_traced_but_refused():
+    each, leaves = emitted(lambda x: x + 1, jnp.ones(3))
+    each.call(leaves)
+    with pytest.raises(Retrace):
+        each.call([jnp.ones(4)])
+    with pytest.raises(Retrace), jax.enable_x64(True):
+        each.call([jnp.ones(3)])
+
+
+def test_a_refused_call_donates_nothing():
+    each, leaves = emitted(lambda x: x + 1, jnp.ones(3))
+    each.call(leaves)
+    other = jnp.ones(4)
+    with pytest.raises(Retrace):
+        each.call([other])
+    assert not other.is_deleted()
+
+
+def test_unused_leaves_are_not_parameters_of_the_executable():
+    each, leaves = emitted(lambda used, unused: used * 2, jnp.ones(3), np.ones(1000))
+    compiled = each.lower(leaves).compile()
+    assert compiled.memory_analysis().argument_size_in_bytes < 4000
+
+
+def test_the_name_is_the_functions():
+    def my_step(x):
+        return x + 1
+
+    each, leaves = emitted(my_step, jnp.ones(3))
+    assert "jit_my_step" in each.lower(leaves).as_text()
