@@ -1,0 +1,9 @@
+"""pytc: `jax.jit` that donates by itself what nobody can read any more."""
+
+from pytc import passes
+from pytc.compile import compile  # noqa: A004 - the public name
+from pytc.errors import DonationError, DonationWarning, StaticLeafError
+from pytc.program import Program
+from pytc.stage import stage
+
+__all__ = ["DonationError", "DonationWarning", "Program", "StaticLeafError", "compile", "passes", "stage"]

@@ -1,0 +1,163 @@
+"""What a compiled function remembers: layouts, signatures, plans and call sites.
+
+Lookups are plain dictionary reads and publications plain dictionary writes, each atomic in CPython, so calls from
+several threads need no lock: two first calls at once compile twice, and one of the results is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+
+from pytc.emit import Emitted
+from pytc.leaves import Kind, static_key
+from pytc.program import Program
+
+MOST_ALIKE = 8
+"""Signatures of the same shapes and dtypes that are kept: one for each of JAX's contexts (64-bit mode, meshes, ...)."""
+
+
+@dataclasses.dataclass(eq=False)
+class Plan:
+    """A program compiled with one choice of what may be donated."""
+
+    emitted: Emitted
+    proven: tuple[int, ...]
+    """Leaves (indices) that it takes over, and that must be proven dead at each call."""
+    spared: bool
+    """Whether the program could take over leaves that were left alone because the caller seemed to read them later."""
+
+    @property
+    def program(self) -> Program:
+        """The program with its aliases."""
+        return self.emitted.program
+
+
+@dataclasses.dataclass(eq=False)
+class Site:
+    """One place in the caller's code, and what happened there."""
+
+    code: types.CodeType
+    """Held, so that its id stays its own."""
+    lasti: int
+    where: str
+    plan: Plan
+    calls: int = 0
+    copied_calls: int = 0
+    copied_bytes: int = 0
+    held: dict[int, int] = dataclasses.field(default_factory=dict)
+    """How many calls found this leaf (an index) alive that the plan takes over."""
+    streak: int = 0
+    """Calls in a row that had to copy."""
+
+
+@dataclasses.dataclass(eq=False)
+class Signature:
+    """A staged and prepared program, and the plans made of it."""
+
+    program: Program
+    described: tuple[Hashable, ...]
+    """`describe` of each leaf that it was staged for."""
+    plans: list[Plan] = dataclasses.field(default_factory=list)
+    sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        traced: list[None] = []
+        witness = jax.jit(lambda: traced.append(None))
+        witness.trace()
+
+        def same_context() -> bool:
+            before = len(traced)
+            witness.trace()
+            return len(traced) == before
+
+        self.same_context = same_context
+        """Whether JAX's context (64-bit mode, meshes, matmul precision, ...) is that of the staging: if it is not,
+        JAX traces again."""
+
+
+@dataclasses.dataclass(eq=False)
+class Signatures:
+    """All signatures of one layout, static values and sharing; told apart by a few leaves, tried newest first."""
+
+    newest: tuple[Signature, ...] = ()
+    _probe: tuple[int, ...] = ()
+    _found: dict[tuple[Hashable, ...], Signature] = dataclasses.field(default_factory=dict)
+
+    def find(self, leaves: Sequence[Any]) -> Signature | None:
+        """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
+        if not self._probe:
+            return self.newest[0] if self.newest else None
+        return self._found.get(tuple(describe(leaves[i]) for i in self._probe))
+
+    def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
+        """Every signature whose leaves have these shapes and dtypes, newest first."""
+        described = tuple(map(describe, leaves))
+        return tuple(s for s in self.newest if s.described == described)
+
+    def add(self, signature: Signature) -> None:
+        """Publish a signature. The oldest of many alike is dropped: its context may be gone for good."""
+        alike = [s for s in self.newest if s.described == signature.described]
+        dropped = alike[MOST_ALIKE - 1 :]
+        newest = (signature, *(s for s in self.newest if s not in dropped))
+        probe: list[int] = []
+        for other in newest[1:]:
+            differ = [i for i, (a, b) in enumerate(zip(signature.described, other.described, strict=True)) if a != b]
+            if differ and not any(i in probe for i in differ):
+                probe.append(differ[0])
+        probe = sorted({*self._probe, *probe})
+        found: dict[tuple[Hashable, ...], Signature] = {}
+        for each in reversed(newest):
+            found[tuple(each.described[i] for i in probe)] = each
+        self.newest, self._found, self._probe = newest, found, tuple(probe)
+
+
+def describe(leaf: Any) -> Hashable:
+    """Shape and dtype of a leaf; a Python scalar and a static leaf are told by their layout."""
+    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+
+
+@dataclasses.dataclass(eq=False)
+class Layout:
+    """A tree of arguments with the types of its leaves."""
+
+    kinds: tuple[Kind, ...]
+    share: bool
+    by_values: dict[Hashable, Signatures] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
+        self.arrays = tuple(i for i, kind in enumerate(self.kinds) if kind == "array")
+        self.may_share = self.share and len(self.arrays) > 1
+
+    def key(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Hashable:
+        """What distinguishes calls of this layout beyond shapes and dtypes: static values and sharing."""
+        if not self.static:
+            return sharing
+        return sharing, *(static_key(leaves[i]) for i in self.static)
+
+    def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
+        """For each array leaf the first that is the same object, or None where they are all different."""
+        first: dict[int, int] = {}
+        same = tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
+        return None if len(first) == len(self.arrays) else same
+
+
+def _references_of_an_unshared_leaf() -> int:
+    leaf = object()
+    tree = {"leaf": leaf}
+    leaves = [leaf]
+    del leaf
+    count = max(map(sys.getrefcount, leaves))
+    del tree
+    return count
+
+
+UNSHARED = _references_of_an_unshared_leaf()
+"""The reference count, as `max(map(sys.getrefcount, leaves))` sees it, of a leaf that only one container and the
+list of leaves refer to. An object at two leaves is in that list twice, so its count is larger."""

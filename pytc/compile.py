@@ -1,0 +1,331 @@
+"""`compile`: the decorator and the call path, top to bottom.
+
+A call flattens its arguments once, looks up the plan for them, asks `ownership` which of the leaves that the plan
+would overwrite are still alive, gives the program private copies of those, and runs it.
+
+    layout      the tree of the arguments and the types of their leaves
+    signature   a layout with static values, sharing of arrays, shapes and dtypes: one staged program
+    plan        a signature with a choice of what may be donated: one compiled executable
+
+What a signature's leaves are is not looked at on the way: `jax.jit`, which runs the plan, checks shapes and dtypes
+anyway, and where it would trace again, the plan says `Retrace` instead and the call goes the slow way round. So does
+every call under a transformation or in a debugging mode: there a compiled function is `jax.jit(fun)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+from jax.tree_util import PyTreeDef, tree_flatten
+
+from pytc import passes as _passes
+from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
+from pytc.donation import Donate, read_policy
+from pytc.emit import Retrace
+from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
+from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
+from pytc.plan import Planner
+from pytc.stage import Stageable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def compile(  # noqa: A001 - the public name
+    fun: Callable[P, R],
+    /,
+    *,
+    donate: Donate = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
+    python_scalars: PythonScalars = ...,
+    share: bool = ...,
+    passes: Sequence[_passes.Pass] = ...,
+    **jit_options: Any,
+) -> Callable[P, R]: ...
+
+
+@overload
+def compile(  # noqa: A001
+    fun: None = None,
+    /,
+    *,
+    donate: Donate = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
+    python_scalars: PythonScalars = ...,
+    share: bool = ...,
+    passes: Sequence[_passes.Pass] = ...,
+    **jit_options: Any,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def compile(  # noqa: A001, D417 - two arguments described at once
+    fun: Callable[..., Any] | None = None,
+    /,
+    *,
+    donate: Donate = "auto",
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    python_scalars: PythonScalars = "trace",
+    share: bool = True,
+    passes: Sequence[_passes.Pass] = _passes.pipeline,
+    **jit_options: Any,
+) -> Any:
+    """`jax.jit` that donates by itself what nobody can read any more.
+
+    A decorator, bare or with arguments. The result is called as the function is, returns what `jax.jit(fun)` would
+    to the bit, and writes outputs into the memory of those arguments that are provably dead at the call.
+
+    Args:
+      fun: the function; its arguments and result are any pytrees. Arrays (JAX and NumPy) and Python scalars are
+        traced; every other leaf is static, compared by equality. Outputs that are not arrays come back as they are.
+      donate: `"auto"`: what is proven dead at this call, silently. `"all"`: the caller promises; everything usable is
+        donated. `"warn"`: as `"all"`, with a warning that names what could not be reused. `"none"`. `"require"`: as
+        `"auto"`, but raises `pytc.DonationError` where a leaf could be reused and is still alive. Or a dict of these
+        by parameter name, the rest `"auto"`.
+      static_argnums, static_argnames: as in `jax.jit`.
+      python_scalars: `"static"` keeps Python scalars out of the trace.
+      share: whether an array object at several leaves is passed and donated once.
+      passes: the pipeline, in place of `pytc.passes.pipeline`.
+      **jit_options: what else `jax.jit` accepts (`in_shardings`, `out_shardings`, `compiler_options`, ...).
+        `donate_argnums` and `donate_argnames` are understood as `donate={...: "all"}`.
+
+    Returns:
+      A plain function with the name, doc and signature of `fun`, and `lower`, `trace`, `eval_shape`, `explain` and
+      `clear_cache`.
+
+    Raises:
+      TypeError: `fun` is not callable. ValueError: an unknown `donate`, a name that is no parameter, a static
+      parameter that is donated.
+    """
+    if fun is None:
+        return functools.partial(
+            compile,
+            donate=donate,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+            python_scalars=python_scalars,
+            share=share,
+            passes=passes,
+            **jit_options,
+        )
+    if not callable(fun):
+        raise TypeError(f"pytc.compile takes a function, not {fun!r}")
+    if python_scalars not in ("trace", "static"):
+        raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
+    return _wrap(Function(fun, donate, static_argnums, static_argnames, python_scalars, share, passes, jit_options))
+
+
+class Function:
+    """A function being compiled: its options, its caches, and everything but the fast path of a call."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        donate: Donate,
+        static_argnums: int | Sequence[int] | None,
+        static_argnames: str | Iterable[str] | None,
+        python_scalars: PythonScalars,
+        share: bool,
+        pipeline: Sequence[_passes.Pass],
+        jit_options: dict[str, Any],
+    ) -> None:
+        options = dict(jit_options)
+        promised = {name: options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
+        self.parameters = Parameters(fun, static_argnums, static_argnames)
+        policy = read_policy(donate, self.parameters, **promised)
+        self.stageable = Stageable(
+            fun,
+            self.parameters,
+            python_scalars,
+            options.pop("in_shardings", None),
+            options.pop("out_shardings", None),
+        )
+        self.share = share
+        self.planner = Planner(policy, tuple(pipeline), options)
+        self.layouts: dict[Any, Layout] = {}
+        self.has_static_arguments = bool(self.parameters.static_argnums or self.parameters.static_argnames)
+        static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
+        shardings = {
+            name: wanted
+            for name in ("in_shardings", "out_shardings")
+            if (wanted := getattr(self.stageable, name)) is not None
+        }
+        self.jit_options = {**static, **shardings, **options}
+        self.jitted: Any = jax.jit(fun, **self.jit_options)
+        """What stands in for the compiled function under a transformation, and ahead of time."""
+        self._jitted_hiding: Any = jax.jit(self.stageable.traceable(), **options)
+
+    # -- a call, the fast way ------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        signature: Signature,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+    ) -> Any:
+        """Run the plan for this call site; raises `Retrace` if it is not for these leaves."""
+        site = signature.sites.get((id(frame.f_code), frame.f_lasti))
+        # A site whose first look said "read later" is looked at again, ever more rarely: it may be in a helper that
+        # another caller uses otherwise.
+        if site is None or (site.plan.spared and site.calls & (site.calls - 1) == 0):
+            site = self.planner.look(signature, site, frame, args, kwargs, leaves)
+        site.calls += 1
+        given: Sequence[Any] = leaves
+        try:
+            if site.plan.proven:
+                given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
+            emitted = site.plan.emitted
+            results = emitted.call(given)
+        except (RuntimeError, ValueError) as error:
+            _check_not_deleted(error, signature, leaves)
+            raise
+        return emitted.result(results, leaves)
+
+    # -- a call, the slow way round ------------------------------------------------------------------------------
+
+    def call(
+        self,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        tree: PyTreeDef,
+    ) -> Any:
+        """A call that the fast path does not know: the first of its kind, or one that is `jax.jit`'s affair."""
+        if config.jax_disable_jit:
+            return self.stageable.fun(*args, **kwargs)
+        kinds = tuple(kind_of(leaf, self.stageable.python_scalars) for leaf in leaves)
+        if "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse:
+            return self.as_jit(args, kwargs, leaves)
+        layout = self.layouts.setdefault((tree, tuple(map(type, leaves))), Layout(kinds, self.share))
+        sharing = layout.sharing(leaves) if layout.may_share else None
+        try:
+            signatures = layout.by_values.setdefault(layout.key(leaves, sharing), Signatures())
+        except TypeError:
+            self.stageable.leaves(args, kwargs, share=False)  # names the leaf that cannot be hashed
+            raise
+        for signature in signatures.alike(leaves):
+            try:
+                return self.run(signature, frame, args, kwargs, leaves)
+            except Retrace:
+                continue
+        staged = self.stageable.stage(args, kwargs, share=self.share)
+        signature = Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
+        result = self.run(signature, frame, args, kwargs, leaves)
+        signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+        return result
+
+    def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:
+        """What `jax.jit(fun)` returns; where leaves are static, as if they were static arguments."""
+        if not any(
+            kind_of(leaf, self.stageable.python_scalars) == "static" and not isinstance(leaf, StaticArgument)
+            for leaf in leaves
+        ):
+            return self.jitted(*args, **kwargs)
+        named = self.stageable.leaves(args, kwargs, share=False)
+        hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, named)
+        return self._jitted_hiding(*hidden_args, **hidden_kwargs)
+
+    # -- ahead of time -------------------------------------------------------------------------------------------
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """`jax.jit(fun).lower(...)`: JAX's own stage.
+
+        There is no call to look at, so `"auto"` donates nothing. Where the caller promises (`"all"`, `"warn"`),
+        arguments that the program can reuse are donated whole, as `donate_argnums` does.
+        """
+        jitted, args, kwargs = self._ahead(args, kwargs)
+        with unusable_donations_ignored():
+            lowered: jax.stages.Lowered = jitted.lower(*args, **kwargs)
+        return lowered
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """`jax.jit(fun).trace(...)`: JAX's own stage, with donation as in `lower`."""
+        jitted, args, kwargs = self._ahead(args, kwargs)
+        traced: jax.stages.Traced = jitted.trace(*args, **kwargs)
+        return traced
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """`jax.eval_shape` of the function."""
+        jitted, args, kwargs = self._ahead(args, kwargs)
+        return jitted.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget every compiled program and call site."""
+        self.layouts.clear()
+        self.jitted.clear_cache()
+        self._jitted_hiding.clear_cache()
+
+    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        named = self.stageable.leaves(args, kwargs, share=False)
+        if any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in named):
+            return self._jitted_hiding, *self.stageable.hide(args, kwargs, named)
+        promised = {leaf.parameter for leaf in named if self.planner.promised(leaf)}
+        if not promised:
+            return self.jitted, args, kwargs
+        program = self.planner.promised_program(self.stageable.stage(args, kwargs, share=False))
+        taken = {program.leaves[i].parameter for i in program.donated} & promised
+        numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
+        donating = jax.jit(
+            self.stageable.fun, **self.jit_options, donate_argnums=numbers, donate_argnames=tuple(taken & set(kwargs))
+        )
+        return donating, args, kwargs
+
+
+def _check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[Any]) -> None:
+    """Raises `RuntimeError` with the path of the leaf where `error` came of an array that was deleted already."""
+    for leaf, value in zip(signature.program.leaves, leaves, strict=True):
+        if isinstance(value, jax.Array) and value.is_deleted():
+            raise RuntimeError(
+                f"`{leaf.path}` was deleted before this call (donated to another function, or by `.delete()`): {error}"
+            ) from error
+
+
+def _wrap(function: Function) -> Callable[..., Any]:
+    """The plain function that a user calls."""
+    fun = function.stageable.fun
+    layouts = function.layouts
+    wrap_static = function.parameters.wrap_static if function.has_static_arguments else None
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
+        # `leaves`, and the caller is one frame up.
+        leaves, tree = tree_flatten((args, kwargs) if wrap_static is None else wrap_static(args, kwargs))
+        frame = sys._getframe(1)
+        layout = layouts.get((tree, tuple(map(type, leaves))))
+        if layout is not None and executing() and not debugging():
+            sharing = None
+            if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
+                sharing = layout.sharing(leaves)
+            signatures = layout.by_values.get(layout.key(leaves, sharing))
+            signature = None if signatures is None else signatures.find(leaves)
+            if signature is not None:
+                try:
+                    return function.run(signature, frame, args, kwargs, leaves)
+                except Retrace:
+                    pass
+        return function.call(frame, args, kwargs, leaves, tree)
+
+    try:
+        functools.update_wrapper(compiled, fun)
+    except (AttributeError, TypeError):
+        compiled.__name__ = function.stageable.name  # an odd callable, whose attributes cannot be copied
+        compiled.__wrapped__ = fun  # type: ignore[attr-defined]
+    if inspect.ismethod(fun):
+        # A bound method's dictionary is its function's, where `__wrapped__` and the like may be set already.
+        compiled.__wrapped__ = fun  # type: ignore[attr-defined]
+    for name in ("lower", "trace", "eval_shape", "clear_cache"):
+        setattr(compiled, name, getattr(function, name))
+    compiled.__pytc__ = function  # type: ignore[attr-defined]
+    return compiled

@@ -1,0 +1,74 @@
+"""What the caller has said about donation: the `donate=` option, read once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from pytc.leaves import Parameters
+
+Mode = Literal["auto", "all", "warn", "none", "require"]
+Donate = Mode | Mapping[str, Mode]
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """Which leaves may be donated, and on whose word."""
+
+    default: Mode = "auto"
+    by_parameter: Mapping[str, Mode] = dataclasses.field(default_factory=dict)
+
+    def of(self, parameter: str) -> Mode:
+        """The mode for leaves that come in by this parameter (`args[2]` belongs to `args`)."""
+        return self.by_parameter.get(parameter, self.by_parameter.get(parameter.partition("[")[0], self.default))
+
+    @property
+    def modes(self) -> frozenset[Mode]:
+        """Every mode that some leaf may have."""
+        return frozenset([self.default, *self.by_parameter.values()])
+
+
+def read_policy(
+    donate: Any,
+    parameters: Parameters,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+) -> Policy:
+    """The policy that `donate=`, or `jax.jit`'s own `donate_argnums` and `donate_argnames`, asks for.
+
+    Raises `ValueError` for an unknown mode, a name that is no parameter, or a parameter that is static as well.
+    """
+    promised = _promised(parameters, donate_argnums, donate_argnames)
+    if isinstance(donate, Mapping):
+        parameters.check_names("donate", donate)
+        by_parameter = dict(donate)
+        default: Mode = "auto"
+    else:
+        by_parameter = {}
+        default = donate
+    for mode in [default, *by_parameter.values()]:
+        if mode not in get_args(Mode):
+            raise ValueError(
+                f"donate is {mode!r}; it can be {', '.join(map(repr, get_args(Mode)))}, or a dict of these by parameter"
+            )
+    for name in promised:
+        if by_parameter.setdefault(name, "all") != "all":
+            raise ValueError(f"donate says {by_parameter[name]!r} of {name!r}, which donate_argnums or -names donates")
+    static = parameters.static_argnames | {parameters.positional_name(i) for i in parameters.static_argnums if i >= 0}
+    for name, mode in by_parameter.items():
+        if name in static and mode != "none":
+            raise ValueError(f"{name!r} is static, so it has no memory to donate: take it out of one of the two")
+    return Policy(default, by_parameter)
+
+
+def _promised(parameters: Parameters, argnums: Any, argnames: Any) -> list[str]:
+    numbers = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    names = [] if argnames is None else [argnames] if isinstance(argnames, str) else list(argnames)
+    parameters.check_names("donate_argnames", names)
+    count = len(parameters.positional)
+    for i in numbers:
+        if i < -count:
+            raise ValueError(f"donate_argnums names argument {i}, but the function takes {count}")
+        names.append(parameters.positional_name(i if i >= 0 else i + count))
+    return names

@@ -1,0 +1,40 @@
+"""The passes, in order. Each is a pure function from a frozen `Program` to another; a pipeline is a tuple of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from pytc.passes.alias import alias
+from pytc.passes.finalise import finalise
+from pytc.passes.forward import forward
+from pytc.passes.hoist import hoist
+from pytc.passes.prune import prune
+from pytc.passes.share import share
+from pytc.program import Program
+from pytc.verify import verify
+
+__all__ = ["Pass", "alias", "finalise", "forward", "hoist", "pipeline", "prune", "run", "share", "split"]
+
+Pass: TypeAlias = Callable[[Program], Program]
+
+pipeline: tuple[Pass, ...] = (hoist, share, finalise, forward, prune, alias)
+
+
+def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
+    """The program after all of `passes`. With `PYTC_VERIFY=1` in the environment each one's result is checked."""
+    verifying = os.environ.get("PYTC_VERIFY") == "1"
+    for each in passes:
+        after = each(program)
+        if verifying and after is not program:
+            verify(program, after, by=each.__name__)
+        program = after
+    return program
+
+
+def split(passes: Sequence[Pass]) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]:
+    """The passes before `alias`, which a signature needs once, and those from it on, which depend on what a caller
+    lets go of (`Program.keep`)."""
+    at = next((i for i, each in enumerate(passes) if each is alias), len(passes))
+    return tuple(passes[:at]), tuple(passes[at:])

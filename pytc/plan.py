@@ -1,0 +1,181 @@
+"""Which leaves a call may take over: from the caller's wishes, the caller's code, and the proof.
+
+One executable serves every call of a signature where it can. The first call decides from the caller's code what to
+take over (`grads = grad_fn(params, batch)` reads `params` again, so nothing is written there). A later call that
+finds such a leaf alive gives the program a private copy, which costs what not donating would have cost. Where the
+first look was wrong, one more executable is compiled, and never a third.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pytc import ownership, passes
+from pytc.cache import Plan, Signature, Site
+from pytc.donation import Policy
+from pytc.emit import emit_jit
+from pytc.errors import DonationError, DonationWarning
+from pytc.jax_compat import is_plain_array, private_copy, short
+from pytc.program import Leaf, Program
+
+MOST_PLANS = 2
+"""Executables that a signature may have."""
+
+PATIENCE = 4
+"""Calls in a row at one site that had to copy, after which the plan is changed, if it can be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+    """Chooses the plan of a call site, and proves at each call what the plan takes over."""
+
+    policy: Policy
+    pipeline: tuple[passes.Pass, ...]
+    options: Mapping[str, Any]
+
+    def look(
+        self,
+        signature: Signature,
+        site: Site | None,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+    ) -> Site:
+        """Decide, from what the caller's code does after the call, which plan this call site uses."""
+        read_later: frozenset[int] = frozenset()
+        if "auto" in self.policy.modes:
+            read_later = ownership.survivors(frame, args, kwargs, leaves)
+        plan = self.plan(signature, self._keep(signature.program, leaves, read_later))
+        if site is not None:
+            site.plan = plan
+            return site
+        site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
+        return signature.sites.setdefault((id(site.code), site.lasti), site)
+
+    def prove(
+        self,
+        signature: Signature,
+        site: Site,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+    ) -> Sequence[Any]:
+        """The leaves to give to the site's plan: those that it takes over and that are not proven dead, copied.
+
+        Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
+        """
+        held = ownership.held(frame, args, kwargs, leaves, site.plan.proven)
+        if not held:
+            site.streak = 0
+            return leaves
+        program = signature.program
+        if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
+            raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required))
+        site.streak += 1
+        if site.streak == PATIENCE:
+            # The caller's code lets go of these, but something else has held on to them each time.
+            site.plan = self.plan(signature, site.plan.program.keep | frozenset(held))
+            held = ownership.held(frame, args, kwargs, leaves, site.plan.proven)
+        given = list(leaves)
+        for i in held:
+            given[i] = private_copy(leaves[i])
+            site.copied_bytes += program.leaves[i].nbytes
+            site.held[i] = site.held.get(i, 0) + 1
+        site.copied_calls += bool(held)
+        return given
+
+    def plan(self, signature: Signature, keep: frozenset[int]) -> Plan:
+        """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
+        that copies least."""
+        program = self.paired(signature.program, keep)
+        for plan in signature.plans:
+            if plan.program.donated == program.donated:
+                return plan
+        if len(signature.plans) >= MOST_PLANS or (signature.plans and not signature.same_context()):
+            return min(signature.plans, key=lambda plan: _regret(plan, program))
+        self._warn_of_unusable(program)
+        plan = Plan(
+            emit_jit(program, **self.options),
+            proven=tuple(i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")),
+            spared=any(
+                leaf.array and i in keep and self._mode(leaf) == "auto" for i, leaf in enumerate(program.leaves)
+            ),
+        )
+        signature.plans.append(plan)
+        return plan
+
+    def promised(self, leaf: Leaf) -> bool:
+        """Whether the caller has promised that this leaf is not read after a call."""
+        return self._mode(leaf) in ("all", "warn")
+
+    def prepared(self, staged: Program) -> Program:
+        """A staged program after the passes that every plan shares."""
+        return passes.run(staged, passes.split(self.pipeline)[0])
+
+    def paired(self, program: Program, keep: frozenset[int]) -> Program:
+        """A prepared program with its outputs written over leaves that are not in `keep`."""
+        return passes.run(dataclasses.replace(program, keep=keep), passes.split(self.pipeline)[1])
+
+    def promised_program(self, staged: Program) -> Program:
+        """What the passes make of a staged program where only the caller's word counts: ahead of time."""
+        program = self.prepared(staged)
+        return self.paired(program, frozenset(i for i, leaf in enumerate(staged.leaves) if not self.promised(leaf)))
+
+    def _mode(self, leaf: Leaf) -> str:
+        return self.policy.of(leaf.parameter)
+
+    def _keep(self, program: Program, values: Sequence[Any], read_later: frozenset[int]) -> frozenset[int]:
+        """The leaves that no output may be written over, whatever the proof says at a call."""
+        return frozenset(
+            i if leaf.same_as is None else leaf.same_as
+            for i, leaf in enumerate(program.leaves)
+            if not is_plain_array(values[i])
+            or self._mode(leaf) == "none"
+            or (i in read_later and self._mode(leaf) == "auto")
+        )
+
+    def _warn_of_unusable(self, program: Program) -> None:
+        """With `donate="warn"`: one warning that names each leaf that could not be reused, and why."""
+        lines = [
+            f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {program.why_kept(i)}"
+            for i, leaf in enumerate(program.leaves)
+            if leaf.array and self._mode(leaf) == "warn" and i not in program.donated
+        ]
+        if lines:
+            text = f"{program.name}: {len(lines)} donated leaves could not be reused:\n" + "\n".join(lines)
+            warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
+
+
+def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:
+    """Bytes that the plan would copy where `wanted` keeps them, then bytes that it leaves unused."""
+    takes, would_take = set(plan.program.donated), set(wanted.donated)
+    copied = sum(wanted.leaves[i].nbytes for i in takes - would_take)
+    unused = sum(wanted.leaves[i].nbytes for i in would_take - takes)
+    return copied, unused
+
+
+def _donation_error(program: Program, held: Collection[int], reasons: Mapping[int, ownership.Held]) -> DonationError:
+    lines = [
+        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {reasons[i].text}"
+        for i, leaf in ((i, program.leaves[i]) for i in held)
+    ]
+    return DonationError(
+        f"{program.name}: the memory of {len(lines)} leaves could be reused, but they are still in use:\n"
+        + "\n".join(lines)
+        + '\nLet go of them before the call, or use donate="auto", which keeps them.'
+    )
+
+
+def _frames_to_the_caller() -> int:
+    """The `stacklevel` at which a warning speaks of the code outside of pytc."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "pytc":
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,0 +1,532 @@
+"""compile: the decorator, the call path, and everything that must be as with `jax.jit`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import inspect
+import logging
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+
+@pytest.fixture
+def x():
+    return jnp.arange(4.0)
+
+
+def sgd(params, grads):
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+# -- what the decorator returns ---------------------------------------------------------------------------------------
+
+
+def test_it_is_a_plain_function_with_the_name_doc_and_signature():
+    def step(state, *, rate: float = 0.1):
+        """One step."""
+        return state * rate
+
+    for compiled in (pytc.compile(step), pytc.compile()(step), pytc.compile(donate="none")(step)):
+        assert inspect.isfunction(compiled)
+        assert (compiled.__name__, compiled.__doc__, compiled.__wrapped__) == ("step", "One step.", step)
+        assert inspect.signature(compiled) == inspect.signature(step)
+
+
+def test_it_binds_as_a_method(x):
+    class Trainer:
+        def __init__(self, rate):
+            self.rate = rate
+
+        @pytc.compile
+        def step(self, state):
+            return state * self.rate
+
+        @staticmethod
+        @pytc.compile
+        def double(state):
+            return state * 2
+
+        @classmethod
+        @pytc.compile
+        def name(cls, state):
+            return state + len(cls.__name__)
+
+    trainer = Trainer(3.0)
+    np.testing.assert_array_equal(trainer.step(x), x * 3)
+    np.testing.assert_array_equal(Trainer(4.0).step(x), x * 4)
+    np.testing.assert_array_equal(trainer.double(x), x * 2)
+    np.testing.assert_array_equal(trainer.name(x), x + 7)
+    np.testing.assert_array_equal(pytc.compile(trainer.step.__wrapped__)(trainer, x), x * 3)
+
+
+@pytest.mark.parametrize("odd", [functools.partial(jnp.add, 1.0), jnp.sin, np.vectorize, jax.nn.relu, max])
+def test_odd_callables_are_compiled(odd):
+    assert callable(pytc.compile(odd))
+
+
+def test_a_partial_and_a_callable_object_run(x):
+    class Scale:
+        def __call__(self, x):
+            return x * 2
+
+    np.testing.assert_array_equal(pytc.compile(functools.partial(jnp.add, 1.0))(x), x + 1)
+    np.testing.assert_array_equal(pytc.compile(Scale())(x), x * 2)
+
+
+@pytest.mark.parametrize("wrong", [3, "f", None.__class__()])
+def test_what_is_no_function_is_refused(wrong):
+    if wrong is None:
+        assert callable(pytc.compile(wrong))
+        return
+    with pytest.raises(TypeError, match="takes a function"):
+        pytc.compile(wrong)
+
+
+# -- retracing --------------------------------------------------------------------------------------------------------
+
+
+def test_it_retraces_when_and_only_when_something_changed(x):
+    traces = []
+
+    @pytc.compile
+    def f(tree, mode):
+        traces.append(mode)
+        return jax.tree.map(lambda v: v + 1, tree)
+
+    calls = [
+        (({"a": x}, "m"), True),
+        (({"a": x + 1}, "m"), False),
+        (({"a": jnp.arange(5.0)}, "m"), True),
+        (({"a": x}, "m"), False),
+        (({"a": jnp.arange(5.0)}, "m"), False),
+        (({"a": x.astype(jnp.int32)}, "m"), True),
+        (({"a": np.arange(4.0, dtype=np.float32)}, "m"), True),
+        (({"b": x}, "m"), True),
+        (([x], "m"), True),
+        (([x], "n"), True),
+        (([x], "m"), False),
+        (({"a": x, "b": x + 1}, "m"), True),
+    ]
+    for args, expected in calls:
+        before = len(traces)
+        result = f(*args)
+        assert (len(traces) > before) == expected, args
+        assert jax.tree.structure(result) == jax.tree.structure(args[0])
+        jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b + 1), result, args[0])
+
+
+def test_the_shape_of_an_unused_argument_is_part_of_the_signature(x):
+    f = pytc.compile(lambda x, unused: x * unused.shape[0])
+    for n in (3, 5, 3, 7):
+        np.testing.assert_array_equal(f(x, jnp.zeros(n)), x * n)
+
+
+def test_alternating_signatures_are_told_apart_without_retracing(x):
+    traces = []
+
+    @pytc.compile
+    def f(x, y, z):
+        traces.append((x.shape, y.shape, z.dtype))
+        return x.sum() + y.sum() + z.sum()
+
+    variants = [
+        (jnp.ones(a), jnp.ones(b), jnp.ones(2, d)) for a in (1, 2) for b in (3, 4) for d in (jnp.int32, jnp.float32)
+    ]
+    for _ in range(3):
+        for args in variants:
+            assert float(f(*args)) == sum(a.size for a in args)
+    assert len(traces) == len(variants)
+
+
+def test_contexts_that_change_the_trace_are_told_apart(x):
+    traces = []
+
+    @pytc.compile
+    def f(x):
+        traces.append(None)
+        return x @ x
+
+    for _ in range(3):
+        f(x)
+        with jax.default_matmul_precision("highest"):
+            f(x)
+        with jax.enable_x64(True):
+            f(x)
+    assert len(traces) == 3
+
+
+def test_clearing_jaxs_caches_and_our_own(x):
+    f = pytc.compile(lambda x: x + 1)
+    for clear in (jax.clear_caches, f.clear_cache, jax.clear_caches):
+        np.testing.assert_array_equal(f(x), x + 1)
+        clear()
+    for _ in range(20):
+        f(x)
+        jax.clear_caches()
+    (layout,) = f.__pytc__.layouts.values()
+    (signatures,) = layout.by_values.values()
+    assert len(signatures.newest) <= 8
+
+
+# -- donation by promise ----------------------------------------------------------------------------------------------
+
+
+def test_none_donates_nothing(x):
+    f = pytc.compile(lambda x: x + 1, donate="none")
+    y = f(x)
+    y2 = f(y)
+    assert not x.is_deleted()
+    assert not y.is_deleted()
+    np.testing.assert_array_equal(y2, np.arange(4.0) + 2)
+
+
+def test_all_donates_what_is_usable_silently(x):
+    f = pytc.compile(lambda a, b, c: (a + 1, jnp.sum(c)), donate="all")
+    a, b, c = x + 0, x + 1, jnp.ones(7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f(a, b, c)
+    assert [v.is_deleted() for v in (a, b, c)].count(True) == 1
+    assert not c.is_deleted()
+
+
+def test_all_passes_through_what_is_returned(x):
+    f = pytc.compile(lambda a, b: (a, b + 1), donate="all")
+    a, b = x + 0, x + 1
+    same, _ = f(a, b)
+    assert same is a
+    assert not a.is_deleted()
+    assert b.is_deleted()
+
+
+def test_warn_names_each_leaf_that_could_not_be_reused_once(x):
+    f = pytc.compile(lambda state: {"w": state["w"] + 1}, donate="warn")
+    with pytest.warns(pytc.DonationWarning) as caught:
+        f({"w": x + 0, "extra": jnp.ones(7)})
+    assert len(caught) == 1
+    assert "state['extra']" in str(caught[0].message)
+    assert "28 bytes" in str(caught[0].message)
+    assert "state['w']" not in str(caught[0].message)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        f({"w": x + 1, "extra": jnp.ones(7)})
+
+
+def test_a_dict_speaks_of_parameters(x):
+    f = pytc.compile(lambda state, batch: (state + batch, batch * 2), donate={"state": "all", "batch": "none"})
+    state, batch = x + 0, x + 1
+    f(state, batch)
+    assert state.is_deleted()
+    assert not batch.is_deleted()
+
+
+def test_donate_argnums_is_understood(x):
+    def f(state, batch):
+        return state + batch, batch * 2
+
+    for options in ({"donate_argnums": 0}, {"donate_argnames": "state"}, {"donate_argnums": (-2,)}):
+        state, batch = x + 0, x + 1
+        pytc.compile(f, **options)(state, batch)
+        assert state.is_deleted()
+        assert not batch.is_deleted()
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"donate": "some"}, "donate is 'some'"),
+        ({"donate": {"state": "maybe"}}, "donate is 'maybe'"),
+        ({"donate": {"nothing": "all"}}, "'nothing', which is not a parameter"),
+        ({"donate": {"state": "all"}, "static_argnames": "state"}, "'state' is static"),
+        ({"donate_argnums": 0, "static_argnums": 0}, "'state' is static"),
+        ({"donate": {"state": "none"}, "donate_argnums": 0}, "'state'"),
+        ({"donate_argnums": -5}, "-5"),
+        ({"donate_argnames": "nothing"}, "'nothing'"),
+        ({"python_scalars": "dynamic"}, "python_scalars"),
+    ],
+)
+def test_bad_options_are_refused_when_decorating(options, match):
+    with pytest.raises(ValueError, match=match):
+        pytc.compile(lambda state, batch: state, **options)
+
+
+def test_the_same_array_at_two_donated_leaves(x):
+    f = pytc.compile(lambda a, b: (a + 1, b * 2), donate="all")
+    a = x + 0
+    first, second = f(a, a)
+    np.testing.assert_array_equal(first, np.arange(4.0) + 1)
+    np.testing.assert_array_equal(second, np.arange(4.0) * 2)
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_array_is_named_before_anything_is_donated(x):
+    f = pytc.compile(sgd, donate="all")
+    params, grads = {"w": x + 0, "b": x + 1}, {"w": x + 2, "b": x + 3}
+    f(dict(jax.tree.map(jnp.copy, params)), grads)
+    gone = {"w": x + 0, "b": x + 1}
+    gone["b"].delete()
+    with pytest.raises(RuntimeError, match=r"`params\['b'\]` was deleted before this call"):
+        f(gone, grads)
+    assert not gone["w"].is_deleted()
+
+
+def test_an_error_while_tracing_leaves_inputs_and_cache_usable(x):
+    fail = [True]
+
+    @pytc.compile(donate="all")
+    def f(x):
+        if fail[0]:
+            raise KeyError("no luck")
+        return x + 1
+
+    y = x + 0
+    for _ in range(2):
+        with pytest.raises(KeyError, match="no luck"):
+            f(y)
+    assert not y.is_deleted()
+    fail[0] = False
+    np.testing.assert_array_equal(f(y), np.arange(4.0) + 1)
+
+
+def test_an_error_while_compiling_leaves_inputs_and_cache_usable(x):
+    f = pytc.compile(lambda x: x + 1, donate="all", compiler_options={"xla_no_such_flag": True})
+    y = x + 0
+    for _ in range(2):
+        with pytest.raises(Exception, match="xla_no_such_flag"):
+            f(y)
+    np.testing.assert_array_equal(y, np.arange(4.0))
+
+
+def test_wrong_arguments_raise_the_functions_own_error(x):
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        pytc.compile(lambda a, b: a)(x)
+
+
+# -- as jax.jit -------------------------------------------------------------------------------------------------------
+
+
+def test_under_transformations_it_is_jit(x):
+    compiled, jitted = (make(lambda x: jnp.sum(jnp.sin(x) * x)) for make in (pytc.compile, jax.jit))
+    for transform in (
+        jax.grad,
+        jax.jit,
+        jax.hessian,
+        lambda f: jax.vmap(f),
+        lambda f: jax.jit(jax.grad(f)),
+        lambda f: lambda x: jax.jvp(f, (x,), (x,)),
+        lambda f: lambda x: jax.linearize(f, x)[1](x),
+        lambda f: jax.checkpoint(f),
+        lambda f: lambda x: jax.lax.map(f, x),
+        lambda f: lambda x: jax.lax.scan(lambda c, v: (c + f(v), f(c)), 0.0, x),
+        lambda f: lambda x: jax.lax.cond(True, f, lambda x: 0.0, x),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, transform(compiled)(x), transform(jitted)(x))
+
+
+def test_in_a_trace_with_concrete_arguments_nothing_is_donated(x):
+    inner = pytc.compile(lambda x: x + 1, donate="all")
+    y = x + 0
+    np.testing.assert_array_equal(jax.jit(lambda: inner(y))(), np.arange(4.0) + 1)
+    np.testing.assert_array_equal(jax.vmap(lambda v: v + inner(y))(jnp.ones(2))[0], np.arange(4.0) + 2)
+    assert not y.is_deleted()
+
+
+def test_static_leaves_under_a_transformation(x):
+    f = pytc.compile(lambda tree: tree["fn"](tree["x"]).sum())
+    np.testing.assert_array_equal(jax.grad(lambda x: f({"x": x, "fn": jnp.sin}))(x), jnp.cos(x))
+
+
+def test_ahead_of_time(x):
+    def f(state, batch):
+        return state + batch.sum(), batch
+
+    for donate, expected in (("auto", 0), ("none", 0), ("all", 16)):
+        compiled = pytc.compile(f, donate=donate).lower(x, jnp.ones(7)).compile()
+        assert compiled.memory_analysis().alias_size_in_bytes == expected
+        state = x + 0
+        np.testing.assert_array_equal(compiled(state, jnp.ones(7))[0], np.arange(4.0) + 7)
+        assert state.is_deleted() == bool(expected)
+    traced = pytc.compile(f).trace(x, x)
+    assert isinstance(traced, jax.stages.Traced)
+    assert pytc.compile(f).eval_shape(x, x)[0].shape == (4,)
+    assert "func.func" in pytc.compile(f, static_argnames="batch").lower(x, np.float32(1)).as_text()
+
+
+def test_disable_jit_runs_the_function_itself(x):
+    seen = []
+    f = pytc.compile(lambda x: seen.append(isinstance(x, jax.core.Tracer)) or x + 1)
+    f(x)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(f(x), x + 1)
+    assert seen == [True, False]
+
+
+def test_debug_nans_finds_the_operation_and_leaves_the_inputs():
+    f = pytc.compile(lambda x: jnp.log(x) + 1, donate="all")
+    f(jnp.ones(3))
+    x = -jnp.ones(3)
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        f(x)
+    np.testing.assert_array_equal(x, -np.ones(3))
+
+
+def test_compiles_are_logged_under_the_functions_name(x, caplog):
+    def a_name_to_look_for(x):
+        return x + 1
+
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        pytc.compile(a_name_to_look_for)(x)
+    assert any("a_name_to_look_for" in record.getMessage() for record in caplog.records)
+
+
+def test_the_persistent_cache_is_used(tmp_path, x):
+    script = (
+        "import jax, pytc, jax.numpy as jnp\n"
+        f"jax.config.update('jax_compilation_cache_dir', {str(tmp_path)!r})\n"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+        "jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)\n"
+        "hits = []\n"
+        "jax.monitoring.register_event_listener(lambda name, **kw: hits.append(name))\n"
+        "def cached_step(s, b): return s * b, b\n"
+        "pytc.compile(cached_step, donate='all')(jnp.arange(4.), jnp.ones(4))\n"
+        "print(sum('cache_hits' in h for h in hits))\n"
+    )
+    import subprocess
+    import sys
+
+    runs = [
+        int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
+        for _ in range(2)
+    ]
+    assert any("cached_step" in p.name for p in tmp_path.iterdir())
+    assert runs[1] > runs[0]
+
+
+def test_shardings_asked_for_are_given(x):
+    mesh = jax.make_mesh((1,), ("d",))
+    split, whole = jax.NamedSharding(mesh, jax.P("d")), jax.NamedSharding(mesh, jax.P())
+
+    def f(state, batch):
+        return {"a": state["a"] + batch, "b": state["b"]}, batch.sum()
+
+    options = {"in_shardings": ({"a": split, "b": None}, whole), "out_shardings": (split, None)}
+    ours = pytc.compile(f, **options)({"a": x, "b": x + 1}, x)
+    theirs = jax.jit(f, **options)({"a": x, "b": x + 1}, x)
+    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+    assert jax.tree.map(lambda v: v.sharding, ours) == jax.tree.map(lambda v: v.sharding, theirs)
+    with pytest.raises(ValueError, match="in_shardings must be a pytree prefix"):
+        pytc.compile(f, in_shardings=({"c": split}, whole))({"a": x, "b": x}, x)
+    with pytest.raises(ValueError, match="out_shardings must be a pytree prefix"):
+        pytc.compile(f, out_shardings=(split, None, None))({"a": x, "b": x}, x)
+    with pytest.raises(ValueError, match="batch"):
+        pytc.compile(f, in_shardings=whole)({"a": x, "b": x}, batch=x)
+
+
+def test_committed_arguments_and_captured_arrays(x):
+    table = jnp.arange(4.0) * 0.5
+    device = jax.devices()[-1]
+    result = pytc.compile(lambda x: x + table)(jax.device_put(x, device))
+    np.testing.assert_array_equal(result, x + table)
+    assert result.devices() == {device}
+
+
+def test_effects_stay_and_stay_in_order(x, capfd):
+    calls = []
+
+    @pytc.compile
+    def f(x, unused):
+        jax.debug.print("first {}", x[0], ordered=True)
+        jax.debug.callback(lambda v: calls.append(float(v)), x[1], ordered=True)
+        jax.debug.print("second", ordered=True)
+
+    f(x, jnp.ones(3))
+    jax.effects_barrier()
+    out = capfd.readouterr().out
+    assert out.index("first 0.0") < out.index("second")
+    assert calls == [1.0]
+
+
+def test_a_ref_argument_is_written(x):
+    ref = jax.new_ref(jnp.zeros(4))
+
+    @pytc.compile
+    def accumulate(ref, x):
+        ref[...] += x
+
+    for _ in range(2):
+        accumulate(ref, x)
+    np.testing.assert_array_equal(ref[...], 2 * np.arange(4.0))
+
+
+def test_recursion_and_nesting(x):
+    @pytc.compile
+    def f(x, n):
+        return x if n == 0 else f(x, n - 1) + 1
+
+    f = pytc.compile(f.__wrapped__, static_argnames="n")
+    outer = pytc.compile(f, static_argnames="n")
+    for n in (0, 3):
+        np.testing.assert_array_equal(outer(x, n), x + n)
+
+
+def test_calls_from_several_threads(x):
+    traces = []
+
+    @pytc.compile
+    def f(tree):
+        traces.append(None)
+        return jax.tree.map(lambda v: v * 2 + 1, tree)
+
+    def work(seed):
+        state = {"a": jnp.full(3, seed), "b": jnp.full((seed % 3 + 1,), 1.0)}
+        for _ in range(20):
+            state = f(state)
+        return np.asarray(state["a"])
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(work, range(16)))
+    for seed, got in enumerate(results):
+        expected = {"a": jnp.full(3, seed)}
+        for _ in range(20):
+            expected = jax.tree.map(lambda v: v * 2 + 1, expected)
+        np.testing.assert_array_equal(got, expected["a"])
+
+
+def test_results_equal_jits_to_the_bit_in_a_training_loop():
+    def loss(params, batch):
+        h = jnp.tanh(batch["x"] @ params["w1"] + params["b1"])
+        return jnp.mean((h @ params["w2"] - batch["y"]) ** 2)
+
+    def step(params, mu, batch):
+        value, grads = jax.value_and_grad(loss)(params, batch)
+        mu = jax.tree.map(lambda m, g: 0.9 * m + g, mu, grads)
+        return jax.tree.map(lambda p, m: p - 0.01 * m, params, mu), mu, value
+
+    def train(step):
+        keys = jax.random.split(jax.random.key(0), 4)
+        params = {
+            "w1": jax.random.normal(keys[0], (8, 16)),
+            "b1": jnp.zeros(16),
+            "w2": jax.random.normal(keys[1], (16, 2)),
+        }
+        mu = jax.tree.map(jnp.zeros_like, params)
+        batch = {"x": jax.random.normal(keys[2], (32, 8)), "y": jax.random.normal(keys[3], (32, 2))}
+        losses = []
+        for _ in range(30):
+            params, mu, value = step(params, mu, batch)
+            losses.append(float(value))
+        return losses, params
+
+    ours, theirs = train(pytc.compile(step)), train(jax.jit(step))
+    assert ours[0] == theirs[0]
+    jax.tree.map(np.testing.assert_array_equal, ours[1], theirs[1])
