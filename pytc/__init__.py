@@ -3,7 +3,8 @@
 from pytc import passes
 from pytc.compile import compile  # noqa: A004 - the public name
 from pytc.errors import DonationError, DonationWarning, StaticLeafError
+from pytc.move import move
 from pytc.program import Program
 from pytc.stage import stage
 
-__all__ = ["DonationError", "DonationWarning", "Program", "StaticLeafError", "compile", "passes", "stage"]
+__all__ = ["DonationError", "DonationWarning", "Program", "StaticLeafError", "compile", "move", "passes", "stage"]

@@ -64,6 +64,8 @@ class Signature:
     described: tuple[Hashable, ...]
     """`describe` of each leaf that it was staged for."""
     plans: list[Plan] = dataclasses.field(default_factory=list)
+    moved: dict[frozenset[int], Plan] = dataclasses.field(default_factory=dict)
+    """Plans for calls in which these leaves (indices) were passed by `pytc.move`."""
     sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,8 @@ from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
 from pytc.donation import Donate, read_policy
 from pytc.emit import Retrace
 from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
-from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
+from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of
+from pytc.move import Moved, unwrap, use_up
 from pytc.plan import Planner
 from pytc.stage import Stageable
 
@@ -205,25 +206,80 @@ class Function:
         """A call that the fast path does not know: the first of its kind, or one that is `jax.jit`'s affair."""
         if config.jax_disable_jit:
             return self.stageable.fun(*args, **kwargs)
+        if any(type(leaf) is Moved for leaf in leaves):
+            return self.call_moved(args, kwargs)
         kinds = tuple(kind_of(leaf, self.stageable.python_scalars) for leaf in leaves)
-        if "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse:
+        if self.is_jits_affair(kinds):
             return self.as_jit(args, kwargs, leaves)
+        signatures = self.signatures(args, kwargs, leaves, tree, kinds)
+        return self.run_first_alike(
+            signatures, args, kwargs, leaves, lambda signature: self.run(signature, frame, args, kwargs, leaves)
+        )
+
+    @staticmethod
+    def is_jits_affair(kinds: Sequence[Kind]) -> bool:
+        """Whether a transformation or a debugging mode is at work, under which a call is `jax.jit`'s."""
+        return "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse
+
+    def signatures(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tree: PyTreeDef,
+        kinds: tuple[Kind, ...],
+    ) -> Signatures:
+        """What is known of calls with this layout, static values and sharing.
+
+        Raises `StaticLeafError` naming a static leaf that cannot be hashed.
+        """
         layout = self.layouts.setdefault((tree, tuple(map(type, leaves))), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None
         try:
-            signatures = layout.by_values.setdefault(layout.key(leaves, sharing), Signatures())
+            return layout.by_values.setdefault(layout.key(leaves, sharing), Signatures())
         except TypeError:
-            self.stageable.leaves(args, kwargs, share=False)  # names the leaf that cannot be hashed
+            self.stageable.leaves(args, kwargs, share=False)  # names the leaf
             raise
+
+    def run_first_alike(
+        self,
+        signatures: Signatures,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        run: Callable[[Signature], Any],
+    ) -> Any:
+        """`run` the first known signature that JAX accepts for these leaves, or a newly staged one."""
         for signature in signatures.alike(leaves):
             try:
-                return self.run(signature, frame, args, kwargs, leaves)
+                return run(signature)
             except Retrace:
                 continue
         staged = self.stageable.stage(args, kwargs, share=self.share)
         signature = Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
-        result = self.run(signature, frame, args, kwargs, leaves)
+        result = run(signature)
         signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+        return result
+
+    def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
+        args, kwargs, moved = unwrap(args, kwargs)
+        leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
+        kinds = tuple(kind_of(leaf, self.stageable.python_scalars) for leaf in leaves)
+        if self.is_jits_affair(kinds):
+            return self.as_jit(args, kwargs, leaves)
+        signatures = self.signatures(args, kwargs, leaves, tree, kinds)
+
+        def run(signature: Signature) -> Any:
+            emitted = self.planner.plan_moved(signature, leaves, moved).emitted
+            try:
+                return emitted.result(emitted.call(leaves), leaves)
+            except (RuntimeError, ValueError) as error:
+                _check_not_deleted(error, signature, leaves)
+                raise
+
+        result = self.run_first_alike(signatures, args, kwargs, leaves, run)
+        use_up([leaves[i] for i in moved], result)
         return result
 
     def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:

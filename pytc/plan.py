@@ -18,7 +18,7 @@ from typing import Any
 from pytc import ownership, passes
 from pytc.cache import Plan, Signature, Site
 from pytc.donation import Policy
-from pytc.emit import emit_jit
+from pytc.emit import Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
 from pytc.jax_compat import is_plain_array, private_copy, short
 from pytc.program import Leaf, Program
@@ -93,13 +93,15 @@ class Planner:
 
     def plan(self, signature: Signature, keep: frozenset[int]) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
-        that copies least."""
+        that copies least. Raises `Retrace` where a new one would have to be compiled in another context."""
         program = self.paired(signature.program, keep)
         for plan in signature.plans:
             if plan.program.donated == program.donated:
                 return plan
-        if len(signature.plans) >= MOST_PLANS or (signature.plans and not signature.same_context()):
+        if len(signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
+        if not signature.same_context():
+            raise Retrace
         self._warn_of_unusable(program)
         plan = Plan(
             emit_jit(program, **self.options),
@@ -114,6 +116,18 @@ class Planner:
     def promised(self, leaf: Leaf) -> bool:
         """Whether the caller has promised that this leaf is not read after a call."""
         return self._mode(leaf) in ("all", "warn")
+
+    def plan_moved(self, signature: Signature, leaves: Sequence[Any], moved: frozenset[int]) -> Plan:
+        """The plan that takes over exactly what the caller moved."""
+        if moved not in signature.moved:
+            if not signature.same_context():
+                raise Retrace
+            program = signature.program
+            keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}
+            keep -= {i for i in moved if is_plain_array(leaves[i])}
+            emitted = emit_jit(self.paired(program, frozenset(keep)), **self.options)
+            signature.moved[moved] = Plan(emitted, proven=(), spared=False)
+        return signature.moved[moved]
 
     def prepared(self, staged: Program) -> Program:
         """A staged program after the passes that every plan shares."""

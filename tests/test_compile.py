@@ -530,3 +530,17 @@ def test_results_equal_jits_to_the_bit_in_a_training_loop():
     ours, theirs = train(pytc.compile(step)), train(jax.jit(step))
     assert ours[0] == theirs[0]
     jax.tree.map(np.testing.assert_array_equal, ours[1], theirs[1])
+
+
+def test_a_second_plan_is_not_traced_for_another_signature(x):
+    """A plan of its own for one call site must not be made of a program that was staged for other shapes."""
+    f = pytc.compile(lambda x: x * x.shape[0])
+    for n in (3, 5, 3):
+        np.testing.assert_array_equal(f(pytc.move(jnp.ones(n))), np.full(n, n))
+        np.testing.assert_array_equal(f(jnp.ones(n + 1)), np.full(n + 1, n + 1))
+    g = pytc.compile(lambda x: x * (2 if jax.config.jax_enable_x64 else 1))
+    np.testing.assert_array_equal(g(x), x)
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(g(pytc.move(jnp.arange(4, dtype=jnp.float32))), x * 2)
+        np.testing.assert_array_equal(g(x), x * 2)
+    np.testing.assert_array_equal(g(x), x)

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 
 from pytc import jax_compat
-from pytc.program import Computed, Kept, Passed, Program
+from pytc.program import Computed, Kept, Leaf, Passed, Program
 
 
 class Retrace(Exception):  # noqa: N818 - a signal, not an error
@@ -52,6 +52,7 @@ class Emitted:
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices, ascending) whose buffers a call takes over."""
 
+        self._passed = [program.leaves[i] for i in passed]
         self._take = None if len(passed) == len(program.leaves) else _getter(passed)
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
@@ -76,7 +77,7 @@ class Emitted:
         )
 
     def _flat(self, values: Sequence[Any]) -> list[Any]:
-        if not self._untraced:
+        if not self._untraced or not all(map(_fits, values, self._passed)):
             raise Retrace
         self._untraced = False
         closed = self.program.jaxpr
@@ -137,6 +138,14 @@ def emit_jit(program: Program, **options: Any) -> Emitted:
     """Compile the program through `jax.jit`, on its first call. `options` are those of `jax.jit` that speak of the
     whole program (`compiler_options`, `keep_unused`, ...)."""
     return Emitted(program, options)
+
+
+def _fits(value: Any, leaf: Leaf) -> bool:
+    """Whether a traced value is of the leaf's type; where `in_shardings` places it, wherever it is now."""
+    aval = jax.typeof(value)
+    if leaf.requested is None:
+        return bool(aval == leaf.aval)
+    return (aval.shape, aval.dtype, aval.weak_type) == (leaf.aval.shape, leaf.aval.dtype, leaf.aval.weak_type)
 
 
 def _getter(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -1,0 +1,100 @@
+"""move: ownership passed by hand."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+
+@pytest.fixture
+def state():
+    return {"w": jnp.arange(4.0), "n": jnp.ones(3)}
+
+
+def test_moved_arrays_are_reused_whatever_else_refers_to_them(state):
+    f = pytc.compile(lambda s, b: {"w": s["w"] + b, "n": s["n"] * 2})
+    also = state["w"]
+    where = also.unsafe_buffer_pointer()
+    new = f(pytc.move(state), 1.0)
+    assert new["w"].unsafe_buffer_pointer() == where
+    assert also.is_deleted()
+    np.testing.assert_array_equal(new["w"], np.arange(4.0) + 1)
+
+
+def test_what_found_no_use_is_unusable_too(state):
+    f = pytc.compile(lambda s: s["w"].sum() + s["n"].sum())
+    assert float(f(pytc.move(state))) == 9.0
+    assert state["w"].is_deleted()
+    assert state["n"].is_deleted()
+
+
+def test_a_key_serves_once():
+    draw = pytc.compile(lambda key: jax.random.normal(key, (3,)))
+    key = jax.random.key(0)
+    expected = jax.random.normal(jax.random.key(0), (3,))
+    np.testing.assert_array_equal(draw(pytc.move(key)), expected)
+    with pytest.raises(RuntimeError, match="deleted"):
+        draw(pytc.move(key))
+
+
+def test_what_is_handed_back_stays_usable(state):
+    f = pytc.compile(lambda s: (s["n"], s["w"] + 1))
+    n, _ = f(pytc.move(state))
+    assert n is state["n"]
+    np.testing.assert_array_equal(n, np.ones(3))
+
+
+def test_the_rest_is_kept(state):
+    f = pytc.compile(lambda s, t: jax.tree.map(jnp.add, s, t))
+    other = jax.tree.map(jnp.copy, state)
+    f(pytc.move(state), other)
+    np.testing.assert_array_equal(other["w"], np.arange(4.0))
+
+
+def test_one_array_moved_and_passed(state):
+    f = pytc.compile(lambda a, b: a + b)
+    x = state["w"]
+    np.testing.assert_array_equal(f(pytc.move(x), x), np.arange(4.0) * 2)
+    assert x.is_deleted()
+
+
+def test_a_part_of_an_argument_can_be_moved(state):
+    f = pytc.compile(lambda s: jax.tree.map(lambda v: v * 2, s))
+    f({"w": pytc.move(state["w"]), "n": state["n"]})
+    assert state["w"].is_deleted()
+    np.testing.assert_array_equal(state["n"], np.ones(3))
+
+
+def test_a_failing_call_moves_nothing(state):
+    def fail(s):
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        pytc.compile(fail)(pytc.move(state))
+    np.testing.assert_array_equal(state["w"], np.arange(4.0))
+
+
+def test_under_a_transformation_nothing_is_moved(state):
+    f = pytc.compile(lambda s, x: (s["w"] * x).sum())
+    np.testing.assert_array_equal(jax.grad(lambda x: f(pytc.move(state), x))(1.0), 6.0)
+    np.testing.assert_array_equal(state["w"], np.arange(4.0))
+
+
+def test_again_and_again(state):
+    traces = []
+
+    @pytc.compile
+    def f(s):
+        traces.append(None)
+        return jax.tree.map(lambda v: v + 1, s)
+
+    for _ in range(3):
+        state = f(pytc.move(state))
+    f({"w": jnp.ones(5), "n": jnp.ones(3)})
+    state = f(pytc.move(state))
+    np.testing.assert_array_equal(state["w"], np.arange(4.0) + 4)
+    assert len(traces) == 2
