@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from pytc import ownership
 from pytc.emit import Emitted
 from pytc.leaves import Kind, static_key
 from pytc.program import Program
@@ -29,6 +30,8 @@ class Plan:
     emitted: Emitted
     proven: tuple[int, ...]
     """Leaves (indices) that it takes over, and that must be proven dead at each call."""
+    outcome: ownership.Outcome
+    """What the proof may assume of a call."""
     spared: bool
     """Whether the program could take over leaves that were left alone because the caller seemed to read them later."""
 
@@ -103,10 +106,10 @@ class Signatures:
         return tuple(s for s in self.newest if s.described == described)
 
     def add(self, signature: Signature) -> None:
-        """Publish a signature. The oldest of many alike is dropped: its context may be gone for good."""
-        alike = [s for s in self.newest if s.described == signature.described]
-        dropped = alike[MOST_ALIKE - 1 :]
-        newest = (signature, *(s for s in self.newest if s not in dropped))
+        """Publish a signature as the newest. The oldest of many alike is dropped: its context may be gone for good."""
+        others = [s for s in self.newest if s is not signature]
+        dropped = [s for s in others if s.described == signature.described][MOST_ALIKE - 1 :]
+        newest = (signature, *(s for s in others if s not in dropped))
         probe: list[int] = []
         for other in newest[1:]:
             differ = [i for i, (a, b) in enumerate(zip(signature.described, other.described, strict=True)) if a != b]

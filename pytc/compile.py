@@ -18,7 +18,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -212,9 +212,14 @@ class Function:
         if self.is_jits_affair(kinds):
             return self.as_jit(args, kwargs, leaves)
         signatures = self.signatures(args, kwargs, leaves, tree, kinds)
-        return self.run_first_alike(
-            signatures, args, kwargs, leaves, lambda signature: self.run(signature, frame, args, kwargs, leaves)
-        )
+        for signature in self.candidates(signatures, args, kwargs, leaves):
+            try:
+                result = self.run(signature, frame, args, kwargs, leaves)
+            except Retrace:
+                continue
+            signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+            return result
+        raise _never_accepted(self.stageable.name)
 
     @staticmethod
     def is_jits_affair(kinds: Sequence[Kind]) -> bool:
@@ -241,25 +246,13 @@ class Function:
             self.stageable.leaves(args, kwargs, share=False)  # names the leaf
             raise
 
-    def run_first_alike(
-        self,
-        signatures: Signatures,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        run: Callable[[Signature], Any],
-    ) -> Any:
-        """`run` the first known signature that JAX accepts for these leaves, or a newly staged one."""
-        for signature in signatures.alike(leaves):
-            try:
-                return run(signature)
-            except Retrace:
-                continue
+    def candidates(
+        self, signatures: Signatures, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+    ) -> Iterator[Signature]:
+        """The known signatures with leaves like these, then a newly staged one: JAX accepts one of them."""
+        yield from signatures.alike(leaves)
         staged = self.stageable.stage(args, kwargs, share=self.share)
-        signature = Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
-        result = run(signature)
-        signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
-        return result
+        yield Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
 
     def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
@@ -270,17 +263,19 @@ class Function:
             return self.as_jit(args, kwargs, leaves)
         signatures = self.signatures(args, kwargs, leaves, tree, kinds)
 
-        def run(signature: Signature) -> Any:
-            emitted = self.planner.plan_moved(signature, leaves, moved).emitted
+        for signature in self.candidates(signatures, args, kwargs, leaves):
             try:
-                return emitted.result(emitted.call(leaves), leaves)
+                emitted = self.planner.plan_moved(signature, leaves, moved).emitted
+                result = emitted.result(emitted.call(leaves), leaves)
+            except Retrace:
+                continue
             except (RuntimeError, ValueError) as error:
                 _check_not_deleted(error, signature, leaves)
                 raise
-
-        result = self.run_first_alike(signatures, args, kwargs, leaves, run)
-        use_up([leaves[i] for i in moved], result)
-        return result
+            signatures.add(signature)
+            use_up([leaves[i] for i in moved], result)
+            return result
+        raise _never_accepted(self.stageable.name)
 
     def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:
         """What `jax.jit(fun)` returns; where leaves are static, as if they were static arguments."""
@@ -337,6 +332,12 @@ class Function:
             self.stageable.fun, **self.jit_options, donate_argnums=numbers, donate_argnames=tuple(taken & set(kwargs))
         )
         return donating, args, kwargs
+
+
+def _never_accepted(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"JAX would trace {name} again for the very arguments that it was staged for; please report this"
+    )
 
 
 def _check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[Any]) -> None:

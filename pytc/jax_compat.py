@@ -444,3 +444,19 @@ def is_ref(aval: AbstractValue) -> bool:
 def held(aval: AbstractValue) -> AbstractValue:
     """What a `Ref` of this type holds."""
     return aval.inner_aval
+
+
+def may_call_python(closed: ClosedJaxpr) -> bool:
+    """Whether running the program may run Python code: callbacks, prints, and primitives that may hide one."""
+    return bool(closed.jaxpr.effects) or any(map(_may_call_python, _primitives(closed.jaxpr)))
+
+
+def _may_call_python(name: str) -> bool:
+    return any(part in name for part in ("callback", "print", "ffi", "pallas", "custom_call", "infeed", "outfeed"))
+
+
+def _primitives(jaxpr: Jaxpr) -> Iterator[str]:
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        for sub in subjaxprs(eqn):
+            yield from _primitives(sub)

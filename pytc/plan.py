@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pytc import ownership, passes
+from pytc import jax_compat, ownership, passes
 from pytc.cache import Plan, Signature, Site
 from pytc.donation import Policy
 from pytc.emit import Retrace, emit_jit
@@ -71,18 +71,19 @@ class Planner:
 
         Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
         """
-        held = ownership.held(frame, args, kwargs, leaves, site.plan.proven)
+        held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome)
         if not held:
             site.streak = 0
             return leaves
         program = signature.program
         if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
-            raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required))
+            outcome = site.plan.outcome
+            raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
         if site.streak == PATIENCE:
             # The caller's code lets go of these, but something else has held on to them each time.
             site.plan = self.plan(signature, site.plan.program.keep | frozenset(held))
-            held = ownership.held(frame, args, kwargs, leaves, site.plan.proven)
+            held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome)
         given = list(leaves)
         for i in held:
             given[i] = private_copy(leaves[i])
@@ -106,6 +107,7 @@ class Planner:
         plan = Plan(
             emit_jit(program, **self.options),
             proven=tuple(i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")),
+            outcome=_outcome(program),
             spared=any(
                 leaf.array and i in keep and self._mode(leaf) == "auto" for i, leaf in enumerate(program.leaves)
             ),
@@ -126,7 +128,7 @@ class Planner:
             keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}
             keep -= {i for i in moved if is_plain_array(leaves[i])}
             emitted = emit_jit(self.paired(program, frozenset(keep)), **self.options)
-            signature.moved[moved] = Plan(emitted, proven=(), spared=False)
+            signature.moved[moved] = Plan(emitted, proven=(), outcome=_outcome(program), spared=False)
         return signature.moved[moved]
 
     def prepared(self, staged: Program) -> Program:
@@ -165,6 +167,13 @@ class Planner:
         if lines:
             text = f"{program.name}: {len(lines)} donated leaves could not be reused:\n" + "\n".join(lines)
             warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
+
+
+def _outcome(program: Program) -> ownership.Outcome:
+    """What the proof may assume of a call: whether Python code may run meanwhile, and how long the result is."""
+    node = program.out_tree.node_data()
+    length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
+    return ownership.Outcome(calls_python=jax_compat.may_call_python(program.jaxpr), length=length)
 
 
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:
