@@ -349,6 +349,12 @@ def _check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[
             ) from error
 
 
+def _explain(compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
+
+    return explain(compiled, *args, **kwargs)
+
+
 def _wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
     fun = function.stageable.fun
@@ -384,5 +390,6 @@ def _wrap(function: Function) -> Callable[..., Any]:
         compiled.__wrapped__ = fun  # type: ignore[attr-defined]
     for name in ("lower", "trace", "eval_shape", "clear_cache"):
         setattr(compiled, name, getattr(function, name))
+    compiled.explain = lambda *args, **kwargs: _explain(compiled, *args, **kwargs)  # type: ignore[attr-defined]
     compiled.__pytc__ = function  # type: ignore[attr-defined]
     return compiled

@@ -15,6 +15,8 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from pytc import jax_compat, ownership, passes
 from pytc.cache import Plan, Signature, Site
 from pytc.donation import Policy
@@ -80,8 +82,9 @@ class Planner:
             outcome = site.plan.outcome
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
-        if site.streak == PATIENCE:
-            # The caller's code lets go of these, but something else has held on to them each time.
+        if site.streak == PATIENCE and jax.process_count() == 1:
+            # The caller's code lets go of these, but something else has held on to them each time. (Not where other
+            # processes run the same program: what is alive may differ, and the executables must not.)
             site.plan = self.plan(signature, site.plan.program.keep | frozenset(held))
             held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome)
         given = list(leaves)
