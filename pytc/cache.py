@@ -19,6 +19,9 @@ from pytc.emit import Emitted
 from pytc.leaves import Kind, static_key
 from pytc.program import Program
 
+MOST_SITES = 256
+"""Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones."""
+
 MOST_ALIKE = 8
 """Signatures of the same shapes and dtypes that are kept: one for each of JAX's contexts (64-bit mode, meshes, ...)."""
 
@@ -34,6 +37,11 @@ class Plan:
     """What the proof may assume of a call."""
     spared: bool
     """Whether the program could take over leaves that were left alone because the caller seemed to read them later."""
+
+    @property
+    def outcome_now(self) -> ownership.Outcome:
+        """`outcome`, for the next call: the first one compiles, and returns through Python code of `jax.jit`."""
+        return dataclasses.replace(self.outcome, calls_python=True) if self.emitted.is_new else self.outcome
 
     @property
     def program(self) -> Program:

@@ -28,6 +28,7 @@ from pytc import passes as _passes
 from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
 from pytc.donation import Donate, read_policy
 from pytc.emit import Retrace
+from pytc.interrupt import deliver
 from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.move import Moved, unwrap, use_up
@@ -174,8 +175,12 @@ class Function:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
+        landed: list[Any],
     ) -> Any:
-        """Run the plan for this call site; raises `Retrace` if it is not for these leaves."""
+        """Run the plan for this call site; raises `Retrace` if it is not for these leaves.
+
+        `landed` is [emitted, leaves, results] once the program has taken over its arguments.
+        """
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         # A site whose first look said "read later" is looked at again, ever more rarely: it may be in a helper that
         # another caller uses otherwise.
@@ -187,11 +192,12 @@ class Function:
             if site.plan.proven:
                 given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
             emitted = site.plan.emitted
-            results = emitted.call(given)
+            landed[:] = emitted, leaves
+            emitted.call(given, landed)
         except (RuntimeError, ValueError) as error:
             _check_not_deleted(error, signature, leaves)
             raise
-        return emitted.result(results, leaves)
+        return emitted.result(landed[2], leaves)
 
     # -- a call, the slow way round ------------------------------------------------------------------------------
 
@@ -202,6 +208,7 @@ class Function:
         kwargs: dict[str, Any],
         leaves: list[Any],
         tree: PyTreeDef,
+        landed: list[Any],
     ) -> Any:
         """A call that the fast path does not know: the first of its kind, or one that is `jax.jit`'s affair."""
         if config.jax_disable_jit:
@@ -214,7 +221,7 @@ class Function:
         signatures = self.signatures(args, kwargs, leaves, tree, kinds)
         for signature in self.candidates(signatures, args, kwargs, leaves):
             try:
-                result = self.run(signature, frame, args, kwargs, leaves)
+                result = self.run(signature, frame, args, kwargs, leaves, landed)
             except Retrace:
                 continue
             signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
@@ -266,7 +273,9 @@ class Function:
         for signature in self.candidates(signatures, args, kwargs, leaves):
             try:
                 emitted = self.planner.plan_moved(signature, leaves, moved).emitted
-                result = emitted.result(emitted.call(leaves), leaves)
+                results: list[Any] = []
+                emitted.call(leaves, results)
+                result = emitted.result(results[0], leaves)
             except Retrace:
                 continue
             except (RuntimeError, ValueError) as error:
@@ -366,19 +375,25 @@ def _wrap(function: Function) -> Callable[..., Any]:
         # `leaves`, and the caller is one frame up.
         leaves, tree = tree_flatten((args, kwargs) if wrap_static is None else wrap_static(args, kwargs))
         frame = sys._getframe(1)
-        layout = layouts.get((tree, tuple(map(type, leaves))))
-        if layout is not None and executing() and not debugging():
-            sharing = None
-            if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
-                sharing = layout.sharing(leaves)
-            signatures = layout.by_values.get(layout.key(leaves, sharing))
-            signature = None if signatures is None else signatures.find(leaves)
-            if signature is not None:
-                try:
-                    return function.run(signature, frame, args, kwargs, leaves)
-                except Retrace:
-                    pass
-        return function.call(frame, args, kwargs, leaves, tree)
+        landed: list[Any] = []
+        try:
+            layout = layouts.get((tree, tuple(map(type, leaves))))
+            if layout is not None and executing() and not debugging():
+                sharing = None
+                if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
+                    sharing = layout.sharing(leaves)
+                signatures = layout.by_values.get(layout.key(leaves, sharing))
+                signature = None if signatures is None else signatures.find(leaves)
+                if signature is not None:
+                    try:
+                        return function.run(signature, frame, args, kwargs, leaves, landed)
+                    except Retrace:
+                        pass
+            return function.call(frame, args, kwargs, leaves, tree, landed)
+        except KeyboardInterrupt:
+            if len(landed) < 3:
+                raise
+            return deliver(lambda: landed[0].result(landed[2], landed[1]))
 
     try:
         functools.update_wrapper(compiled, fun)

@@ -12,8 +12,11 @@ import functools
 import inspect
 import math
 import operator
+import os
+import pathlib
+import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -288,13 +291,14 @@ def close(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
     return ClosedJaxpr(jaxpr, list(consts))
 
 
-def renamed_effects(effects: Any, names: Mapping[Var, Any]) -> Any:
-    """An equation's effects after its invars were renamed: those on a `Ref` name the var that holds it."""
-    if not any(hasattr(effect, "input") for effect in effects):
-        return effects
+def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
+    """An equation's effects once it reads `invars` instead of its own: those on a `Ref` name the var that holds it."""
+    if not any(hasattr(effect, "input") for effect in eqn.effects):
+        return eqn.effects
+    names = {old: new for old, new in zip(eqn.invars, invars, strict=True) if isinstance(old, Var)}
     return {
         effect.replace(names.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
-        for effect in effects
+        for effect in eqn.effects
     }
 
 
@@ -346,6 +350,12 @@ def unusable_donations_ignored() -> Iterator[None]:
         yield
 
 
+def alike(one: AbstractValue, other: AbstractValue) -> bool:
+    """Whether two types differ in weak type at most."""
+    return bool(one == other or (not is_ref(one) and one.strip_weak_type() == other.strip_weak_type()))
+
+
+@functools.cache
 def home(primitive: Primitive) -> str:
     """The top-level package that defined a primitive: `jax` for JAX's own."""
     # What was given to `def_abstract_eval` is in the closure of what JAX made of it.
@@ -447,8 +457,10 @@ def held(aval: AbstractValue) -> AbstractValue:
 
 
 def may_call_python(closed: ClosedJaxpr) -> bool:
-    """Whether running the program may run Python code: callbacks, prints, and primitives that may hide one."""
-    return bool(closed.jaxpr.effects) or any(map(_may_call_python, _primitives(closed.jaxpr)))
+    """Whether Python code may run while or after the program does: callbacks, prints, primitives that may hide one,
+    and that of `jax.jit` itself around results that wrap an array, such as PRNG keys."""
+    wraps = any(is_extended(v.aval.dtype) for v in closed.jaxpr.outvars if hasattr(v.aval, "dtype"))
+    return wraps or bool(closed.jaxpr.effects) or any(map(_may_call_python, _primitives(closed.jaxpr)))
 
 
 def _may_call_python(name: str) -> bool:
@@ -460,3 +472,30 @@ def _primitives(jaxpr: Jaxpr) -> Iterator[str]:
         yield eqn.primitive.name
         for sub in subjaxprs(eqn):
             yield from _primitives(sub)
+
+
+def source_line(eqn: JaxprEqn) -> str:
+    """The innermost line outside of libraries that an equation comes from, `train.py:88 (loss)`; empty if unknown."""
+    traceback = eqn.source_info.traceback
+    for frame in traceback.frames if traceback is not None else ():
+        name = str(frame.file_name)
+        if not name.startswith(_LIBRARIES):
+            return f"{pathlib.Path(name).name}:{frame.line_num} ({frame.function_name})"
+    return ""
+
+
+_LIBRARIES = (
+    "<frozen",
+    str(pathlib.Path(__file__).parent / "_")[:-1],
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""How the names of files begin that belong to the interpreter, to installed packages or to pytc itself."""
+
+
+def new_shard(array: jax.Array) -> jax.Array:
+    """`array.addressable_data(0)` of an array on one device: another array on the same buffer, made when first asked for.
+
+    Without the checks, where this version of JAX lets us.
+    """
+    make = getattr(array, "_fully_replicated_shard", None)
+    return array.addressable_data(0) if make is None else make()  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from pytc import jax_compat, ownership, passes
-from pytc.cache import Plan, Signature, Site
+from pytc.cache import MOST_SITES, Plan, Signature, Site
 from pytc.donation import Policy
 from pytc.emit import Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
@@ -57,6 +57,8 @@ class Planner:
         if site is not None:
             site.plan = plan
             return site
+        if len(signature.sites) >= MOST_SITES:
+            signature.sites.clear()
         site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
         return signature.sites.setdefault((id(site.code), site.lasti), site)
 
@@ -73,20 +75,20 @@ class Planner:
 
         Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
         """
-        held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome)
+        held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
         if not held:
             site.streak = 0
             return leaves
         program = signature.program
         if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
-            outcome = site.plan.outcome
+            outcome = site.plan.outcome_now
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
         if site.streak == PATIENCE and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Not where other
             # processes run the same program: what is alive may differ, and the executables must not.)
             site.plan = self.plan(signature, site.plan.program.keep | frozenset(held))
-            held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome)
+            held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
         given = list(leaves)
         for i in held:
             given[i] = private_copy(leaves[i])
@@ -173,7 +175,10 @@ class Planner:
 
 
 def _outcome(program: Program) -> ownership.Outcome:
-    """What the proof may assume of a call: whether Python code may run meanwhile, and how long the result is."""
+    """What the proof may assume of a call: whether Python code may run meanwhile, and how long the result is.
+
+    Besides callbacks that is code of `jax.jit`'s own around outputs that are not plain arrays, such as PRNG keys.
+    """
     node = program.out_tree.node_data()
     length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
     return ownership.Outcome(calls_python=jax_compat.may_call_python(program.jaxpr), length=length)

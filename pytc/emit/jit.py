@@ -21,15 +21,17 @@ from typing import Any
 import jax
 
 from pytc import jax_compat
+from pytc.interrupt import call_into
 from pytc.program import Computed, Kept, Leaf, Passed, Program
 
 
-class Retrace(Exception):  # noqa: N818 - a signal, not an error
+class Retrace(Exception):
     """`jax.jit` asks to trace again what was staged once: this call has another signature or another context."""
 
 
 class Emitted:
-    """A program compiled for calls: `result(call(leaves), leaves)` is what the caller gets.
+    """A program compiled for calls: `call` appends results to a list, and `result(results, leaves)` is what
+    the caller gets of them.
 
     The first call, or `lower`, traces and compiles. A later call that JAX would trace again raises `Retrace` before
     anything ran.
@@ -109,19 +111,25 @@ class Emitted:
             return lambda results, leaves: pick([*results, *hand_back(leaves), *kept])
         return None if wanted == list(range(len(position))) else lambda results, _: pick(results)
 
-    def call(self, leaves: Sequence[Any]) -> list[Any]:
-        """Run the program on the leaves of the arguments.
+    @property
+    def is_new(self) -> bool:
+        """Whether it has not been called or lowered, so that its first call compiles it."""
+        return self._untraced
+
+    def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
+        """Run the program on the leaves of the arguments, and append what it returns to `landed`.
+
+        The results are in `landed` as soon as the arguments are gone, whatever interrupts the call; but for the first
+        call, after which some of `jax.jit` is Python code.
 
         Raises `Retrace`, or whatever compiling or running raises.
         """
         given = leaves if self._take is None else self._take(leaves)
-        results: list[Any]
         if self._untraced:
             with jax_compat.unusable_donations_ignored():
-                results = self._jitted(*given, *self._captured)
+                landed.append(self._jitted(*given, *self._captured))
         else:
-            results = self._jitted(*given, *self._captured)
-        return results
+            call_into(landed, self._jitted, (*given, *self._captured) if self._captured else given)
 
     def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
         """What the function returns, from what `call` returned and the leaves of the arguments."""
@@ -142,10 +150,10 @@ def emit_jit(program: Program, **options: Any) -> Emitted:
 
 def _fits(value: Any, leaf: Leaf) -> bool:
     """Whether a traced value is of the leaf's type; where `in_shardings` places it, wherever it is now."""
-    aval = jax.typeof(value)
-    if leaf.requested is None:
-        return bool(aval == leaf.aval)
-    return (aval.shape, aval.dtype, aval.weak_type) == (leaf.aval.shape, leaf.aval.dtype, leaf.aval.weak_type)
+    aval, expected = jax.typeof(value), leaf.aval
+    if leaf.requested is None or expected is None:
+        return bool(aval == expected)
+    return (aval.shape, aval.dtype, aval.weak_type) == (expected.shape, expected.dtype, expected.weak_type)
 
 
 def _getter(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

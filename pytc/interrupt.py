@@ -1,0 +1,46 @@
+"""Ctrl-C between the moment a call has donated its arguments and the moment the caller has stored the result.
+
+There an interrupt would leave `self.state`, or a notebook's `state`, naming an array that is gone. So it is put off:
+the result is delivered first, and the interrupt strikes right after the caller's store.
+
+What makes this possible is where CPython looks for signals: when a Python function starts, at a jump backwards, and
+after a call of a C function; not when a Python function returns, nor at a store. Hence two steps.
+
+- What the program returns is put into a list by C code alone (`list.extend` over `itertools.starmap`), so that there
+  is no instruction between the two at which it could be lost.
+- The signal is raised anew by an instruction that is no call, a subscript, followed by nothing but returns.
+"""
+
+from __future__ import annotations
+
+import _thread
+import itertools
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class _RaiseSignal:
+    """`_RaiseSignal()[number]` raises the signal; an interpreter looks for it at a later instruction."""
+
+    __getitem__ = staticmethod(_thread.interrupt_main)
+
+
+_RAISE_SIGNAL = _RaiseSignal()
+
+
+def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -> None:
+    """`landed.append(fun(*args))` without an instruction in between; `fun` is written in C."""
+    landed.extend(itertools.starmap(fun, (args,)))
+
+
+def deliver(make: Callable[[], Any]) -> Any:
+    """What `make` returns; the interrupt follows. Another one meanwhile is the same one."""
+    while True:
+        try:
+            result = make()
+            break
+        except KeyboardInterrupt:
+            continue
+    _RAISE_SIGNAL[signal.SIGINT]  # from here on nothing but returns
+    return result

@@ -1,0 +1,108 @@
+"""Ctrl-C around a donating call: nothing that the caller can still name is gone, and the interrupt is not lost."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+INTERRUPT = []
+
+
+@jax.tree_util.register_pytree_node_class
+class Interrupting:
+    """Raises SIGINT while the result of a call is put together, the worst moment."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def tree_flatten(self):
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        if INTERRUPT:
+            INTERRUPT.pop()
+            signal.raise_signal(signal.SIGINT)
+        return cls(*children)
+
+
+class Holder:
+    pass
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_the_result_is_stored_before_the_interrupt(times):
+    step = pytc.compile(lambda state: Interrupting(state.value + 1), donate={"state": "all"})
+    holder = Holder()
+    holder.state = Interrupting(jnp.zeros(3))
+    holder.state = step(holder.state)
+    INTERRUPT.extend([None] * times)
+    with pytest.raises(KeyboardInterrupt):
+        holder.state = step(holder.state)
+        while True:
+            pass
+    assert not INTERRUPT
+    np.testing.assert_array_equal(holder.state.value, 2 * np.ones(3))
+    holder.state = step(holder.state)
+    np.testing.assert_array_equal(holder.state.value, 3 * np.ones(3))
+
+
+def test_an_interrupt_before_the_program_ran_is_raised_at_once():
+    def fail(x):
+        signal.raise_signal(signal.SIGINT)
+        return x + 1
+
+    x = jnp.ones(3)
+    with pytest.raises(KeyboardInterrupt):
+        pytc.compile(fail, donate="all")(x)
+    np.testing.assert_array_equal(x, np.ones(3))
+
+
+def strike(step, holder, seconds):
+    """Steps under a timer that interrupts somewhere in or around the call, again and again; how often it did.
+
+    A function of its own: pytest's assertions look into `locals()`, which rightly stops every donation.
+    """
+    rng = np.random.default_rng(0)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    struck = lost = 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(5e-6, 3e-4)))
+            for _ in range(100):  # not for ever: an interrupt in a finaliser is swallowed
+                holder.state = step(holder.state)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except (KeyboardInterrupt, ValueError):  # as the latter where it strikes Python code that jaxlib called
+            struck += 1
+        lost += holder.state["a"].is_deleted()
+    signal.signal(signal.SIGALRM, before)
+    return struck, lost
+
+
+def reuses(step, holder):
+    where = holder.state["a"].unsafe_buffer_pointer()
+    holder.state = step(holder.state)
+    return holder.state["a"].unsafe_buffer_pointer() == where
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no interval timers")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts in finalisers
+def test_interrupts_at_random_moments():
+    step = pytc.compile(lambda state: {"a": state["a"] + 1, "n": state["n"] + 1})
+    holder = Holder()
+    holder.state = {"a": jnp.zeros(64), "n": jnp.zeros((), jnp.int32)}
+    reuses(step, holder)
+    assert reuses(step, holder)
+    struck, lost = strike(step, holder, seconds=3)
+    assert struck > 100
+    assert lost == 0
+    assert reuses(step, holder)
+    np.testing.assert_array_equal(holder.state["a"], np.full(64, int(holder.state["n"])))
