@@ -1,0 +1,93 @@
+"""Several processes: a buffer that one of them keeps alive changes nothing in the others, and deadlocks nothing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+
+import jax
+
+port, me = sys.argv[1], int(sys.argv[2])
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=me, initialization_timeout=60)
+
+import jax.numpy as jnp
+import numpy as np
+
+import pytc
+
+mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+split = jax.NamedSharding(mesh, jax.P("data"))
+
+
+@pytc.compile
+def step(state):
+    return state * 0.5 + jnp.mean(state)  # a collective
+
+
+def own(state):
+    return np.concatenate([np.asarray(s.data) for s in state.addressable_shards])
+
+
+def train(state, keep, steps):
+    kept = []
+    for _ in range(steps):
+        if keep:
+            kept.append(state)
+        state = step(state)
+    return state, kept
+
+
+def start():
+    return jax.make_array_from_callback((8,), split, lambda index: np.arange(8, dtype=np.float32)[index])
+
+
+expected = np.arange(8, dtype=np.float32)
+values = [expected]
+for _ in range(8):
+    values.append((values[-1] * np.float32(0.5) + values[-1].mean()).astype(np.float32))
+mine = slice(4 * me, 4 * me + 4)
+
+state, kept = train(start(), me == 0, 8)
+np.testing.assert_allclose(own(state), values[8][mine], rtol=1e-6)
+for value, array in zip(values, kept):
+    np.testing.assert_allclose(own(array), value[mine], rtol=1e-6)
+(layout,) = step.__pytc__.layouts.values()
+(signatures,) = layout.by_values.values()
+copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
+print("COPIED", copied, "KEPT", len(kept), "PLANS", sum(len(s.plans) for s in signatures.newest), flush=True)
+"""
+
+
+def test_one_process_may_keep_what_another_lets_go(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(PROGRAM)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    workers = [
+        subprocess.Popen(
+            [sys.executable, str(script), port, str(me)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for me in (0, 1)
+    ]
+    try:
+        outputs = [worker.communicate(timeout=150)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
+    keeps, lets_go = (next(line for line in out.splitlines() if line.startswith("COPIED")) for out in outputs)
+    assert keeps == "COPIED 8 KEPT 8 PLANS 1"
+    assert lets_go == "COPIED 0 KEPT 0 PLANS 1"
