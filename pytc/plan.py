@@ -51,7 +51,9 @@ class Planner:
     ) -> Site:
         """Decide, from what the caller's code does after the call, which plan this call site uses."""
         read_later: frozenset[int] = frozenset()
-        if "auto" in self.policy.modes:
+        # Where other processes run the same program, what is read later may differ between them, and the executables
+        # must not: all take over what they can, and copy what they have to.
+        if "auto" in self.policy.modes and jax.process_count() == 1:
             read_later = ownership.survivors(frame, args, kwargs, leaves)
         plan = self.plan(signature, self._keep(signature.program, leaves, read_later))
         if site is not None:
@@ -85,8 +87,8 @@ class Planner:
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
         if site.streak == PATIENCE and jax.process_count() == 1:
-            # The caller's code lets go of these, but something else has held on to them each time. (Not where other
-            # processes run the same program: what is alive may differ, and the executables must not.)
+            # The caller's code lets go of these, but something else has held on to them each time. (Where there are
+            # other processes, see `look`.)
             site.plan = self.plan(signature, site.plan.program.keep | frozenset(held))
             held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
         given = list(leaves)
