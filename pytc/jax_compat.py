@@ -16,7 +16,7 @@ import os
 import pathlib
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -269,37 +269,9 @@ def is_plain_array(value: Any) -> bool:
     return isinstance(value, jax.Array) and not is_extended(value.dtype)
 
 
-def with_equations(
-    jaxpr: Jaxpr,
-    eqns: Sequence[JaxprEqn],
-    *,
-    outvars: Sequence[Var | Literal] | None = None,
-) -> Jaxpr:
-    """The jaxpr with other equations, and other outvars if given, of the same number. Effects stay: what takes away an
-    effect is `dce`. The type is that of `jaxpr`, and so are the consts that it may carry."""
-    given: Any = jaxpr
-    changed: Jaxpr = given.replace(
-        eqns=list(eqns),
-        outvars=list(jaxpr.outvars if outvars is None else outvars),
-        debug_info=jaxpr.debug_info,
-    )
-    return changed
-
-
 def close(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
     """The jaxpr with values for its constvars."""
     return ClosedJaxpr(jaxpr, list(consts))
-
-
-def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
-    """An equation's effects once it reads `invars` instead of its own: those on a `Ref` name the var that holds it."""
-    if not any(hasattr(effect, "input") for effect in eqn.effects):
-        return eqn.effects
-    names = {old: new for old, new in zip(eqn.invars, invars, strict=True) if isinstance(old, Var)}
-    return {
-        effect.replace(names.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
-        for effect in eqn.effects
-    }
 
 
 def is_plain_jit(eqn: JaxprEqn) -> bool:
@@ -315,31 +287,6 @@ def is_plain_jit(eqn: JaxprEqn) -> bool:
         and eqn.ctx.compute_type is None
         and not eqn.ctx.xla_metadata
     )
-
-
-JaxprChange: TypeAlias = Callable[[Any], Any]
-"""From a Jaxpr to a Jaxpr, and from a ClosedJaxpr to a ClosedJaxpr."""
-
-
-def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange) -> JaxprEqn:
-    """The equation with `change` done to every jaxpr among its parameters; itself if nothing changed."""
-    params: dict[str, Any] = {}
-    for name, value in eqn.params.items():
-        changed = _map_jaxprs(value, change)
-        if changed is not value:
-            params[name] = changed
-    return eqn.replace(params={**eqn.params, **params}) if params else eqn
-
-
-def _map_jaxprs(value: Any, change: JaxprChange) -> Any:
-    if isinstance(value, (Jaxpr, ClosedJaxpr)):
-        return change(value)
-    if isinstance(value, (tuple, list)) and any(isinstance(v, (Jaxpr, ClosedJaxpr, tuple, list)) for v in value):
-        parts = [_map_jaxprs(v, change) for v in value]
-        if all(map(operator.is_, parts, value)):
-            return value
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
 
 
 @contextlib.contextmanager
@@ -384,53 +331,22 @@ def retyped(eqn: JaxprEqn, value: Var | Literal, out: Var) -> JaxprEqn:
     return result
 
 
-def trace_rule(eqn: JaxprEqn, rule: Callable[..., Any]) -> ClosedJaxpr:
-    """The jaxpr of `rule` called as the equation's primitive is."""
+def trace_rule(eqn: JaxprEqn, rule: Callable[..., Any], known: Mapping[Var, Any] | None = None) -> ClosedJaxpr:
+    """The jaxpr of `rule` called as the equation's primitive is, with values for literals and the vars of `known`."""
+    values = {i: v.val if isinstance(v, Literal) else (known or {}).get(v) for i, v in enumerate(eqn.invars)}
 
     def flat(*operands: Any) -> list[Any]:
-        results = rule(*operands, **eqn.params)
+        given = [operand if values[i] is None else values[i] for i, operand in enumerate(operands)]
+        results = rule(*given, **eqn.params)
         return list(results) if eqn.primitive.multiple_results else [results]
 
-    operands = [v.val if isinstance(v, Literal) else v.aval for v in eqn.invars]
     with eqn.ctx.manager:
-        return jax.make_jaxpr(flat)(*operands)
+        return jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars))
 
 
 def evaluate(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
     """The jaxpr's results, computed or traced one equation after another."""
     return list(jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *operands))
-
-
-def dce_closed(closed: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """`dce` of a closed jaxpr, the constants that nothing reads any more left out; itself if nothing was dead."""
-    jaxpr, read = dce(closed.jaxpr, used_outputs)
-    mentioned = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, Var)}
-    mentioned.update(v for v in jaxpr.outvars if isinstance(v, Var))
-    constants = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in mentioned]
-    if len(constants) < len(jaxpr.constvars):
-        names = input_names(jaxpr)
-        closed = with_inputs(ClosedJaxpr(jaxpr, closed.consts), constants=constants, invars=jaxpr.invars, names=names)
-        return closed, read
-    if all(read) and all(used_outputs) and same_equations(jaxpr, closed.jaxpr):
-        return closed, read
-    return ClosedJaxpr(jaxpr, closed.consts), read
-
-
-def same_equations(one: Jaxpr, other: Jaxpr) -> bool:
-    """Whether two jaxprs consist of the same equations, at every depth, and not of like ones."""
-    return len(one.eqns) == len(other.eqns) and all(
-        a is b
-        or (
-            a.primitive is b.primitive
-            and a.invars == b.invars
-            and a.outvars == b.outvars
-            and all(
-                same_equations(x, y) and len(x.invars) == len(y.invars) and len(x.outvars) == len(y.outvars)
-                for x, y in zip(subjaxprs(a), subjaxprs(b), strict=True)
-            )
-        )
-        for a, b in zip(one.eqns, other.eqns, strict=True)
-    )
 
 
 def check(closed: ClosedJaxpr) -> None:

@@ -1,0 +1,97 @@
+"""prune: dead equations go, then inputs that nothing reads, at every depth.
+
+A training step that is handed more than it uses transfers and holds more than it needs; a loop that carries what
+nobody reads computes it in every step. JAX's own dead-code rules decide what is dead. They keep every effect:
+callbacks, `debug.print`, writes to a `Ref` that outlives the program, checkify's errors.
+
+Outputs that the caller does not get from the program any more (they are handed back, or were the same as others) are
+dropped first, since what only they needed is dead.
+
+Cost: a few visits to each equation at every depth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from pytc import jax_compat
+from pytc.jax_compat import ClosedJaxpr, Jaxpr, Var
+from pytc.passes import subjaxprs, while_loops
+from pytc.program import Computed, Output, Program
+
+
+def prune(program: Program) -> Program:
+    """The program without what cannot change what the caller sees: dead equations, outputs and inputs."""
+    closed = program.jaxpr
+    wanted = sorted({o.origin.index for o in program.outputs if isinstance(o.origin, Computed)})
+    pruned, read = _without_dead_code(closed, [i in wanted for i in range(len(closed.jaxpr.outvars))])
+    if pruned is closed:
+        return program
+    unread = [i for i, kept in enumerate(read) if not kept]
+    notes: list[str | tuple[int, str]] = [_unread(program, i) for i in unread]
+    if gone := subjaxprs.count(closed.jaxpr) - subjaxprs.count(pruned.jaxpr):
+        notes.append(f"{gone} dead equation{'s' * (gone > 1)}")
+    return program.noted(
+        "prune",
+        notes,
+        jaxpr=pruned,
+        inputs=tuple(given for given, kept in zip(program.inputs, read, strict=True) if kept),
+        outputs=tuple(_renumbered(output, {old: new for new, old in enumerate(wanted)}) for output in program.outputs),
+    )
+
+
+def _without_dead_code(closed: ClosedJaxpr, used: list[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """The jaxpr without dead equations, outputs and inputs, and which inputs are left."""
+    pruned, read = _dce(closed, used)
+    if jax_compat.DCE_NARROWS_WHILE or (narrowed := while_loops.narrowed(pruned)) is pruned:
+        return pruned, read
+    pruned, read_still = _without_dead_code(narrowed, [True] * sum(used))
+    still = iter(read_still)
+    return pruned, [kept and next(still) for kept in read]
+
+
+def _unread(program: Program, index: int) -> str | tuple[int, str]:
+    leaf, text = program.inputs[index].leaf, f"{program.input_path(index)}: nothing reads it"
+    return text if leaf is None else (leaf, text)
+
+
+def _renumbered(output: Output, numbers: dict[int, int]) -> Output:
+    if not isinstance(output.origin, Computed):
+        return output
+    return dataclasses.replace(output, origin=Computed(numbers[output.origin.index]))
+
+
+def _dce(closed: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
+    """The jaxpr without dead equations and the constants that only these read, and which inputs are read; itself if
+    nothing was dead."""
+    jaxpr, read = jax_compat.dce(closed.jaxpr, used_outputs)
+    mentioned = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, Var)}
+    mentioned.update(v for v in jaxpr.outvars if isinstance(v, Var))
+    constants = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in mentioned]
+    if len(constants) < len(jaxpr.constvars):
+        names = jax_compat.input_names(jaxpr)
+        closed = jax_compat.with_inputs(
+            ClosedJaxpr(jaxpr, closed.consts), constants=constants, invars=jaxpr.invars, names=names
+        )
+        return closed, read
+    if all(read) and all(used_outputs) and _same_equations(jaxpr, closed.jaxpr):
+        return closed, read
+    return ClosedJaxpr(jaxpr, closed.consts), read
+
+
+def _same_equations(one: Jaxpr, other: Jaxpr) -> bool:
+    """Whether two jaxprs consist of the same equations, at every depth, and not of like ones."""
+    return len(one.eqns) == len(other.eqns) and all(
+        a is b
+        or (
+            a.primitive is b.primitive
+            and a.invars == b.invars
+            and a.outvars == b.outvars
+            and all(
+                _same_equations(x, y) and len(x.invars) == len(y.invars) and len(x.outvars) == len(y.outvars)
+                for x, y in zip(jax_compat.subjaxprs(a), jax_compat.subjaxprs(b), strict=True)
+            )
+        )
+        for a, b in zip(one.eqns, other.eqns, strict=True)
+    )

@@ -1,0 +1,191 @@
+"""Rewriting a jaxpr and the jaxprs inside it, which several passes do.
+
+A jaxpr that stands in two places (a function jitted once and called twice, the body of a loop that was
+differentiated) is one object there, and JAX lowers it once. So a rewrite keeps one result for each object that it
+has met, and what was shared stays shared.
+
+Vars are never reused: a jaxpr put in the place of an equation gets vars of its own, so that the same jaxpr can be
+put in several places.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, cast
+
+from pytc import jax_compat
+from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+
+Atom: TypeAlias = "Var | Literal"
+
+OPAQUE = frozenset({"core_map", "custom_partitioning", "mpmd_map", "pallas_call"})
+"""Primitives whose jaxprs are not XLA programs, or are read by something that expects them as they were traced."""
+
+
+class Memo:
+    """`change`, a function from jaxpr to jaxpr, done once for each jaxpr (open or closed) that it is called with."""
+
+    def __init__(self, change: Callable[[Jaxpr], Jaxpr]) -> None:
+        self._change = change
+        self._done: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, jaxpr: Any) -> Any:
+        """What `change` makes of the jaxpr, which was open or closed as the result is."""
+        # The key is kept beside the result, so that no other jaxpr gets its identity meanwhile.
+        if id(jaxpr) not in self._done:
+            self._done[id(jaxpr)] = jaxpr, self._of(jaxpr)
+        return self._done[id(jaxpr)][1]
+
+    def _of(self, jaxpr: Any) -> Any:
+        if isinstance(jaxpr, Jaxpr):
+            return self._change(jaxpr)
+        changed = self(jaxpr.jaxpr)
+        return jaxpr if changed is jaxpr.jaxpr else ClosedJaxpr(changed, jaxpr.consts)
+
+
+def rename(eqn: JaxprEqn, names: dict[Var, Atom]) -> JaxprEqn:
+    """The equation reading what `names` says in place of its invars; itself if it reads none of those."""
+    if not names or not any(isinstance(v, Var) and v in names for v in eqn.invars):
+        return eqn
+    invars = [renamed(v, names) for v in eqn.invars]
+    result: JaxprEqn = eqn.replace(invars=invars, effects=renamed_effects(eqn, invars))
+    return result
+
+
+def renamed(atom: Atom, names: dict[Var, Atom]) -> Atom:
+    """What is read in place of `atom`, or in place of that, and so on."""
+    while isinstance(atom, Var) and atom in names:
+        atom = names[atom]
+    return atom
+
+
+def inline(eqn: JaxprEqn, body: Jaxpr, operands: Sequence[Atom], name: str = "") -> tuple[list[JaxprEqn], list[Atom]]:
+    """The equations of `body`, called with `operands` in the place of `eqn`, and its results.
+
+    Their name stacks start with that of `eqn` (and `name`, which is what JAX adds where it lowers such an equation),
+    so that profiles and `jax.named_scope` say what they said before.
+    """
+    stack = eqn.source_info.name_stack
+    if name:
+        stack = stack.extend(name)
+    names: dict[Var, Atom] = dict(zip([*body.constvars, *body.invars], operands, strict=True))
+    eqns = []
+    for inner in body.eqns:
+        invars = [renamed(v, names) for v in inner.invars]
+        outvars = [v if isinstance(v, DropVar) else Var(v.aval) for v in inner.outvars]
+        names.update((old, new) for old, new in zip(inner.outvars, outvars, strict=True) if old is not new)
+        source = inner.source_info
+        eqns.append(
+            inner.replace(
+                invars=invars,
+                outvars=outvars,
+                effects=renamed_effects(inner, invars),
+                source_info=source.replace(name_stack=stack + source.name_stack) if stack.stack else source,
+            )
+        )
+    return eqns, [renamed(v, names) for v in body.outvars]
+
+
+def with_equations(
+    jaxpr: Jaxpr,
+    eqns: Sequence[JaxprEqn],
+    *,
+    outvars: Sequence[Var | Literal] | None = None,
+) -> Jaxpr:
+    """The jaxpr with other equations, and other outvars if given, of the same number. Effects stay: what takes away an
+    effect is `dce`. The type is that of `jaxpr`, and so are the consts that it may carry."""
+    given: Any = jaxpr
+    changed: Jaxpr = given.replace(
+        eqns=list(eqns),
+        outvars=list(jaxpr.outvars if outvars is None else outvars),
+        debug_info=jaxpr.debug_info,
+    )
+    return changed
+
+
+JaxprChange: TypeAlias = Callable[[Any], Any]
+"""From a Jaxpr to a Jaxpr, and from a ClosedJaxpr to a ClosedJaxpr."""
+
+
+def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange) -> JaxprEqn:
+    """The equation with `change` done to every jaxpr among its parameters; itself if nothing changed."""
+    params: dict[str, Any] = {}
+    for name, value in eqn.params.items():
+        changed = _map_jaxprs(value, change)
+        if changed is not value:
+            params[name] = changed
+    return eqn.replace(params={**eqn.params, **params}) if params else eqn
+
+
+def _map_jaxprs(value: Any, change: JaxprChange) -> Any:
+    if isinstance(value, (Jaxpr, ClosedJaxpr)):
+        return change(value)
+    if isinstance(value, (tuple, list)) and any(isinstance(v, (Jaxpr, ClosedJaxpr, tuple, list)) for v in value):
+        parts = [_map_jaxprs(v, change) for v in value]
+        if all(map(operator.is_, parts, value)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
+
+
+def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
+    """An equation's effects once it reads `invars` instead of its own: those on a `Ref` name the var that holds it."""
+    if not any(hasattr(effect, "input") for effect in eqn.effects):
+        return eqn.effects
+    names = {old: new for old, new in zip(eqn.invars, invars, strict=True) if isinstance(old, Var)}
+    return {
+        effect.replace(names.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
+        for effect in cast(Iterable[Any], eqn.effects)
+    }
+
+
+def count(jaxpr: Jaxpr, known: dict[int, int] | None = None) -> int:
+    """Equations at every depth, those of a jaxpr that stands in two places twice.
+
+    `known` is the count of some jaxprs by identity, and is added to; whoever keeps it keeps the jaxprs.
+    """
+    known = {} if known is None else known
+    if id(jaxpr) not in known:
+        known[id(jaxpr)] = len(jaxpr.eqns) + sum(
+            count(sub, known) for eqn in jaxpr.eqns for sub in jax_compat.subjaxprs(eqn)
+        )
+    return known[id(jaxpr)]
+
+
+def handed_on(eqn: JaxprEqn) -> dict[Var, Atom]:
+    """The results of a loop, a branch or a `jit` that are its operands unchanged, and which.
+
+    JAX sees most of these while it traces; others show only once the wrappers inside are gone.
+    """
+    name, operands = eqn.primitive.name, eqn.invars
+    pairs: list[tuple[int, int]] = []  # (outvar, operand)
+    if name == "scan":
+        body = jax_compat.inner(eqn.params["jaxpr"])
+        _, carry, slices = jax_compat.split_scan(eqn, range(len(operands)))
+        place: dict[Any, int] = dict(zip(body.invars, range(len(operands)), strict=True))
+        for out, var in enumerate(body.outvars):
+            given = None if isinstance(var, Literal) else place.get(var)
+            if given is not None and (given == carry[out] if out < len(carry) else given in slices):
+                pairs.append((out, given))
+    elif name == "while":
+        body = jax_compat.inner(eqn.params["body_jaxpr"])
+        *_, carry = jax_compat.split_while(eqn, range(len(operands)))
+        carried = body.invars[len(body.invars) - len(carry) :]
+        pairs = [(i, carry[i]) for i, (old, new) in enumerate(zip(carried, body.outvars, strict=True)) if old is new]
+    elif name == "cond":
+        of_branches = [_outvars_that_are_invars(jax_compat.inner(branch)) for branch in eqn.params["branches"]]
+        first, *others = of_branches
+        pairs = [(out, given + 1) for out, given in first.items() if all(o.get(out) == given for o in others)]
+    elif name in ("jit", "pjit") and jax_compat.is_plain_jit(eqn):
+        pairs = list(_outvars_that_are_invars(jax_compat.inner(eqn.params["jaxpr"])).items())
+    return {
+        eqn.outvars[out]: operands[given]
+        for out, given in pairs
+        if not isinstance(eqn.outvars[out], DropVar) and eqn.outvars[out].aval == operands[given].aval
+    }
+
+
+def _outvars_that_are_invars(jaxpr: Jaxpr) -> dict[int, int]:
+    place = {var: i for i, var in enumerate(jaxpr.invars)}
+    return {i: place[v] for i, v in enumerate(jaxpr.outvars) if isinstance(v, Var) and v in place}
