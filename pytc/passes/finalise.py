@@ -1,0 +1,299 @@
+"""finalise: what only mattered to autodiff, batching or tracing is replaced by what it stands for, at every depth.
+
+Once nothing differentiates or batches a program any more, a `custom_jvp_call` is the function that it wraps, a
+`stop_gradient` is its operand, and a remat that nothing differentiated is its body. Without the wrappers the later
+passes see the equations themselves, and what reads only plain jaxprs (`jax.export`, converters) can read the result.
+
+What is lowered is what `jax.jit` lowers: each rule does what JAX itself does on the way to XLA. So a remat that was
+differentiated stays, because JAX puts an optimization barrier before it; so does `lax.optimization_barrier`, and so
+does an inner `jit` that has shardings, a mesh, donation or compiler options. Any other inner `jit` is replaced where
+it is the only call of its function or no longer than the call itself: JAX lowers a jitted function once however
+often it is called, and a thousand copies of one would be slower to compile.
+
+What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
+
+Name stacks (profiles, `jax.named_scope`), tracebacks and effects stay. Nobody differentiates the result: the rules
+for that are what was taken out.
+
+Cost: one visit to each equation at every depth.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast, overload
+
+import jax
+
+from pytc import jax_compat
+from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
+from pytc.passes import subjaxprs
+from pytc.passes.subjaxprs import Atom
+from pytc.program import Computed, Kept, Program
+from pytc.stage import stage
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ALWAYS_INLINED = 3  # Equations in the body of a `jit`: what `jnp.where`, `clip` and the like are made of.
+
+_FINALISATIONS: dict[Primitive, Callable[..., Any]] = {}
+
+
+@overload
+def finalise(what: Program, /) -> Program: ...
+@overload
+def finalise(what: ClosedJaxpr, /) -> ClosedJaxpr: ...
+@overload
+def finalise(what: F, /) -> F: ...
+def finalise(what: Any, /) -> Any:
+    """Replace custom primitives and wrappers by what they stand for, through every higher-order primitive.
+
+    Of a jaxpr it gives the finalised jaxpr; of a function, one with the same signature that computes the same to the
+    bit by finalised equations (traced at each call, as by `jax.make_jaxpr`: put it under `jax.jit`, `jax.export` or
+    `pytc.compile`); of a `Program`, as the pass that it is, a `Program`. Doing it twice changes nothing more.
+
+    `custom_jvp`, `custom_vjp` and what `register_finalisation` was told of go, and their derivative rules with them:
+    differentiate and `vmap` before, not after. A primitive that has no rule stays.
+
+    Raises `TypeError` for anything else, and where a registered rule's result does not have the type of what it
+    replaces.
+    """
+    if isinstance(what, Program):
+        return _finalise_program(what)
+    if isinstance(what, ClosedJaxpr):
+        return _Finaliser(what).closed
+    if callable(what):
+        return _finalise_function(what)
+    raise TypeError(f"finalise takes a function or a ClosedJaxpr, not {type(what).__name__}")
+
+
+def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """From now on `primitive` is replaced by what `rule` does.
+
+    `rule(*operands, **params)` is a function that JAX can trace. It returns what binding the primitive returns: one
+    array, or a list of them if `primitive.multiple_results`, of the same shapes and dtypes. It may use other
+    primitives that have rules, but not `primitive` itself. A second rule for a primitive replaces the first.
+    """
+    if not isinstance(primitive, Primitive):
+        raise TypeError(f"register_finalisation takes a jax.extend.core.Primitive, not {type(primitive).__name__}")
+    if not callable(rule):
+        raise TypeError(f"the finalisation rule of `{primitive}` is not callable: {rule!r}")
+    _FINALISATIONS[primitive] = rule
+
+
+def _finalise_program(program: Program) -> Program:
+    finaliser = _Finaliser(program.jaxpr, keep=_COMPILED_APART)
+    if finaliser.closed is program.jaxpr and not finaliser.unknown:
+        return program
+    notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(finaliser.replaced.items())]
+    notes += [f"`{name}` stays: no finalisation is registered for it" for name in sorted(finaliser.unknown)]
+    return program.noted("finalise", notes, jaxpr=finaliser.closed)
+
+
+def _finalise_function(fun: F) -> F:
+    @functools.wraps(fun)
+    def finalised(*args: Any, **kwargs: Any) -> Any:
+        program = stage(fun, *args, **kwargs)
+        leaves = jax.tree.leaves((args, kwargs))
+        given = [each.captured if each.leaf is None else leaves[each.leaf] for each in program.inputs]
+        results = jax_compat.evaluate(finalise(program.jaxpr), given)
+        origins = (output.origin for output in program.outputs)
+        values = [results[o.index] if isinstance(o, Computed) else cast(Kept, o).value for o in origins]
+        return jax.tree.unflatten(program.out_tree, values)
+
+    return cast(F, finalised)
+
+
+class _Unwrapped(NamedTuple):
+    """What an equation stands for: `body` called with `operands`."""
+
+    body: Any
+    """A Jaxpr or a ClosedJaxpr."""
+    operands: Sequence[Atom]
+    name: str = ""
+
+
+class _Finaliser:
+    """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, and `unknown` are
+    the primitives that are not JAX's and have no rule."""
+
+    def __init__(self, closed: ClosedJaxpr, keep: frozenset[str] = frozenset()) -> None:
+        self._keep = keep
+        self.replaced: Counter[str] = Counter()
+        self.unknown: set[str] = set()
+        self._sites: Counter[int] = Counter()
+        _count_call_sites(closed.jaxpr, self._sites)
+        self._sizes: dict[int, int] = {}
+        self._inner = subjaxprs.Memo(lambda jaxpr: self._finalised(jaxpr, None))
+        constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+        known = len(constants)
+        jaxpr = self._finalised(closed.jaxpr, constants)
+        if jaxpr is closed.jaxpr:
+            self.closed = closed
+        elif len(constants) == known:
+            self.closed = jax_compat.close(jaxpr, closed.consts)
+        else:
+            self.closed = jax_compat.with_inputs(
+                jax_compat.close(jaxpr, closed.consts),
+                constants=constants,
+                invars=jaxpr.invars,
+                names=jax_compat.input_names(jaxpr),
+            )
+
+    def _finalised(self, jaxpr: Jaxpr, constants: list[tuple[Var, Any]] | None) -> Jaxpr:
+        """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, a
+        wrapper with consts of its own stays."""
+        names: dict[Var, Atom] = {}
+        eqns: list[JaxprEqn] = []
+        todo = jaxpr.eqns[::-1]
+        while todo:
+            eqn = subjaxprs.rename(todo.pop(), names)
+            inlined: list[JaxprEqn]
+            if eqn.primitive.name in _HAND_ON:
+                inlined, results = [], list(eqn.invars)
+            elif (unwrapped := self._unwrapped(eqn, constants)) is not None:
+                inlined, results = _inlined(eqn, unwrapped, constants)
+            else:
+                if eqn.primitive.name not in subjaxprs.OPAQUE:
+                    eqn = subjaxprs.map_subjaxprs(eqn, self._inner)
+                eqns.append(eqn)
+                names.update(subjaxprs.handed_on(eqn))
+                continue
+            self.replaced[eqn.primitive.name] += 1
+            for old, new in zip(eqn.outvars, results, strict=True):
+                if new.aval == old.aval or isinstance(old, DropVar):
+                    names[old] = new
+                else:
+                    inlined.append(jax_compat.retyped(eqn, new, old))
+            # They may be, or hold, wrappers themselves.
+            todo += reversed(inlined)
+        outvars = [subjaxprs.renamed(v, names) for v in jaxpr.outvars]
+        unchanged = len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns))
+        if unchanged and all(map(operator.is_, outvars, jaxpr.outvars)):
+            return jaxpr
+        return subjaxprs.with_equations(jaxpr, eqns, outvars=outvars)
+
+    def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None) -> _Unwrapped | None:
+        """What the equation stands for, or None if it stands for itself."""
+        name = eqn.primitive.name
+        unwrapped: _Unwrapped | None = None
+        if eqn.primitive in _FINALISATIONS:
+            unwrapped = self._by_rule(eqn, _FINALISATIONS[eqn.primitive])
+        elif name in _WRAPPERS:
+            unwrapped = _WRAPPERS[name](eqn)
+        elif name in _JITS:
+            unwrapped = self._jit(eqn)
+        elif jax_compat.home(eqn.primitive) != "jax" and name not in self._keep:
+            if name in _MEANING_IS_IMPL:
+                unwrapped = self._by_impl(eqn, dict(constants or ()))
+            if unwrapped is None:
+                self.unknown.add(name)
+        if unwrapped is None or eqn.ctx.xla_metadata:
+            return None
+        body = jax_compat.inner(unwrapped.body)
+        fits = all(map(jax_compat.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
+        return unwrapped if fits and (constants is not None or not body.constvars) else None
+
+    def _jit(self, eqn: JaxprEqn) -> _Unwrapped | None:
+        """An inner `jit` is what it calls, unless it says where that runs, or is one of several calls."""
+        body = eqn.params["jaxpr"]
+        if not jax_compat.is_plain_jit(eqn):
+            return None
+        if self._sites[id(body.jaxpr)] > 1 and subjaxprs.count(self._inner(body).jaxpr, self._sizes) > _ALWAYS_INLINED:
+            return None
+        return _Unwrapped(body, eqn.invars, f"jit({eqn.params['name']})")
+
+    def _by_rule(self, eqn: JaxprEqn, rule: Callable[..., Any]) -> _Unwrapped:
+        body = jax_compat.trace_rule(eqn, rule)
+        wanted, got = ([jax_compat.short(v.aval) for v in values] for values in (eqn.outvars, body.jaxpr.outvars))
+        if wanted != got:
+            raise TypeError(f"the finalisation of `{eqn.primitive}` returns {got} where the primitive returns {wanted}")
+        if any(inner.primitive is eqn.primitive for inner in body.jaxpr.eqns):
+            raise TypeError(f"the finalisation of `{eqn.primitive}` uses `{eqn.primitive}` itself")
+        return _Unwrapped(body, eqn.invars)
+
+    def _by_impl(self, eqn: JaxprEqn, known: dict[Var, Any]) -> _Unwrapped | None:
+        """What the primitive's implementation does, unless that needs the value of something not known yet."""
+        try:
+            return _Unwrapped(jax_compat.trace_rule(eqn, eqn.primitive.impl, known), eqn.invars)
+        except jax.errors.ConcretizationTypeError:
+            return None
+
+
+def _inlined(
+    eqn: JaxprEqn, unwrapped: _Unwrapped, constants: list[tuple[Var, Any]] | None
+) -> tuple[list[JaxprEqn], list[Atom]]:
+    """The equations and results of what an equation stands for; the consts among these are added to `constants`."""
+    body, operands = unwrapped.body, list(unwrapped.operands)
+    jaxpr = jax_compat.inner(body)
+    if jaxpr.constvars and constants is not None:
+        lifted = [(Var(v.aval), value) for v, value in zip(jaxpr.constvars, body.consts, strict=True)]
+        constants += lifted
+        operands = [*(var for var, _ in lifted), *operands]
+    return subjaxprs.inline(eqn, jaxpr, operands, unwrapped.name)
+
+
+def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
+    """Add to `sites` how many equations will call each jaxpr, by its identity, once the wrappers are gone."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name in _WRAPPERS and (unwrapped := _WRAPPERS[eqn.primitive.name](eqn)) is not None:
+            _count_call_sites(jax_compat.inner(unwrapped.body), sites)
+            continue
+        for sub in jax_compat.subjaxprs(eqn):
+            sites[id(sub)] += 1
+            if sites[id(sub)] == 1:
+                _count_call_sites(sub, sites)
+
+
+# What each wrapper stands for: the jaxpr that JAX lowers in its place, and the operands that it lowers it with.
+
+
+def _call(param: str) -> Callable[[JaxprEqn], _Unwrapped | None]:
+    return lambda eqn: _Unwrapped(eqn.params[param], eqn.invars)
+
+
+def _remat(eqn: JaxprEqn) -> _Unwrapped | None:
+    prevent_cse = eqn.params["prevent_cse"]
+    barrier = eqn.params["differentiated"] and (any(prevent_cse) if isinstance(prevent_cse, tuple) else prevent_cse)
+    return None if barrier else _Unwrapped(eqn.params["jaxpr"], eqn.invars, "checkpoint")
+
+
+def _linear_solve(eqn: JaxprEqn) -> _Unwrapped | None:
+    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    before = lengths.matvec + lengths.vecmat
+    consts = eqn.invars[before : before + lengths.solve]
+    return _Unwrapped(jaxprs.solve, [*consts, *eqn.invars[sum(lengths) :]])
+
+
+_WRAPPERS: dict[str, Callable[[JaxprEqn], _Unwrapped | None]] = {
+    "checkpoint": _remat,
+    "closed_call": _call("call_jaxpr"),
+    "core_call": _call("call_jaxpr"),
+    "custom_jvp_call": _call("call_jaxpr"),
+    "custom_linear_solve": _linear_solve,
+    "custom_vjp_call": _call("call_jaxpr"),
+    "custom_vmap_call": _call("call"),
+    "eval_jaxpr": _call("call_jaxpr"),
+    "linear_call": _call("callee"),
+    "remat": _remat,
+    "remat2": _remat,
+    "remat_opt": _call("fwd_jaxpr"),
+}
+
+_JITS = frozenset({"jit", "pjit"})
+
+# Hand on their operand: a name for `checkpoint_name`'s policies, and a mark for autodiff.
+_HAND_ON = frozenset({"name", "stop_gradient"})
+
+# Equinox's own way of not letting XLA look across a call, and of telling what is done to a program. A program that is
+# about to be compiled keeps them, as it would under `jax.jit`: without the first, other bits may come out.
+_COMPILED_APART = frozenset({"announce_jaxpr", "noinline"})
+
+# Equinox's primitives. Each is bound to what it means once nothing is batched or differentiated any more.
+_MEANING_IS_IMPL = frozenset(
+    """announce_jaxpr maybe_set nonbatchable nondifferentiable_backward noinline nontraceable select_if_vmap unvmap_all
+    unvmap_any unvmap_max vprim""".split()
+)
