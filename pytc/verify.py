@@ -1,0 +1,190 @@
+"""verify: whether a pass kept the program's meaning, checked on the program itself (`PYTC_VERIFY=1`).
+
+Nothing here is needed for a right result; it is how a wrong one is found, and by whom it was made. After each pass
+the jaxpr is type-checked by JAX's own checker, its effects are compared with those before, in order, and both
+programs are compiled and run on made-up data of the right types: what the caller would see must agree to the bit.
+
+Made-up data may never end a loop, so loops stop after a few rounds in both. A program with effects is not run: its
+callbacks belong to the user, who does not expect them to be called with such data.
+
+Cost: two compilations and two runs for every pass that changed anything.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pytc import jax_compat
+from pytc.errors import VerificationError
+from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn
+from pytc.passes import subjaxprs
+from pytc.program import Computed, Passed, Program
+
+_ROUNDS = 8  # of a loop
+
+
+def verify(before: Program, after: Program, by: str) -> None:
+    """Check that `after`, which the pass `by` made of `before`, is well typed and means the same.
+
+    Raises `VerificationError`, which names the pass and a file with both jaxprs.
+    """
+    try:
+        jax_compat.check(after.jaxpr)
+    except Exception as error:
+        raise _failure(before, after, by, f"its result does not type-check: {error}") from error
+    if len(after.inputs) != len(after.in_avals):
+        raise _failure(before, after, by, f"{len(after.inputs)} inputs for {len(after.in_avals)} invars")
+    effects = [list(effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
+    if effects[0] != effects[1]:
+        raise _failure(before, after, by, f"the effects were {effects[0]} and are {effects[1]}")
+    if effects[0]:
+        return
+    seen_before, seen_after = (_seen(p) for p in (before, after))
+    if len(seen_before) != len(seen_after):
+        raise _failure(before, after, by, f"the caller saw {len(seen_before)} values and sees {len(seen_after)}")
+    for what, one, other in zip(_places(before), seen_before, seen_after, strict=True):
+        if not same(one, other):
+            raise _failure(before, after, by, f"{what} was\n{one!r}\nand is\n{other!r}")
+
+
+def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
+    """The primitives with an effect that others can see, in the order in which they stand."""
+    for eqn in jaxpr.eqns:
+        inner = list(jax_compat.subjaxprs(eqn))
+        for sub in inner:
+            yield from effects_in_order(sub)
+        if not inner and jax_compat.has_visible_effects(eqn):
+            yield eqn.primitive.name
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two outputs are alike in type and in every bit."""
+    if not (_is_array(one) and _is_array(other)):
+        return one is other or bool(one == other)
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    if getattr(one, "weak_type", False) != getattr(other, "weak_type", False):
+        return False
+    return _bits(one) == _bits(other)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _bits(array: Any) -> bytes:
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return np.asarray(array).tobytes()
+
+
+def _seen(program: Program) -> list[Any]:
+    """What the caller would see after a call with made-up data: the outputs, then what the `Ref`s given hold."""
+    leaves = [
+        leaf.value if leaf.aval is None else _made_up(leaf.aval, i if leaf.same_as is None else leaf.same_as)
+        for i, leaf in enumerate(program.leaves)
+    ]
+    # A captured array keeps its value: the caller's `Ref`s are the exception, which a run must not write to.
+    refs: dict[int, Any] = {}
+    given = []
+    for number, each in enumerate(program.inputs):
+        value = each.captured if each.leaf is None else leaves[each.leaf]
+        if each.leaf is None and isinstance(value, jax.Ref):
+            value = refs.setdefault(id(value), jax.new_ref(_made_up(jax_compat.held(program.in_avals[number]), number)))
+        given.append(value)
+    closed = _bounded(program.jaxpr)
+    results = jax.jit(lambda *operands: jax_compat.evaluate(closed, operands))(*given)
+    outputs = []
+    for output in program.outputs:
+        origin = output.origin
+        if isinstance(origin, Computed):
+            outputs.append(results[origin.index])
+        else:
+            outputs.append(leaves[origin.leaf] if isinstance(origin, Passed) else origin.value)
+    return outputs + [np.asarray(leaf[...]) for leaf in leaves if isinstance(leaf, jax.Ref)]
+
+
+def _places(program: Program) -> list[str]:
+    refs = [leaf for leaf in program.leaves if leaf.aval is not None and jax_compat.is_ref(leaf.aval)]
+    return [f"result{output.path}" for output in program.outputs] + [f"what {leaf.path} holds" for leaf in refs]
+
+
+def _made_up(aval: Any, seed: int) -> Any:
+    """Small numbers, the same for the same seed."""
+    if jax_compat.is_ref(aval):
+        return jax.new_ref(_made_up(jax_compat.held(aval), seed))
+    shape, dtype = aval.shape, aval.dtype
+    random = np.random.default_rng(seed)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        bits, impl = jax_compat.key_bits(aval)
+        return jax.random.wrap_key_data(random.integers(0, 2**31, bits.shape).astype(bits.dtype), impl=impl)
+    if dtype == jax.dtypes.float0:
+        return np.zeros(shape, dtype)
+    if jnp.issubdtype(dtype, np.bool_):
+        return jnp.asarray(random.integers(0, 2, shape), dtype)
+    if jnp.issubdtype(dtype, np.integer):
+        return jnp.asarray(random.integers(0, 4, shape), dtype)
+    values = random.normal(size=shape)
+    if jnp.issubdtype(dtype, np.complexfloating):
+        values = values + 1j * random.normal(size=shape)
+    return jnp.asarray(values, dtype)
+
+
+def _bounded(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program with every `while` loop stopped after a few rounds."""
+    change: subjaxprs.Memo = subjaxprs.Memo(lambda jaxpr: _bounded_jaxpr(jaxpr, change))
+    bounded: ClosedJaxpr = change(closed)
+    return bounded
+
+
+def _bounded_jaxpr(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
+    eqns: list[JaxprEqn] = []
+    for before in jaxpr.eqns:
+        if before.primitive.name in subjaxprs.OPAQUE:
+            eqns.append(before)
+            continue
+        eqn = subjaxprs.map_subjaxprs(before, change)
+        if eqn.primitive.name != "while":
+            eqns.append(eqn)
+            continue
+        inlined, results = subjaxprs.inline(eqn, jax_compat.trace_rule(eqn, _bounded_while).jaxpr, eqn.invars)
+        eqns += inlined
+        eqns += [jax_compat.retyped(eqn, new, old) for new, old in zip(results, eqn.outvars, strict=True)]
+    return subjaxprs.with_equations(jaxpr, eqns)
+
+
+def _bounded_while(
+    *operands: Any,
+    cond_jaxpr: ClosedJaxpr,
+    body_jaxpr: ClosedJaxpr,
+    cond_nconsts: int,
+    body_nconsts: int,
+    **_: Any,
+) -> list[Any]:
+    cond_consts = operands[:cond_nconsts]
+    body_consts = operands[cond_nconsts : cond_nconsts + body_nconsts]
+
+    def condition(state: tuple[Any, Any]) -> Any:
+        rounds, carry = state
+        (go_on,) = jax_compat.evaluate(cond_jaxpr, [*cond_consts, *carry])
+        return go_on & (rounds < _ROUNDS)
+
+    def step(state: tuple[Any, Any]) -> Any:
+        rounds, carry = state
+        return rounds + 1, jax_compat.evaluate(body_jaxpr, [*body_consts, *carry])
+
+    start = (0, list(operands[cond_nconsts + body_nconsts :]))
+    _rounds, carry = jax.lax.while_loop(condition, step, start)
+    return list(carry)
+
+
+def _failure(before: Program, after: Program, by: str, what: str) -> VerificationError:
+    with tempfile.NamedTemporaryFile("w", prefix=f"pytc-{by}-", suffix=".txt", delete=False) as file:
+        file.write(f"The pass `{by}` went wrong: {what}\n\nbefore {by}\n\n{before}\n\nafter {by}\n\n{after}\n")
+    return VerificationError(f"the pass `{by}` went wrong on {before.name}: {what}\nboth programs are in {file.name}")

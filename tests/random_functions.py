@@ -1,0 +1,191 @@
+"""Random JAX functions, to find the program that a pass gets wrong.
+
+    python -m tests.random_functions --functions 1000 --seed 0
+
+`random_function(seed)` gives the same function and arguments whenever it is called. A function is not written down
+anywhere: while JAX traces it, it draws its next operation from a random number generator that starts from the seed,
+and applies it to arrays that it has. So tracing it twice gives one jaxpr, as long as the arguments have the same
+types, and any failure is reproduced from its seed.
+
+`check(seed)` is the whole comparison: results equal to those of `jax.jit` to the bit and in type, the same effects in
+the same order, jaxprs that type-check, never more equations, and a second finalisation that finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import enum
+import functools
+import random
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.comparison import by_jax_jit, check_passes
+from tests.random_operations import DTYPES, Draw, operate
+
+BATCH = 100  # functions a process; what JAX keeps for one is of no use to the next
+BEGUN, FAILED = "-> ", "it failed\n"
+DEPTH = 3
+SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4))
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A random function and arguments for it."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    log: list[Any]
+    """What the function's effects leave behind; whoever runs it empties it first."""
+
+
+def random_function(seed: int) -> Case:
+    """The function of that number, and its arguments: pytrees with shared and static leaves, some never used."""
+    rng = random.Random(seed)
+    log: list[Any] = []
+    captured = [_array(rng, numpy=rng.random() < 0.3) for _ in range(2)]
+    leaves = [_leaf(rng) for _ in range(rng.randint(1, 5))]
+    if rng.random() < 0.4:
+        leaves.append(rng.choice(leaves))
+    parts: list[list[Any]] = [[], [], []]
+    for leaf in leaves:
+        rng.choice(parts).append(leaf)
+    first, second = _tree(rng, parts[0]), _tree(rng, parts[1])
+    inside = rng.getrandbits(64)
+
+    def fun(first: Any, *rest: Any, **named: Any) -> Any:
+        draw = Draw(random.Random(inside), DEPTH, log, True, captured)
+        arrays = [x for x in jax.tree.leaves((first, rest, named)) if not isinstance(x, str | Colour)]
+        pool = [jnp.asarray(x) for x in arrays if draw.rng.random() < 0.8]
+        made = operate(draw, pool, draw.rng.randint(1, 5))
+        results = [*made[-3:], *(x for x in arrays if isinstance(x, jax.Array) and draw.rng.random() < 0.3)]
+        if draw.rng.random() < 0.3:
+            results.append(results[0])
+        if draw.rng.random() < 0.2:
+            results.append("a string")
+        return _tree(draw.rng, results)
+
+    return Case(fun, (first, second), {"named": parts[2]} if parts[2] else {}, log)
+
+
+def _array(rng: random.Random, numpy: bool = False) -> Any:
+    shape, dtype = rng.choice(SHAPES), rng.choice(DTYPES)
+    values = np.random.default_rng(rng.getrandbits(32)).normal(size=shape) * 2
+    array = np.asarray(np.abs(values) if dtype[0] in "iu" else values).astype(jnp.dtype(dtype))
+    return array if numpy else jnp.asarray(array)
+
+
+def _leaf(rng: random.Random) -> Any:
+    return rng.choice(
+        [
+            _array,
+            _array,
+            _array,
+            _array,
+            functools.partial(_array, numpy=True),
+            lambda r: jax.random.key(r.randrange(9)),
+            lambda r: r.choice([1, 2.5, True]),
+            lambda r: "text",
+            lambda _: Colour.RED,
+        ]
+    )(rng)
+
+
+def _tree(rng: random.Random, leaves: Sequence[Any]) -> Any:
+    """A random pytree with these leaves."""
+    if len(leaves) < 2:
+        return leaves[0] if leaves else None
+    cut = rng.randrange(1, len(leaves))
+    parts = [_tree(rng, leaves[:cut]), _tree(rng, leaves[cut:])]
+    return rng.choice([tuple, list, lambda p: {"a": p[0], "b": p[1]}])(parts)
+
+
+def check(seed: int) -> None:
+    """Raise AssertionError unless function number `seed` survives every pass, and the whole compiler, unchanged."""
+    case = random_function(seed)
+    check_passes(case.fun, case.args, case.kwargs, case.log)
+
+
+def main() -> int:
+    """Run the functions in processes of their own, a batch at a time, and say how many there were."""
+    parser = argparse.ArgumentParser(description="Compare pytc with jax.jit on random functions.")
+    parser.add_argument("--functions", type=int, default=100, metavar="N", help="how many (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="number of the first (default: 0)")
+    parser.add_argument("--batch", choices=["check", "jax"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    seeds = range(options.seed, options.seed + options.functions)
+    if options.batch:
+        return _batch(seeds, check if options.batch == "check" else _only_jax)
+    failed: list[int] = []
+    too_much_for_jax: list[int] = []
+    start = time.perf_counter()
+    while seeds:
+        last = seeds[0]
+        lines = _Lines(seeds[:BATCH], "check")
+        for line in lines:
+            if line.startswith(BEGUN):
+                last = int(line.removeprefix(BEGUN))
+            else:
+                print(line, end="", flush=True)
+                failed += [last] if line == FAILED else []
+        if lines.status != 0:
+            # XLA ends the process (a negative status) where it finds itself in the wrong; ours only if jax.jit lives.
+            of_jax = _Lines(range(last, last + 1), "jax")
+            (too_much_for_jax if list(of_jax) and lines.status == of_jax.status < 0 else failed).append(last)
+        seeds = range(last + 1, seeds.stop)
+    seconds = time.perf_counter() - start
+    print(f"{options.functions} functions from seed {options.seed}: {len(failed)} failed, {seconds:.0f} s", *failed)
+    if too_much_for_jax:
+        print(f"{len(too_much_for_jax)} of them crash jax.jit itself:", *too_much_for_jax)
+    return 1 if failed else 0
+
+
+@dataclasses.dataclass
+class _Lines:
+    """The lines that a batch in another process prints; once they have been read, its exit status."""
+
+    seeds: range
+    what: str
+    status: int = 0
+
+    def __iter__(self) -> Iterator[str]:
+        options = ["--functions", str(len(self.seeds)), "--seed", str(self.seeds[0]), "--batch", self.what]
+        command = [sys.executable, "-m", "tests.random_functions", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            yield from process.stdout
+        self.status = process.returncode
+
+
+def _batch(seeds: range, each: Callable[[int], None]) -> int:
+    for seed in seeds:
+        print(BEGUN, seed, sep="", flush=True)
+        try:
+            each(seed)
+        except Exception:
+            print(f"{seed}:\n{traceback.format_exc(limit=-3)}", FAILED, sep="", end="", flush=True)
+    return 0
+
+
+def _only_jax(seed: int) -> None:
+    case = random_function(seed)
+    by_jax_jit(case.fun, case.args, case.kwargs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

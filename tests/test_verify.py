@@ -1,0 +1,131 @@
+"""PYTC_VERIFY: a pass that changes the program's meaning is caught and named; one that does not is let through."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import pytc
+from pytc import passes
+from pytc.errors import VerificationError
+from pytc.program import Computed, Kept, Output, Passed, Program
+from pytc.verify import verify
+from tests.comparison import program_of
+
+X = jnp.array([0.5, -1.25, 3.0])
+Y = jnp.array([2.0, 0.25, -4.0])
+
+
+def _with_jaxpr_of(program: Program, fun: Any, *args: Any) -> Program:
+    return dataclasses.replace(program, jaxpr=program_of(fun, *args).jaxpr)
+
+
+def test_the_same_meaning_is_let_through() -> None:
+    before = program_of(lambda x, y: (jnp.sin(x) * 2, y), X, Y)
+    after = _with_jaxpr_of(before, lambda x, y: (2 * jnp.sin(x),), X, Y)
+    verify(before, dataclasses.replace(after, outputs=(Output("[0]", Computed(0)), Output("[1]", Passed(1)))), by="p")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda x, y: (jnp.sin(x) + 1e-7, y), id="value"),
+        pytest.param(lambda x, y: (jnp.sin(x).astype("bfloat16"), y), id="dtype"),
+        pytest.param(lambda x, y: (jnp.sin(x)[None], y), id="shape"),
+        pytest.param(lambda x, y: (y, jnp.sin(x)), id="order"),
+    ],
+)
+def test_another_meaning_is_an_error_that_names_the_pass_and_a_file(other: Any) -> None:
+    before = program_of(lambda x, y: (jnp.sin(x), y), X, Y)
+    with pytest.raises(VerificationError, match="the pass `wrong` went wrong") as caught:
+        verify(before, _with_jaxpr_of(before, other, X, Y), by="wrong")
+    written = Path(str(caught.value).rpartition(" in ")[2]).read_text()
+    assert "before wrong" in written
+    assert "after wrong" in written
+    assert written.count("lambda ;") == 2
+
+
+def test_another_value_handed_back_is_an_error() -> None:
+    before = program_of(lambda x, y: (x, y), X, Y)
+    swapped = dataclasses.replace(before, outputs=(Output("[0]", Passed(1)), Output("[1]", Passed(0))))
+    with pytest.raises(VerificationError, match=r"result\[0\]"):
+        verify(before, swapped, by="swap")
+
+
+def test_a_kept_value_is_compared_by_its_bits() -> None:
+    before = program_of(lambda: jnp.arange(3))
+    keep = lambda value: dataclasses.replace(before, outputs=(Output("", Kept(value)),))  # noqa: E731
+    verify(before, keep(np.arange(3, dtype=np.int32)), by="keep")
+    with pytest.raises(VerificationError):
+        verify(before, keep(np.arange(1, 4, dtype=np.int32)), by="keep")
+
+
+def test_a_jaxpr_that_does_not_type_check_is_an_error() -> None:
+    before = program_of(lambda x: jnp.sin(x) + 1, X)
+    jaxpr = before.jaxpr.jaxpr
+    broken = type(before.jaxpr)(jaxpr.replace(eqns=jaxpr.eqns[1:]), [])
+    with pytest.raises(VerificationError, match="does not type-check"):
+        verify(before, dataclasses.replace(before, jaxpr=broken), by="wrong")
+
+
+def test_a_lost_effect_is_an_error_and_no_callback_is_called() -> None:
+    def fun(x: Any) -> Any:
+        jax.debug.callback(lambda _: pytest.fail("called"), x)
+        return x + 1
+
+    before = program_of(fun, X)
+    verify(before, before, by="p")
+    with pytest.raises(VerificationError, match=r"the effects were \['debug_callback'\] and are \[\]"):
+        verify(before, _with_jaxpr_of(before, lambda x: x + 1, X), by="wrong")
+
+
+def test_a_write_to_a_ref_that_was_lost_is_an_error() -> None:
+    def fun(ref: Any, x: Any) -> Any:
+        ref[...] = x
+        return x + 1
+
+    before = program_of(fun, jax.new_ref(X), Y)
+    verify(before, before, by="p")
+    with pytest.raises(VerificationError, match="what x0 holds"):
+        verify(before, _with_jaxpr_of(before, lambda ref, x: x + 1, jax.new_ref(X), Y), by="wrong")
+
+
+def test_a_loop_that_made_up_data_would_never_end_is_checked_too() -> None:
+    def loop(step: Any) -> Any:
+        return lambda x: lax.while_loop(lambda c: jnp.all(c != 77), step, x)
+
+    before = program_of(loop(lambda c: c * 2), X)
+    verify(before, before, by="p")
+    with pytest.raises(VerificationError):
+        verify(before, _with_jaxpr_of(before, loop(lambda c: c * 3), X), by="wrong")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "bfloat16", "complex64", "key", "float0"])
+def test_inputs_of_every_kind(dtype: str) -> None:
+    value: Any
+    if dtype == "key":
+        value = jax.random.split(jax.random.key(0, impl="rbg"), 2)
+    elif dtype == "float0":
+        value = np.zeros(3, jax.dtypes.float0)
+    else:
+        value = jnp.zeros((2, 3), dtype)
+    before = program_of(lambda x, y: (x, y * 2), value, X)
+    verify(before, passes.prune(before), by="prune")
+
+
+def test_the_variable_has_every_pass_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(program: Program) -> Program:
+        return _with_jaxpr_of(program, lambda x: x * 3, X)
+
+    staged = pytc.stage(lambda x: x * 2, X)
+    passes.run(staged, (wrong,))
+    monkeypatch.setenv("PYTC_VERIFY", "1")
+    with pytest.raises(VerificationError, match="the pass `wrong`"):
+        passes.run(staged, (passes.finalise, wrong))
