@@ -1,0 +1,289 @@
+"""Which output is written into which input's buffer.
+
+An output can be written over an input of the same shape, dtype and memory once everything that reads the input has
+read it. XLA sees to the order; where there is none, it copies the input first, and nothing is gained but the time at
+which the copy can go. So each pair has a price, in bytes copied, that the flow of the data decides (`reads`), and the
+pairs chosen are those that cost least over all: a minimum-cost assignment within every group of equal avals. Of pairs
+that cost the same the one is taken whose output is computed from that input in the fewest steps, since that is how an
+update looks. Then pairs go that are worse than none:
+
+    - a copy is made for an output that is written last of all, or that is tiny: the memory needed is the same with
+      the pair and without it, and the copy takes time. On a TPU such a pair stays: its copies are made on the chip.
+    - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b`: its compiler copies both inputs;
+      with one of the pairs left out it copies one. Others compute both outputs in one loop.
+
+The choice does not depend on the order of the arguments or results. It costs a walk over the jaxpr, linear in its
+size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from pytc.jax_compat import AbstractValue, nbytes, short
+from pytc.passes.cycles import bits, break_cycles
+from pytc.passes.dataflow import Flow, Kind, flatten
+from pytc.passes.matching import assign
+from pytc.passes.reads import Reads, reads
+from pytc.program import Alias, Computed, Program
+
+COPY = 1e9
+"""What one copy weighs against steps between input and output."""
+UNRELATED = 1e4
+"""The distance of an output that is not computed from the input element by element."""
+TINY = 1 << 16
+"""Buffers up to this many bytes are not worth a copy."""
+SETTLED = 64
+"""For how many pairs with a copy it is worked out whether something comes after."""
+
+
+def alias(program: Program) -> Program:
+    """Fill `program.aliases`.
+
+    Never pairs an input that the caller will read again (`program.keep`) or an array that the function captured.
+    Notes, for each leaf that could have been reused and is not, why.
+    """
+    flow = flatten(program.jaxpr.jaxpr)
+    read = reads(flow)
+    platform = _platform(program)
+    pairs = [pair for group in _groups(program, flow.outputs) for pair in group.matched(read)]
+    declined: dict[int, str] = {}
+    if platform == "cpu":
+        crossed = "another output needs it too, and this one the other's"
+        declined |= {pair.input: crossed for pair in _crossed(pairs, read, flow.outputs)}
+    if platform != "tpu":
+        left = [pair for pair in pairs if pair.input not in declined]
+        declined |= {pair.input: f"would be {pair.why}, and save no memory" for pair in _pointless(left, flow, program)}
+    pairs = [pair for pair in pairs if pair.input not in declined]
+    pairs += [pair for group in _second_choices(program, pairs, flow.outputs) for pair in group.free(read)]
+    pairs.sort(key=lambda pair: pair.input)
+    return program.noted("alias", _unpaired(program, pairs, declined), aliases=tuple(pairs))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """Inputs and outputs of one shape, dtype and memory."""
+
+    nbytes: int
+    inputs: list[int]
+    outputs: list[int]
+    made: list[int]
+    """When each output is made: a tie-breaker that does not depend on the order of the results."""
+    retyped: bool = False
+    """Whether outputs are of another type than inputs: a loop then cannot write over what it reads."""
+
+    def near(self, output: int, read: Reads) -> Mapping[int, int]:
+        """Inputs that `output` updates, and in how many steps."""
+        return {} if self.retyped else read.nearest[output]
+
+    def torn(self, output: int, read: Reads) -> frozenset[int]:
+        """Inputs that would be destroyed while they are read."""
+        return read.torn[output] | read.nearest[output].keys() if self.retyped else read.torn[output]
+
+    def matched(self, read: Reads) -> list[Alias]:
+        """The cheapest pairs."""
+        column = {given: k for k, given in enumerate(self.inputs)}
+        order = sorted(range(len(self.outputs)), key=lambda row: self.made[row])
+        rank = np.empty(len(order))
+        rank[order] = np.arange(len(order))
+        unit = 8.0 * max(len(self.inputs), len(self.outputs))
+
+        def prices(rows: Sequence[int], columns: Sequence[int]) -> NDArray[np.float64]:
+            matrix: NDArray[np.float64] = UNRELATED + abs(rank[rows][:, None] - np.array(columns)) / unit
+            at = {self.inputs[k]: place for place, k in enumerate(columns)}
+            which = {self.outputs[row]: place for place, row in enumerate(rows)}
+            mask = sum(1 << output for output in which)
+            for output, row in which.items():
+                for given, steps in self.near(output, read).items():
+                    if given in at:
+                        matrix[row, at[given]] += steps - UNRELATED
+                for given in self.torn(output, read):
+                    if given in at:
+                        matrix[row, at[given]] += COPY
+            for given, place in at.items():
+                for output in bits(read.needed[given] & mask):
+                    matrix[which[output], place] += COPY
+            return matrix
+
+        cheap = [
+            {
+                column[given]: steps + abs(rank[row] - column[given]) / unit
+                for given, steps in self.near(output, read).items()
+                if given in column and given not in read.torn[output] and not read.read_after(given, output)
+            }
+            for row, output in enumerate(self.outputs)
+        ]
+        found = assign(len(self.outputs), len(self.inputs), prices, cheap)
+        return [self.pair(self.inputs[k], self.outputs[row], read) for row, k in found]
+
+    def free(self, read: Reads) -> list[Alias]:
+        """The cheapest pairs, without those that cost a copy."""
+        return [pair for pair in self.matched(read) if not pair.copied]
+
+    def pair(self, given: int, output: int, read: Reads) -> Alias:
+        if read.read_after(given, output):
+            return Alias(given, output, self.nbytes, "copied first, as it is read after the output is written")
+        if given in self.torn(output, read):
+            return Alias(given, output, self.nbytes, "copied first, as all of it is read to write the output")
+        if given in self.near(output, read):
+            return Alias(given, output, 0, "updated in place")
+        return Alias(given, output, 0, "read for the last time before the output is written")
+
+
+def _groups(program: Program, outputs: Sequence[int | None]) -> list[_Group]:
+    """The groups that have inputs and outputs both."""
+    inputs, results = _candidates(program, outputs)
+    return _grouped(program, inputs, results, outputs, retyped=False)
+
+
+def _second_choices(program: Program, pairs: Sequence[Alias], outputs: Sequence[int | None]) -> list[_Group]:
+    """What is left, grouped by the number and size of elements: XLA reuses a buffer for another type of as many bytes.
+
+    JAX takes part in the pairing: an input goes to an output of its own type if there is one. So this is for inputs
+    whose type no output has, and outputs whose type no donated input has.
+    """
+    inputs, results = _candidates(program, outputs)
+    in_avals, out_avals = program.in_avals, program.out_avals
+    made = set(map(_type, out_avals))
+    donated = {_type(in_avals[pair.input]) for pair in pairs}
+
+    def size(aval: AbstractValue, key: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+        return aval.size, nbytes(aval), *key[2:]
+
+    inputs = {k: size(in_avals[k], key) for k, key in inputs.items() if _type(in_avals[k]) not in made}
+    results = {k: size(out_avals[k], key) for k, key in results.items() if _type(out_avals[k]) not in donated}
+    return _grouped(program, inputs, results, outputs, retyped=True)
+
+
+_Keys = dict[int, tuple[Hashable, ...]]
+
+
+def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys, _Keys]:
+    """The inputs that may be written and the outputs that may be written there, with what must be equal of both."""
+    inputs, results = {}, {}
+    for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
+        if given.leaf is not None and given.leaf not in program.keep and _is_array(aval):
+            leaf = program.leaves[given.leaf]
+            inputs[number] = _key(aval, leaf.requested if leaf.requested is not None else leaf.sharding)
+    requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
+    seen: set[int] = set()
+    for number, (value, aval) in enumerate(zip(outputs, program.out_avals, strict=True)):
+        # The same array twice: one buffer holds it, the other is a copy.
+        if _is_array(aval) and value not in seen:
+            results[number] = _key(aval, requested.get(number))
+        if value is not None:
+            seen.add(value)
+    return inputs, results
+
+
+def _grouped(
+    program: Program, inputs: _Keys, results: _Keys, outputs: Sequence[int | None], *, retyped: bool
+) -> list[_Group]:
+    groups: dict[Hashable, _Group] = {}
+    in_avals = program.in_avals
+    for number, key in inputs.items():
+        groups.setdefault(key, _Group(nbytes(in_avals[number]), [], [], [], retyped)).inputs.append(number)
+    for number, key in results.items():
+        if (group := groups.get(key)) is not None:
+            value = outputs[number]
+            group.outputs.append(number)
+            group.made.append(-1 if value is None else value)
+    return [group for group in groups.values() if group.outputs]
+
+
+def _type(aval: AbstractValue) -> Hashable:
+    """What JAX compares."""
+    return (aval.shape, aval.dtype) if _is_array(aval) else None
+
+
+def _is_array(aval: AbstractValue) -> bool:
+    """Whether values of this type have bytes that can be reused: not a `Ref`, a token, `float0` or empty."""
+    return type(aval) is jax.core.ShapedArray and nbytes(aval) > 0
+
+
+def _key(aval: AbstractValue, sharding: object) -> tuple[Hashable, ...]:
+    """What must be equal for one to be written over the other."""
+    spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))  # only under a mesh with explicit axes
+    return aval.shape, aval.dtype, _in_host_memory(aval, sharding), spec if any(spec) else ()
+
+
+def _in_host_memory(aval: AbstractValue, sharding: object) -> bool:
+    """Whether an array lives in the host's memory beside a device. (A CPU's own memory is its device memory.)"""
+    kind = getattr(sharding, "memory_kind", None)
+    return kind == "pinned_host" or "host" in str(getattr(aval, "memory_space", "")).lower()
+
+
+def _platform(program: Program) -> str:
+    """What the program will run on, as far as its arguments say; else JAX's default."""
+    for leaf in program.leaves:
+        for device in getattr(leaf.sharding, "device_set", ()):
+            return str(device.platform)
+    return jax.default_backend()
+
+
+def _crossed(pairs: Sequence[Alias], read: Reads, outputs: Sequence[int | None]) -> list[Alias]:
+    """Pairs to leave out so that the others' outputs can be written one after another."""
+    place = {pair.output: k for k, pair in enumerate(pairs)}
+    paired = sum(1 << pair.output for pair in pairs)
+    before = []
+    for pair in pairs:
+        # Whatever reads this input comes first: the outputs whose own loops read it, and those that a reader needs.
+        readers = (read.loops[pair.input] | read.needed[pair.input]) & paired & ~(1 << pair.output)
+        before.append(sum(1 << place[output] for output in bits(readers)))
+    return [pairs[k] for k in break_cycles(before, lambda k: (-pairs[k].copied, outputs[pairs[k].output] or 0))]
+
+
+def _pointless(pairs: Sequence[Alias], flow: Flow, program: Program) -> list[Alias]:
+    """Pairs whose copy lives for as long as memory is needed.
+
+    With the pair there are the input's buffer and the copy's, and the copy's is free once it has been read. Without,
+    the input's and the output's, both to the end. So the pair gains if something large is made after that.
+    """
+    copied = [pair for pair in pairs if pair.copied]
+    pointless = [pair for pair in copied if pair.copied <= TINY]
+    large = [pair for pair in copied if pair.copied > TINY]
+    if len(large) <= SETTLED:
+        maker = {value: number for number, step in enumerate(flow.steps) for value in step.makes}
+        pointless += [pair for pair in large if not _something_after(pair, flow, maker)]
+    return pointless
+
+
+def _something_after(pair: Alias, flow: Flow, maker: dict[int, int]) -> bool:
+    """Whether memory can be needed when the copy for `pair` has been read."""
+    last = flow.outputs[pair.output]
+    if last is None or last not in maker:
+        return True
+    given = flow.inputs[pair.input]
+    readers = [number for number, step in enumerate(flow.steps) if given in step.reads]
+    before = {maker[last]}
+    pending = [maker[last], *readers]
+    while pending:
+        for value in flow.steps[pending.pop()].reads:
+            if value in maker and maker[value] not in before:
+                before.add(maker[value])
+                pending.append(maker[value])
+    made = {value for value in flow.outputs if value is not None}
+    return any(
+        step.nbytes > TINY and (step.kind in (Kind.WHOLE, Kind.IN_PLACE) or not made.isdisjoint(step.makes))
+        for number, step in enumerate(flow.steps)
+        if number not in before
+    )
+
+
+def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]) -> list[str]:
+    """Why each leaf that could have been written is not."""
+    taken = {pair.input for pair in pairs}
+    shapes = {short(aval) for aval in program.out_avals}
+    texts = []
+    for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
+        if number in taken or given.leaf is None or given.leaf in program.keep or not _is_array(aval):
+            continue
+        shape = short(aval)
+        others = f"every output {shape} is written elsewhere" if shape in shapes else f"no output is {shape}"
+        texts.append(f"{program.input_path(number)}: {declined.get(number, others)}")
+    return texts

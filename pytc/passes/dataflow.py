@@ -1,0 +1,235 @@
+"""The program as one flat list of steps: what each reads, what it makes, and what it could write over.
+
+Calls (`jit`, `remat`, `custom_*`, `shard_map`) are inlined, since a compiler inlines them; a loop or a `cond` stays
+one step, and says which operand each of its results may overwrite. Values are numbered in the order in which they
+are made, so that a step reads only numbers smaller than it makes.
+
+Four kinds of step are all that the choice of buffers needs to know:
+
+    ELEMENTWISE  an element of the result needs that element of each operand. XLA fuses a chain of them into one loop,
+                 which may write over any operand of its chain.
+    INDEXED      fused like the first, but reads elements at other places (a slice, a transpose, a broadcast): written
+                 over its operand, the loop would read what it has already overwritten.
+    IN_PLACE     makes its result by updating certain operands (`dynamic_update_slice`, a scatter, a loop's carry).
+    WHOLE        needs all of its operands before it writes anything (a matrix product, a reduction, a sort).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pytc.jax_compat import Jaxpr, JaxprEqn, Literal, Var, split_scan, split_while
+
+
+class Kind(enum.Enum):
+    """How a step relates its results to its operands."""
+
+    ELEMENTWISE = enum.auto()
+    INDEXED = enum.auto()
+    IN_PLACE = enum.auto()
+    WHOLE = enum.auto()
+
+
+class Step(NamedTuple):
+    """One operation."""
+
+    kind: Kind
+    name: str
+    reads: tuple[int, ...]
+    """The values that it reads; literals are left out."""
+    makes: tuple[int, ...]
+    over: tuple[tuple[int, ...], ...]
+    """For each result of an `IN_PLACE` step, the values that it may be written over; else empty."""
+    view: bool
+    """Whether the result is the operand's own bytes under another shape or name."""
+    nbytes: int
+    """The size of what it makes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Flow:
+    """A jaxpr as steps. Values 0, 1, ... are its constvars and invars."""
+
+    steps: tuple[Step, ...]
+    inputs: tuple[int, ...]
+    """The value of each invar."""
+    outputs: tuple[int | None, ...]
+    """The value of each outvar; None for a literal."""
+    values: int
+    """How many values there are."""
+
+
+# What the compiler computes element by element. Converting is among them: reading a narrow element and writing it
+# wide happens in registers.
+ELEMENTWISE = frozenset(
+    "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj"
+    " convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma"
+    " igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul ne"
+    " neg nextafter not one_minus_square or polygamma polynomial population_count pow real reduce_precision"
+    " regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign"
+    " sin sinh sqrt square sub tan tanh xor zeta copy_p".split()
+)
+VIEWS = frozenset(
+    "reshape squeeze expand_dims bitcast_convert_type stop_gradient name sharding_constraint pvary pcast"
+    " mesh_cast reshard random_wrap random_unwrap".split()
+)
+INDEXED = frozenset("broadcast_in_dim slice dynamic_slice transpose rev pad gather iota concatenate".split())
+UPDATES = frozenset("dynamic_update_slice scatter scatter-add scatter-mul scatter-min scatter-max scatter-sub".split())
+
+# Calls whose body is inlined, and the parameter that holds it.
+CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "eval_jaxpr": "jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_vmap_call": "call",
+    "shard_map": "jaxpr",
+}
+
+_MANY = 16  # XLA gives a concatenation of more operands its own buffer.
+
+
+def flatten(jaxpr: Jaxpr) -> Flow:
+    """`jaxpr` (an open one; its constvars count as further inputs) as a flat list of steps."""
+    builder = _Builder()
+    env: dict[Var, int] = {}
+    for var in (*jaxpr.constvars, *jaxpr.invars):
+        env[var] = builder.new()
+    builder.inline(jaxpr, env)
+    outputs = tuple(None if isinstance(v, Literal) else env[v] for v in jaxpr.outvars)
+    return Flow(tuple(builder.steps), tuple(env[v] for v in jaxpr.invars), outputs, builder.values)
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.values = 0
+        self.branches: dict[int, tuple[tuple[int, ...], ...]] = {}
+
+    def new(self) -> int:
+        self.values += 1
+        return self.values - 1
+
+    def inline(self, jaxpr: Jaxpr, env: dict[Var, int]) -> None:
+        """Append the steps of `jaxpr`, whose constvars and invars `env` knows, and name its results in `env`."""
+        for eqn in jaxpr.eqns:
+            name = eqn.primitive.name
+            body = _body(eqn) if name in CALLS else None
+            if body is not None:
+                self.call(eqn, body, env)
+                continue
+            operands = [None if isinstance(v, Literal) else env[v] for v in eqn.invars]
+            reads = tuple(v for v in operands if v is not None)
+            makes = []
+            for var in eqn.outvars:
+                env[var] = number = self.new()
+                makes.append(number)
+            kind, over, view = self.classify(eqn, name, operands)
+            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn)))
+
+    def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
+        inner: dict[Var, int] = {}
+        for var in body.constvars:
+            inner[var] = self.new()
+        for var, operand in zip(body.invars, eqn.invars, strict=True):
+            inner[var] = self.new() if isinstance(operand, Literal) else env[operand]
+        self.inline(body, inner)
+        for var, result in zip(eqn.outvars, body.outvars, strict=True):
+            env[var] = self.new() if isinstance(result, Literal) else inner[result]
+
+    def classify(
+        self, eqn: JaxprEqn, name: str, operands: Sequence[int | None]
+    ) -> tuple[Kind, tuple[tuple[int, ...], ...], bool]:
+        if name in ELEMENTWISE:
+            return Kind.ELEMENTWISE, (), False
+        if name in VIEWS:
+            return Kind.ELEMENTWISE, (), True
+        if name in INDEXED and len(operands) <= _MANY:
+            if name == "broadcast_in_dim" and _size_of(eqn.invars[0]) == _size_of(eqn.outvars[0]):
+                return Kind.ELEMENTWISE, (), True
+            return Kind.INDEXED, (), False
+        if over := self.updated(eqn, name):
+            return Kind.IN_PLACE, tuple(tuple(v for k in ks if (v := operands[k]) is not None) for ks in over), False
+        return Kind.WHOLE, (), False
+
+    def updated(self, eqn: JaxprEqn, name: str) -> tuple[tuple[int, ...], ...]:
+        """For each result, the operands (by position) that it may be written over; empty if none may."""
+        if name in UPDATES:
+            return ((0,),)
+        if name == "optimization_barrier":
+            return tuple((k,) for k in range(len(eqn.outvars)))
+        if name == "scan":
+            carry = split_scan(eqn, range(len(eqn.invars)))[1]
+            return tuple((k,) for k in carry) + ((),) * (len(eqn.outvars) - len(carry))
+        if name == "while":
+            return tuple((k,) for k in split_while(eqn, range(len(eqn.invars)))[2])
+        if name == "cond":
+            return tuple(tuple(k + 1 for k in ks) for ks in self.through_branches(eqn.params["branches"]))
+        if pairs := eqn.params.get("input_output_aliases"):
+            return _declared(pairs, len(eqn.outvars))
+        return ()
+
+    def through_branches(self, branches: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+        """For each result of a `cond`, the operands that some branch would write it over. (Another branch, which makes
+        it from something else, has to copy that there, wherever it is.)"""
+        key = id(branches)
+        if key not in self.branches:
+            each = [_overwritable(branch.jaxpr) for branch in branches]
+            self.branches[key] = tuple(
+                tuple(sorted({operand for branch in each for operand in branch[k]})) for k in range(len(each[0]))
+            )
+        return self.branches[key]
+
+
+def _size_of(atom: Any) -> int:
+    return int(atom.aval.size)
+
+
+def _size(eqn: JaxprEqn) -> int:
+    """The bytes that `eqn` makes, roughly: a PRNG key counts one, and so does whatever is not an array."""
+    total = 0
+    for var in eqn.outvars:
+        aval: Any = var.aval
+        total += getattr(aval, "size", 1) * getattr(getattr(aval, "dtype", None), "itemsize", 1)
+    return total
+
+
+def _body(eqn: JaxprEqn) -> Jaxpr | None:
+    """The open jaxpr that `eqn` calls."""
+    body = eqn.params.get(CALLS[eqn.primitive.name])
+    body = getattr(body, "jaxpr", body)
+    fits = body is not None and len(body.invars) == len(eqn.invars) and len(body.outvars) == len(eqn.outvars)
+    return body if fits else None
+
+
+def _declared(pairs: Iterable[tuple[int, int]], results: int) -> tuple[tuple[int, ...], ...]:
+    """The in-place operands that a foreign or Pallas call declares."""
+    over: list[tuple[int, ...]] = [()] * results
+    for operand, result in pairs:
+        over[result] += (operand,)
+    return tuple(over)
+
+
+def _overwritable(jaxpr: Jaxpr) -> list[tuple[int, ...]]:
+    """For each outvar, the invars (by position) that reach it element by element or by updates alone."""
+    flow = flatten(jaxpr)
+    reached: dict[int, frozenset[int]] = {value: frozenset([k]) for k, value in enumerate(flow.inputs)}
+    nothing: frozenset[int] = frozenset()
+    for step in flow.steps:
+        if step.kind is Kind.ELEMENTWISE:
+            over: Sequence[Sequence[int]] = (step.reads,) * len(step.makes)
+        else:
+            over = step.over
+        for value, sources in zip(step.makes, over, strict=False):
+            reached[value] = nothing.union(*(reached.get(source, nothing) for source in sources))
+    return [tuple(sorted(reached.get(v, nothing))) if v is not None else () for v in flow.outputs]

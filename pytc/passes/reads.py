@@ -1,0 +1,214 @@
+"""Who must read an input before it is overwritten, and whether it can be.
+
+One walk over the flat steps answers, for every output and every input at once:
+
+    nearest   which inputs reach the output element by element, and over how many steps: the candidates for a free
+              update in place, the nearest first (`params` for the new `params`, the moment for the new moment).
+    torn      which inputs the loop that writes the output reads at other places, or whole: written over one of
+              these, it would destroy what it has still to read.
+    needed    which outputs some reader of an input needs: such a reader runs after the output is written, so if the
+              output were written over that input, the input would have to be copied first.
+
+The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
+ends the walk, and so does an output, which is in memory too. That keeps every set small, and the walk linear.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from pytc.passes.dataflow import Flow, Kind, Step
+
+NEAREST = 8
+"""How many of the inputs that reach a value are remembered."""
+FUSED = 64
+"""A compiler does not fuse a loop over more inputs than this."""
+
+_NONE: frozenset[int] = frozenset()
+_NOWHERE: Mapping[int, int] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reads:
+    """What the walk found. Inputs and outputs are invar and outvar numbers."""
+
+    nearest: tuple[Mapping[int, int], ...]
+    """For each output, inputs that reach it element by element: the number of steps."""
+    torn: tuple[frozenset[int], ...]
+    """For each output, inputs that are not read in step with its writing."""
+    needed: tuple[int, ...]
+    """For each input, the outputs that a reader of it needs, as the set bits of an integer."""
+
+    loops: tuple[int, ...]
+    """For each input, the outputs whose own writing, element by element, reads it, as bits."""
+
+    def read_after(self, given: int, output: int) -> bool:
+        """Whether something reads input `given` that needs `output` first."""
+        return bool(self.needed[given] >> output & 1)
+
+
+def reads(flow: Flow) -> Reads:
+    """Walk `flow` once, in time linear in its steps."""
+    return _Walk(flow).run()
+
+
+class _Walk:
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        n = flow.values
+        # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
+        # bytes it is, those that the step which made it read whole, the nearest inputs, and the outputs that it needs.
+        self.same = [_NONE] * n
+        self.torn = [_NONE] * n
+        self.bytes_of = [_NONE] * n
+        self.whole = [_NONE] * n
+        self.near: list[Mapping[int, int]] = [_NOWHERE] * n
+        self.needs = [0] * n
+        self.needed = [0] * len(flow.inputs)
+        self.loops = [0] * len(flow.inputs)
+        self.position: dict[int, int] = {}
+        for position, value in enumerate(flow.outputs):
+            if value is not None:
+                self.position.setdefault(value, position)
+        for number, value in enumerate(flow.inputs):
+            self.same[value] = self.bytes_of[value] = frozenset([number])
+            self.near[value] = {number: 0}
+        self.forgotten = _last_reads(flow)
+        self.read = frozenset(value for step in flow.steps for value in step.reads)
+
+    def run(self) -> Reads:
+        found: dict[int, tuple[Mapping[int, int], frozenset[int]]] = {
+            value: (self.near[value], self.torn[value]) for value in self.flow.inputs if value in self.position
+        }
+        for number, step in enumerate(self.flow.steps):
+            needs = 0
+            for value in step.reads:
+                needs |= self.needs[value]
+            if step.kind is Kind.ELEMENTWISE:
+                self.elementwise(step)
+            elif step.kind is Kind.INDEXED:
+                self.indexed(step)
+            else:
+                self.read_by(step.reads, needs)
+                self.in_memory(step)
+            for value in step.makes:
+                self.needs[value] = needs
+                if value in self.position:
+                    found[value] = self.written(value, needs, step.kind)
+            for value in self.forgotten.get(number, ()):
+                self.same[value] = self.torn[value] = self.whole[value] = _NONE
+                self.near[value] = _NOWHERE
+                self.needs[value] = 0
+        nowhere = (_NOWHERE, _NONE)
+        each = [found.get(value, nowhere) if value is not None else nowhere for value in self.flow.outputs]
+        return Reads(
+            tuple(near for near, _ in each), tuple(torn for _, torn in each), tuple(self.needed), tuple(self.loops)
+        )
+
+    def elementwise(self, step: Step) -> None:
+        (made,) = step.makes
+        same, torn = self.fused(step.reads)
+        if len(same) + len(torn) > FUSED:
+            self.read_by(step.reads, self.all_needs(step.reads))
+            same = torn = _NONE
+        self.same[made], self.torn[made] = same, torn
+        self.near[made] = _nearer([self.near[value] for value in step.reads], 0 if step.view else 1)
+        if step.view and step.reads:
+            self.bytes_of[made] = self.bytes_of[step.reads[0]]
+            self.whole[made] = self.whole[step.reads[0]]
+
+    def indexed(self, step: Step) -> None:
+        (made,) = step.makes
+        same, torn = self.fused(step.reads)
+        if len(same) + len(torn) > FUSED:
+            self.read_by(step.reads, self.all_needs(step.reads))
+        else:
+            self.torn[made] = same | torn
+        if step.name in ("transpose", "broadcast_in_dim") and step.reads:
+            self.bytes_of[made] = self.bytes_of[step.reads[0]]
+
+    def in_memory(self, step: Step) -> None:
+        """A step that makes its results in memory: over some operands, with the others read whole."""
+        for number, made in enumerate(step.makes):
+            over = step.over[number] if step.over else ()
+            self.near[made] = _nearer([self.near[value] for value in over], 1)
+            self.same[made] = _NONE.union(*(self.same[value] for value in over))
+            # What it is written over is made in the same buffer. Of the rest only what is read straight from an
+            # input's buffer counts; other operands were made in memory before.
+            self.whole[made] = _NONE.union(
+                *(self.bytes_of[value] for value in step.reads if value not in over),
+                *(self.torn[value] | self.whole[value] for value in over),
+            )
+
+    def written(self, value: int, needs: int, kind: Kind) -> tuple[Mapping[int, int], frozenset[int]]:
+        """Close the fusion that writes an output; whoever reads it from here on reads memory."""
+        near, torn = self.near[value], self.torn[value] | self.whole[value]
+        self.readers(self.same[value] | torn, needs)
+        if kind in (Kind.ELEMENTWISE, Kind.INDEXED):
+            for given in self.same[value] | self.torn[value]:
+                self.loops[given] |= 1 << self.position[value]
+        self.same[value] = self.torn[value] = _NONE
+        if value in self.read:
+            self.needs[value] = needs | 1 << self.position[value]
+        return near, torn
+
+    def fused(self, values: Sequence[int]) -> tuple[frozenset[int], frozenset[int]]:
+        """The inputs that a loop over `values` reads: in step, and at other places."""
+        if len(values) == 1:
+            return self.same[values[0]], self.torn[values[0]]
+        same, torn = _NONE, _NONE
+        for value in values:
+            if self.same[value]:
+                same = same | self.same[value] if same else self.same[value]
+            if self.torn[value]:
+                torn = torn | self.torn[value] if torn else self.torn[value]
+        return same, torn
+
+    def all_needs(self, values: Sequence[int]) -> int:
+        needs = 0
+        for value in values:
+            needs |= self.needs[value]
+        return needs
+
+    def read_by(self, values: Sequence[int], needs: int) -> None:
+        """A step that is not fused reads `values`, and so every input that their own loops read."""
+        if needs:
+            for value in values:
+                self.readers(self.same[value] | self.torn[value], needs)
+
+    def readers(self, inputs: frozenset[int], needs: int) -> None:
+        if needs:
+            for given in inputs:
+                self.needed[given] |= needs
+
+
+def _nearer(paths: Sequence[Mapping[int, int]], steps: int) -> Mapping[int, int]:
+    """The nearest few inputs over all `paths`, `steps` further away."""
+    paths = [path for path in paths if path]
+    if not paths:
+        return _NOWHERE
+    if len(paths) == 1 and not steps:
+        return paths[0]
+    merged: dict[int, int] = {}
+    for path in paths:
+        for given, distance in path.items():
+            if distance + steps < merged.get(given, 1 << 30):
+                merged[given] = distance + steps
+    if len(merged) > NEAREST:
+        merged = dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:NEAREST])
+    return merged
+
+
+def _last_reads(flow: Flow) -> dict[int, list[int]]:
+    """For each step, the values that nothing reads after it, so that what is known of them can be forgotten."""
+    last: dict[int, int] = {}
+    for number, step in enumerate(flow.steps):
+        for value in step.reads:
+            last[value] = number
+    kept = set(flow.inputs)
+    forget: dict[int, list[int]] = {}
+    for value, number in last.items():
+        if value not in kept:
+            forget.setdefault(number, []).append(value)
+    return forget

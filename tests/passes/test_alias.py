@@ -1,0 +1,413 @@
+"""alias on jaxprs small enough to read: each rule of the choice, against what the CPU's compiler makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from pytc.emit import emit_jit
+from pytc.passes import alias, matching
+from pytc.passes.cycles import bits, break_cycles
+from pytc.program import Alias, Input, Program
+from pytc.verify import same
+from tests.comparison import program_of
+
+N = 256
+SQUARE = jax.ShapeDtypeStruct((N, N), jnp.float32)
+LONG = jax.ShapeDtypeStruct((4 * N, N), jnp.float32)
+SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
+BYTES = 4 * N * N
+
+
+def planned(fun: Any, *args: Any, keep: frozenset[int] = frozenset(), platform: str = "cpu") -> Program:
+    """The program with its aliases, compiled for `platform`."""
+    program = program_of(fun, *args)
+    somewhere = SimpleNamespace(device_set=[SimpleNamespace(platform=platform)], memory_kind=None)
+    leaves = tuple(dataclasses.replace(leaf, sharding=somewhere) for leaf in program.leaves)
+    return alias(dataclasses.replace(program, leaves=leaves, keep=keep))
+
+
+def pairs(program: Program) -> dict[int, int]:
+    """From input to output."""
+    return {pair.input: pair.output for pair in program.aliases}
+
+
+def of(fun: Any, *args: Any, **options: Any) -> dict[int, int]:
+    return pairs(planned(fun, *args, **options))
+
+
+def compiled(program: Program) -> Any:
+    """The program compiled with its aliases. (Its leaves are on no real device, so that JAX is told of none.)"""
+    leaves = tuple(dataclasses.replace(leaf, sharding=None) for leaf in program.leaves)
+    lowered = emit_jit(dataclasses.replace(program, leaves=leaves)).lower(
+        [jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype) for leaf in leaves if leaf.aval is not None]
+    )
+    return lowered.compile()
+
+
+def total(program: Program) -> int:
+    m = compiled(program).memory_analysis()
+    return m.argument_size_in_bytes + m.output_size_in_bytes + m.temp_size_in_bytes - m.alias_size_in_bytes
+
+
+def without(program: Program) -> Program:
+    """The same program with nothing donated."""
+    return dataclasses.replace(program, aliases=())
+
+
+def copies(program: Program) -> int:
+    """Copies of whole arrays in the optimised program."""
+    shapes = re.findall(r"= \w+\[([\d,]+)\]\S* copy\(", compiled(program).as_text())
+    return sum(math.prod(map(int, shape.split(","))) >= N * N for shape in shapes)
+
+
+def reused(program: Program) -> int:
+    """How many parameters XLA writes an output over."""
+    header = compiled(program).as_text().partition("\n")[0]
+    return len(re.findall(r"\(\d+, \{\}, (?:may|must)-alias\)", header))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a, i: jnp.tanh(a) * 2 + 1,
+        lambda a, i: a.astype(jnp.bfloat16).astype(jnp.float32) + 1,
+        lambda a, i: jnp.where(a > 0, a, 0.0),
+        lambda a, i: a.at[3].set(1.0),
+        lambda a, i: jnp.sin(a.reshape(-1)).reshape(N, N),
+        lambda a, i: lax.dynamic_update_slice(a, jnp.ones((1, N)), (i, 0)),
+        lambda a, i: a.at[jnp.arange(4) * i].add(2.0),
+        lambda a, i: lax.fori_loop(0, 5, lambda _, x: x * 1.5, a),
+        lambda a, i: lax.while_loop(lambda x: x[0, 0] < 3, lambda x: x * 2 + 1, a),
+        lambda a, i: lax.scan(lambda x, k: (x * k, None), a, jnp.arange(3.0))[0],
+        lambda a, i: lax.cond(i > 0, jnp.sin, lambda x: x, a),
+        lambda a, i: jax.jit(jnp.cos)(jnp.sin(a)),
+        lambda a, i: jax.checkpoint(jnp.sin)(a),
+        lambda a, i: jax.nn.relu(a),
+    ],
+)
+def test_an_update_is_written_over_what_it_updates(fun: Any) -> None:
+    program = planned(fun, SQUARE, SCALAR)
+    assert program.aliases[0] == Alias(0, 0, 0, "updated in place")
+    assert reused(program) >= 1
+    # What has to be copied without donation (a scatter's operand) is not copied with it.
+    assert copies(program) == 0
+    assert total(program) <= total(without(program)) - BYTES
+
+
+@pytest.mark.parametrize("fun", [lambda a: a @ a, lambda a: a.T, lambda a: a[::-1], lambda a: a + jnp.roll(a, 1, 0)])
+def test_a_last_output_that_needs_all_of_the_input_is_not_written_over_it(fun: Any) -> None:
+    program = planned(fun, SQUARE)
+    assert program.aliases == ()
+    (note,) = program.notes
+    assert note.text == "x0: would be copied first, as all of it is read to write the output, and save no memory"
+    forced = dataclasses.replace(program, aliases=(Alias(0, 0),))
+    assert total(forced) >= total(program) - 4096  # alignment
+    assert copies(forced) > copies(program)
+
+
+def test_on_a_tpu_it_is() -> None:
+    program = planned(lambda a: a @ a, SQUARE, platform="tpu")
+    assert [(p.input, p.output, p.copied) for p in program.aliases] == [(0, 0, BYTES)]
+
+
+def test_a_copy_is_worth_it_where_memory_is_needed_later() -> None:
+    def fun(a: Any, x: Any) -> Any:
+        y = a @ a
+        return y, jnp.sum(jnp.sort(jnp.outer(y[0], x) @ jnp.outer(x, x), 0))
+
+    program = planned(fun, SQUARE, jax.ShapeDtypeStruct((8 * N,), jnp.float32))
+    assert [(p.input, p.output, p.copied) for p in program.aliases] == [(0, 0, BYTES)]
+    assert total(program) <= total(without(program))
+
+
+def test_an_input_that_is_dead_long_before() -> None:
+    def fun(a: Any, w: Any) -> Any:
+        return jnp.sin(a @ w) @ w
+
+    program = planned(fun, SQUARE, SQUARE, keep=frozenset([1]))
+    assert program.aliases == (Alias(0, 0, 0, "read for the last time before the output is written"),)
+    assert copies(program) == 0
+
+
+def test_an_input_read_after_the_output_is_written() -> None:
+    """`c` is read with the very output that would be written over it."""
+
+    def fun(b: Any, c: Any) -> Any:
+        new = jnp.cos(b)
+        return new, (new @ new) * c
+
+    assert of(fun, SQUARE, SQUARE) == {0: 0, 1: 1}
+    only = planned(fun, SQUARE, SQUARE, keep=frozenset([0]))
+    assert pairs(only) == {1: 1}
+
+
+def test_two_updates_whatever_the_order_of_results() -> None:
+    def swap(a: Any, b: Any) -> Any:
+        return jnp.sin(b), jnp.cos(a)
+
+    program = planned(swap, SQUARE, SQUARE)
+    assert pairs(program) == {0: 1, 1: 0}
+    assert copies(program) == 0
+    assert total(program) <= 2 * BYTES + 64  # the tuple of results
+
+
+def adam(params: Any, mu: Any, nu: Any, x: Any) -> Any:
+    def loss(params: Any) -> Any:
+        y = x
+        for w in params:
+            y = jnp.tanh(y @ w)
+        return jnp.mean(y**2)
+
+    value, grads = jax.value_and_grad(loss)(params)
+    mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mu, grads)
+    nu = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, nu, grads)
+    return jax.tree.map(lambda p, m, v: p - 1e-3 * m / (jnp.sqrt(v) + 1e-8), params, mu, nu), mu, nu, value
+
+
+def test_adam_in_any_order() -> None:
+    args = ([SQUARE] * 3, [SQUARE] * 3, [SQUARE] * 3, jax.ShapeDtypeStruct((16, N), jnp.float32))
+    program = planned(adam, *args)
+    assert pairs(program) == {i: i for i in range(9)}
+    assert {p.why for p in program.aliases} == {"updated in place"}
+    assert [n.text for n in program.notes] == ["x9: no output is f32[16,256]"]
+    for seed in range(5):
+        order = np.random.default_rng(seed).permutation(10)
+        shuffled = planned(lambda *a, order=order: [jax.tree.leaves(adam(*a))[i] for i in order], *args)
+        assert {i: int(order[o]) for i, o in pairs(shuffled).items()} == pairs(program)
+        assert total(shuffled) == total(program)
+
+
+def test_outputs_that_each_need_the_others_input() -> None:
+    """The CPU's compiler copies both inputs for two pairs, and one for one; a TPU's computes both in one loop."""
+
+    def fun(a: Any, b: Any) -> Any:
+        return 0.6 * a - 0.8 * b, 0.8 * a + 0.6 * b
+
+    program = planned(fun, SQUARE, SQUARE)
+    assert len(program.aliases) == 1
+    both = dataclasses.replace(program, aliases=(Alias(0, 0), Alias(1, 1)))
+    assert total(program) < total(both)
+    assert len(of(fun, SQUARE, SQUARE, platform="tpu")) == 2
+
+
+def test_loop_carries_keep_their_places() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return lax.fori_loop(0, 4, lambda _, state: (state[1], state[0] + state[1]), (a, b))
+
+    assert of(fun, SQUARE, SQUARE) == {0: 0, 1: 1}
+    assert of(lambda a, b: fun(a, b)[::-1], SQUARE, SQUARE) == {0: 1, 1: 0}
+
+
+def test_what_a_loop_reads_throughout_is_not_overwritten_by_its_carry() -> None:
+    def fun(w: Any, x: Any) -> Any:
+        return lax.fori_loop(0, 4, lambda _, x: x @ w, x)
+
+    assert of(fun, SQUARE, SQUARE) == {1: 0}
+
+
+def test_leaves_that_the_caller_reads_again_and_captured_arrays_are_never_written() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return a + 1, b + 1
+
+    assert of(fun, SQUARE, SQUARE, keep=frozenset([0])) == {1: 1}
+    program = program_of(fun, SQUARE, SQUARE)
+    captured = dataclasses.replace(program, inputs=(Input(None, jnp.ones((N, N))), Input(1)))
+    assert pairs(alias(captured)) == {1: 1}
+    assert alias(captured).donated == (1,)
+
+
+def test_memories_do_not_mix() -> None:
+    program = program_of(lambda a, b: (a + 1, b + 1), SQUARE, SQUARE)
+    host = SimpleNamespace(device_set=[SimpleNamespace(platform="gpu")], memory_kind="pinned_host")
+    leaves = (dataclasses.replace(program.leaves[0], sharding=host), program.leaves[1])
+    assert pairs(alias(dataclasses.replace(program, leaves=leaves))) == {1: 1}
+    outputs = (dataclasses.replace(program.outputs[0], requested=host), program.outputs[1])
+    assert pairs(alias(dataclasses.replace(program, leaves=leaves, outputs=outputs))) == {0: 0, 1: 1}
+
+
+def test_random_keys_are_arrays_too() -> None:
+    key = jax.random.key(0)
+    program = planned(lambda k, x: (jax.random.split(k)[0], x + jax.random.normal(k, x.shape)), key, jnp.ones(8))
+    assert pairs(program)[1] == 1
+    tpu = planned(lambda k: jax.random.fold_in(k, 1), key, platform="tpu")
+    assert pairs(tpu) == {0: 0}
+
+
+def test_empty_arrays_have_no_buffer_to_reuse() -> None:
+    empty = jax.ShapeDtypeStruct((0, 3), jnp.float32)
+    assert of(lambda a, b: (a * 2, b * 2), empty, SQUARE) == {1: 1}
+
+
+def test_references_are_left_alone() -> None:
+    def fun(ref: Any, a: Any) -> Any:
+        ref[...] = ref[...] + a
+        return a * 2
+
+    program = program_of(fun, jax.new_ref(jnp.ones((N, N))), SQUARE)
+    assert pairs(alias(program)) == {1: 0}
+
+
+def test_another_type_of_the_same_size_is_the_second_choice() -> None:
+    def fun(a: Any, w: Any) -> Any:
+        return (a @ w @ w @ w).astype(jnp.int32)
+
+    program = planned(fun, SQUARE, SQUARE, keep=frozenset([1]))
+    assert pairs(program) == {0: 0}
+    assert reused(program) == 1
+    assert total(program) <= total(without(program)) - BYTES
+    # XLA writes no loop over an operand of another type.
+    assert of(lambda a: (a * 2).astype(jnp.int32), SQUARE) == {}
+    # Where an output has the input's own type, JAX would pair those two.
+    assert of(lambda a: ((a @ a @ a).astype(jnp.int32), a @ a), SQUARE) == {0: 1}
+
+
+def test_an_output_returned_twice_has_one_partner() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        y = a + b
+        return y, y
+
+    assert len(of(fun, SQUARE, SQUARE)) == 1
+
+
+def test_pallas_and_foreign_calls_declare_what_they_overwrite() -> None:
+    call = jax.ffi.ffi_call("nowhere", SQUARE, input_output_aliases={1: 0})
+    assert of(lambda a, b: call(a, b), SQUARE, SQUARE) == {1: 0}
+
+
+def test_the_result_is_the_same_every_time() -> None:
+    args = ([SQUARE] * 3, [SQUARE] * 3, [SQUARE] * 3, jax.ShapeDtypeStruct((16, N), jnp.float32))
+    program = program_of(adam, *args)
+    assert alias(program) == alias(program)
+
+
+def test_a_hundred_thousand_equations() -> None:
+    """Ten times the equations take about ten times as long, not a hundred times."""
+
+    def seconds(n: int) -> float:
+        leaf = jax.ShapeDtypeStruct((8,), jnp.float32)
+
+        def fun(params: Any, mu: Any) -> Any:
+            grads = [jnp.sin(p) for p in params]
+            norm = sum(jnp.sum(g * g) for g in grads)
+            mu = [0.9 * m + norm * g for m, g in zip(mu, grads, strict=True)]
+            return [p - 0.1 * m for p, m in zip(params, mu, strict=True)], mu
+
+        program = program_of(fun, [leaf] * n, [leaf] * n)
+        start = time.process_time()
+        done = alias(program)
+        taken = time.process_time() - start
+        assert pairs(done) == {i: i for i in range(2 * n)}
+        return taken
+
+    seconds(10)
+    assert seconds(2000) < 30 * seconds(200)
+
+
+@given(st.data())
+def test_matching_is_as_good_as_trying_everything(data: st.DataObject) -> None:
+    rows, columns = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    price = st.integers(0, 20)
+    matrix = np.array(data.draw(st.lists(st.lists(price, min_size=columns, max_size=columns), min_size=rows, max_size=rows)), float)  # fmt: skip  # noqa: E501
+    found = matching.assign(rows, columns, lambda r, c: matrix[np.ix_(r, c)], [{} for _ in range(rows)])
+    assert len({r for r, _ in found}) == len({c for _, c in found}) == len(found) == min(rows, columns)
+    if rows > columns:
+        matrix = matrix.T
+        found = [(c, r) for r, c in found]
+    best = min(
+        sum(matrix[r, c] for r, c in enumerate(order))
+        for order in itertools.permutations(range(matrix.shape[1]), matrix.shape[0])
+    )
+    assert sum(matrix[r, c] for r, c in found) == best
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 2**32 - 1))
+def test_a_large_matching_falls_apart_into_small_ones(seed: int) -> None:
+    """Blocks that know their partners are matched as well piece by piece as at once."""
+    rng = np.random.default_rng(seed)
+    n = 24
+    matrix = np.full((n, n), 1000.0)
+    for start in range(0, n, 3):
+        matrix[start : start + 3, start : start + 3] = rng.integers(1, 9, (3, 3))
+    matrix = matrix[rng.permutation(n)]
+    cheap = [{int(c): float(matrix[r, c]) for c in np.flatnonzero(matrix[r] < 1000)} for r in range(n)]
+
+    def prices(rows: Any, columns: Any) -> Any:
+        return matrix[np.ix_(rows, columns)]
+
+    whole = matching.assign(n, n, prices, cheap)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matching, "EXACT", 100)
+        pieces = matching.assign(n, n, prices, cheap)
+    assert sorted(c for _, c in pieces) == list(range(n))
+    assert sum(matrix[r, c] for r, c in pieces) == sum(matrix[r, c] for r, c in whole)
+
+
+@given(st.lists(st.integers(0, 255), min_size=8, max_size=8))
+def test_without_those_given_up_there_is_no_cycle(before: list[int]) -> None:
+    before = [others & ~(1 << k) for k, others in enumerate(before)]
+    given_up = break_cycles(before, lambda k: (0,))
+    left = set(range(8)) - set(given_up)
+    while ready := {k for k in left if not left & set(bits(before[k]))}:
+        left -= ready
+    assert not left
+    if given_up:
+        assert break_cycles([0] * 8, lambda k: (0,)) == []
+
+
+OPERATIONS = [
+    lambda x, y: x + y,
+    lambda x, y: x * jnp.tanh(y),
+    lambda x, y: x - jnp.mean(y),
+    lambda x, y: x @ y / N,
+    lambda x, y: jnp.roll(x, 1, 0) + y,
+    lambda x, y: x.T,
+    lambda x, y: jnp.sort(x, 0),
+    lambda x, y: x.at[3].set(y[5]),
+    lambda x, y: lax.dynamic_update_slice(x, y[:2, :2], (1, 1)),
+    lambda x, y: lax.fori_loop(0, 3, lambda _, c: jnp.sin(c) + y, x),
+    lambda x, y: lax.cond(x[0, 0] > 0, lambda x, y: x, lambda x, y: x * y, x, y),
+    lambda x, y: jnp.where(y > 0, x, y),
+]
+"""Each makes a square of two."""
+
+CHOICE = st.tuples(st.integers(0, len(OPERATIONS) - 1), st.integers(0, 9), st.integers(0, 9))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 3), st.lists(CHOICE, min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=1, max_size=3))
+def test_random_functions_return_the_same_bits_in_no_more_memory(
+    inputs: int, choices: list[tuple[int, int, int]], returned: list[int]
+) -> None:
+    def fun(*pool: Any) -> Any:
+        made = list(pool)
+        for operation, i, j in choices:
+            made.append(OPERATIONS[operation](made[i % len(made)], made[j % len(made)]))
+        results = made[inputs:]
+        return [results[k % len(results)] for k in dict.fromkeys(k % len(results) for k in returned)]
+
+    rng = np.random.default_rng(0)
+    values = [jnp.asarray(rng.normal(size=(N, N)), jnp.float32) for _ in range(inputs)]
+    wanted = jax.jit(fun)(*values)
+    program = alias(program_of(fun, *values))
+    assert total(program) <= total(without(program)) + 4096  # alignment
+    landed: list[Any] = []
+    copied = [x.copy() for x in values]
+    emitted = emit_jit(program)
+    emitted.call(copied, landed)
+    for a, b in zip(wanted, emitted.result(landed[0], copied), strict=True):
+        assert same(a, b)
