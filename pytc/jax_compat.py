@@ -393,7 +393,8 @@ def _primitives(jaxpr: Jaxpr) -> Iterator[str]:
 def source_line(eqn: JaxprEqn) -> str:
     """The innermost line outside of libraries that an equation comes from, `train.py:88 (loss)`; empty if unknown."""
     traceback = eqn.source_info.traceback
-    for frame in traceback.frames if traceback is not None else ():
+    frames: Any = () if traceback is None else traceback.frames
+    for frame in frames:
         name = str(frame.file_name)
         if not name.startswith(_LIBRARIES):
             return f"{pathlib.Path(name).name}:{frame.line_num} ({frame.function_name})"

@@ -1,0 +1,157 @@
+"""`python -m pytc`: explanations from a shell.
+
+python -m pytc explain package.module:function --args package.module:example_args
+    [--html report.html] [--json] [--require reused=0.95]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pytc.explain import Explanation, RequirementError, explain
+
+UNMET = 1
+"""The exit status where `--require` does not hold. Wrong usage is 2, as everywhere."""
+
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        function = _load(options.function)
+        example = () if options.args is None else _load(options.args)
+        requirements: dict[str, Any] = dict(map(_requirement, options.require))
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+    if not callable(function):
+        parser.error(f"{options.function} is a {type(function).__name__}, not a function")
+    args, kwargs = _as_arguments(function, example)
+    if not args and not kwargs:
+        parser.error("--args is needed: where example arguments are, package.module:name")
+    explanation = explain(function, *args, **kwargs)
+    _show(explanation, options)
+    try:
+        explanation.require(**requirements)
+    except RequirementError as error:
+        sys.stderr.write(str(error).partition("\n")[0] + "\n")
+        return UNMET
+    return 0
+
+
+def _show(explanation: Explanation, options: argparse.Namespace) -> None:
+    if options.html is not None:
+        explanation.save(options.html)
+    if options.json:
+        sys.stdout.write(explanation.to_json(indent=2) + "\n")
+    elif options.html is None or options.text:
+        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        sys.stdout.write(explanation.text(options.width, colour=colour, compare=not options.quick) + "\n")
+    else:
+        sys.stdout.write(f"wrote {options.html}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pytc", description="Where the memory of a JAX function goes.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser(
+        "explain",
+        help="what pytc makes of a function",
+        description="What is reused, what is kept, and why. Nothing is run and nothing is donated.",
+    )
+    command.add_argument("function", metavar="package.module:function", help="the function, compiled by pytc or not")
+    command.add_argument(
+        "--args",
+        metavar="package.module:name",
+        help="its arguments, arrays or jax.ShapeDtypeStructs, or a function that makes them: a tuple of positional "
+        "arguments, a dict of keyword arguments, a pair of both, or its only argument",
+    )
+    command.add_argument("--html", metavar="FILE", help="write the page to a file")
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    command.add_argument("--text", action="store_true", help="print the table also where --html is given")
+    command.add_argument(
+        "--quick", action="store_true", help="leave out of the table what it takes compiling again to know"
+    )
+    command.add_argument("--width", type=int, help="columns of the table; those of the terminal if not given")
+    command.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="exit with status 1 unless it holds: reused=0.95 (at least this share of the outputs' bytes), copies=0, "
+        "total_bytes=1.5GiB (at most); can be given several times",
+    )
+    return parser
+
+
+def _load(name: str) -> Any:
+    """What `package.module:attribute.of.it` names."""
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise argparse.ArgumentTypeError(f"{name!r} is not of the form package.module:name")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise argparse.ArgumentTypeError(f"there is no module {error.name!r} (in {name!r})") from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise argparse.ArgumentTypeError(f"there is no {part!r} in {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _as_arguments(function: Any, example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments from an example: a plain tuple, a dict of what the function calls its
+    parameters, a pair of the two, or anything else as the only argument."""
+    if callable(example) and not isinstance(example, tuple):
+        example = example()
+    if type(example) is not tuple:
+        return ((), dict(example)) if _fits(function, (), example) else ((example,), {})
+    if len(example) == 2 and type(example[0]) is tuple and _fits(function, *example):
+        return example[0], dict(example[1])
+    return example, {}
+
+
+def _fits(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
+    """Whether `kwargs` is a dict of keyword arguments for this call."""
+    if not isinstance(kwargs, dict) or not kwargs or not all(isinstance(key, str) for key in kwargs):
+        return False
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # not such arguments, or a function that tells no signature
+        return False
+    return True
+
+
+def _requirement(text: str) -> tuple[str, float | int]:
+    name, _, value = text.partition("=")
+    number = re.fullmatch(r"([\d.]+)\s*([A-Za-z]*)", value)
+    if number is None or name not in ("reused", "copies", "total_bytes"):
+        raise argparse.ArgumentTypeError(f"--require takes reused=SHARE, copies=N or total_bytes=BYTES, not {text!r}")
+    try:
+        amount = float(number[1])
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{number[1]!r} in {text!r} is no number") from None
+    unit = number[2].lower()
+    if unit not in (_UNITS if name == "total_bytes" else ("",)):
+        raise argparse.ArgumentTypeError(f"{number[2]!r} in {text!r} is no unit of {name}")
+    if name == "reused":
+        if amount > 1:
+            raise argparse.ArgumentTypeError(f"reused is a share from 0 to 1, not {value}")
+        return name, amount
+    return name, int(amount * _UNITS[unit])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What happened at each call site of a compiled function so far, read from what the function remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from pytc.cache import Signature, Site
+from pytc.compile import Function
+from pytc.explain import schema, text
+from pytc.explain.decisions import is_plain
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldReport:
+    """A leaf that was still in use when the program was to take its memory over, and was copied instead."""
+
+    path: str
+    nbytes: int
+    calls: int
+    """How many calls found it in use."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteReport:
+    """One place in the caller's code, for arguments of one signature."""
+
+    where: str
+    """File and line: `train.py:41`."""
+    calls: int
+    donated: int
+    """Leaves whose memory a call there takes over now."""
+    donated_bytes: int
+    kept: int
+    """Array leaves that a call there leaves alone."""
+    kept_bytes: int
+    spared: tuple[str, ...]
+    """Those of them that were not considered, because the code reads them later or something else held on to them."""
+    copied_calls: int
+    """Calls that had to copy a leaf still in use."""
+    copied_bytes: int
+    """Bytes copied, over all calls."""
+    held: tuple[HeldReport, ...]
+    """The leaves that were copied, the most often first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Calls:
+    """Every call site of a compiled function, in the order in which they were first seen."""
+
+    name: str
+    """The function's."""
+    sites: tuple[SiteReport, ...]
+
+    def to_json(self, **options: Any) -> str:
+        """As JSON, by the schema that `pytc.explain.schema` documents. `options` go to `json.dumps`."""
+        return json.dumps(schema.of_calls(self), **options)
+
+    def text(self, width: int | None = None, *, colour: bool = False) -> str:
+        """The call sites for a terminal of this width; that of the terminal if None."""
+        if width is None:
+            width = shutil.get_terminal_size((100, 24)).columns
+        return text.of_calls(self, width, colour)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def calls_of(function: Function) -> Calls:
+    """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode are
+    `jax.jit`'s, and not counted."""
+    return Calls(function.stageable.name, tuple(_report(function, *each) for each in _sites(function)))
+
+
+def _sites(function: Function) -> Iterator[tuple[Signature, Site]]:
+    for layout in list(function.layouts.values()):
+        for signatures in list(layout.by_values.values()):
+            for signature in reversed(signatures.newest):
+                for site in list(signature.sites.values()):
+                    yield signature, site
+
+
+def _report(function: Function, signature: Signature, site: Site) -> SiteReport:
+    program = site.plan.program
+    donated = set(program.donated)
+    arrays = [i for i, leaf in enumerate(program.leaves) if leaf.array and leaf.same_as is None]
+    kept = [i for i in arrays if i not in donated]
+    policy = function.planner.policy
+    spared = tuple(
+        leaf.path
+        for i in kept
+        if i in program.keep and policy.of((leaf := program.leaves[i]).parameter) == "auto" and is_plain(leaf)
+    )
+    held = [
+        HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls)
+        for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    return SiteReport(
+        site.where,
+        site.calls,
+        len(donated),
+        sum(program.leaves[i].nbytes for i in donated),
+        len(kept),
+        sum(program.leaves[i].nbytes for i in kept),
+        spared,
+        site.copied_calls,
+        site.copied_bytes,
+        tuple(held),
+    )

@@ -1,0 +1,260 @@
+"""What was decided for each input, each output and by each pass, read off the programs before and after the passes.
+
+Nothing is decided here: a `Program` after its passes says which leaf it reads, hands back or writes over, and its
+notes say why. This puts the answers side by side, one record for each thing that a person may ask about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+
+from pytc.donation import Policy
+from pytc.jax_compat import AbstractValue, Jaxpr, nbytes, short, subjaxprs
+from pytc.leaves import StaticArgument
+from pytc.program import Computed, Kept, Leaf, Note, Passed, Program
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+Verdict = Literal["reused", "kept", "unused", "passed through", "static", "captured", "shared"]
+
+
+@dataclasses.dataclass(frozen=True)
+class InputReport:
+    """One leaf of the arguments, or an array that the function captured."""
+
+    path: str
+    """From the parameter's name on: `state['params'][0].weight`."""
+    parameter: str
+    """The parameter that it came in by; empty for a captured array."""
+    shape: tuple[int, ...] | None
+    """None for a static leaf."""
+    dtype: str | None
+    type: str
+    """Shape and dtype in short: `f32[8,128]`; the type's name for a static leaf."""
+    nbytes: int
+    """Over all devices. 0 for a leaf that is shared: its bytes are those of `target`."""
+    verdict: Verdict
+    """`reused`: an output is written into its memory · `kept`: the program reads it and leaves it as it is ·
+    `unused`: not passed to the device · `passed through`: handed back as it is · `static`: no array, part of the
+    compiled program's key · `captured`: held by the function · `shared`: the same array as another leaf."""
+    target: str | None
+    """The output (`result[0].w`) that it is reused or handed back as, or the leaf that it is shared with."""
+    reason: str
+    """Why, in plain words."""
+    advice: str
+    """For a kept leaf: what one change would free it; empty if none would."""
+    copied: int
+    """Bytes that reusing it is expected to cost in copies."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputReport:
+    """One leaf of the result."""
+
+    path: str
+    """`result[0].w`."""
+    shape: tuple[int, ...] | None
+    """None for what is not an array."""
+    dtype: str | None
+    type: str
+    nbytes: int
+    """Over all devices."""
+    origin: Literal["computed", "reuses", "passed through", "not an array"]
+    source: str | None
+    """The leaf whose memory it takes, or that it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PassReport:
+    """What one pass made of the program. Equations are counted at every depth."""
+
+    name: str
+    equations: tuple[int, int]
+    """Before and after."""
+    inputs: tuple[int, int]
+    """Before and after."""
+    outputs: tuple[int, int]
+    """Computed ones, before and after."""
+    notes: tuple[str, ...]
+    before: Program = dataclasses.field(repr=False, compare=False)
+    after: Program = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def changed(self) -> bool:
+        """Whether there is anything to tell."""
+        pairs = (self.equations, self.inputs, self.outputs)
+        return bool(self.notes) or any(before != after for before, after in pairs)
+
+
+def kept_by_the_caller(policy: Policy, leaves: Sequence[Leaf], values: Sequence[Any]) -> dict[int, tuple[str, str]]:
+    """The leaves that are never written over, whatever happens at a call: why, and what would change it."""
+    kept = {}
+    for i, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
+        if leaf.is_static:
+            continue
+        first = i if leaf.same_as is None else leaf.same_as
+        if policy.of(leaf.parameter) == "none":
+            kept[first] = 'donate="none" says so', 'donate="auto"'
+        elif not is_plain(leaf):
+            kept[first] = _no_plain_array(value)
+    return kept
+
+
+def is_plain(leaf: Leaf) -> bool:
+    """Whether an output may be written into an array like this: no PRNG key, NumPy data, scalar or `jax.Ref`."""
+    return leaf.array and leaf.aval is not None and not jax.numpy.issubdtype(leaf.aval.dtype, jax.dtypes.extended)
+
+
+def _no_plain_array(value: Any) -> tuple[str, str]:
+    if isinstance(value, jax.Ref):
+        return "a jax.Ref, which the program updates itself", ""
+    if isinstance(value, jax.Array | jax.ShapeDtypeStruct):
+        return "a PRNG key, which wraps an array that may be held elsewhere", ""
+    if isinstance(value, bool | int | float | complex):
+        return "a Python scalar", ""
+    return "NumPy data, which the caller owns", "pass a jax.Array, such as the result of the call before"
+
+
+def inputs_of(
+    program: Program, kept: Mapping[int, tuple[str, str]], declined: Sequence[str]
+) -> tuple[InputReport, ...]:
+    """A report for each leaf in flattening order, then one for each captured array."""
+    number = {given.leaf: i for i, given in enumerate(program.inputs) if given.leaf is not None}
+    alias = {pair.input: pair for pair in program.aliases}
+    told = {note.leaf: note.text for note in program.notes if note.leaf is not None}
+    written: dict[int, list[str]] = {}
+    for output in program.outputs:
+        if isinstance(output.origin, Computed):
+            written.setdefault(output.origin.index, []).append(f"result{output.path}")
+    housed = {pair.output for pair in program.aliases}
+    homeless = {_shape(aval) for k, aval in enumerate(program.out_avals) if k not in housed}
+    passed = {o.origin.leaf: f"result{o.path}" for o in reversed(program.outputs) if isinstance(o.origin, Passed)}
+
+    def decide(i: int, leaf: Leaf) -> tuple[Verdict, str | None, str, str, int]:
+        if leaf.is_static:
+            return "static", None, f"{_brief(leaf.value)}, compared by equality", "", 0
+        if leaf.same_as is not None:
+            return "shared", program.leaves[leaf.same_as].path, "the same array", "", 0
+        if i in passed:
+            return "passed through", passed[i], "handed back as it is", "", 0
+        if i not in number:
+            return "unused", None, "the program does not read it", "", 0
+        pair = alias.get(number[i])
+        if pair is not None and leaf.path in declined:
+            return "kept", None, "the compiler declined to write an output into it", "", 0
+        if pair is not None:
+            return "reused", ", ".join(written[pair.output]), pair.why, "", pair.copied
+        if i in kept:
+            reason, advice = kept[i]
+            return "kept", None, reason, advice if _shape(leaf.aval) in homeless else "", 0
+        reason = told.get(i, "no output is written over it")
+        return "kept", None, reason.removeprefix(f"{leaf.path}: "), "", 0
+
+    reports = []
+    for i, leaf in enumerate(program.leaves):
+        verdict, target, reason, advice, copied = decide(i, leaf)
+        reports.append(
+            InputReport(
+                leaf.path,
+                leaf.parameter,
+                *_describe(leaf.aval, leaf.value),
+                leaf.nbytes if leaf.same_as is None else 0,
+                verdict,
+                target,
+                reason,
+                advice,
+                copied,
+            )
+        )
+    for i, given in enumerate(program.inputs):
+        if given.leaf is None:
+            aval = program.in_avals[i]
+            why = "held by the function, which reads it at every call"
+            described = _describe(aval, None)
+            reports.append(
+                InputReport(program.input_path(i), "", *described, nbytes(aval), "captured", None, why, "", 0)
+            )
+    return tuple(reports)
+
+
+def outputs_of(program: Program, declined: Sequence[str]) -> tuple[OutputReport, ...]:
+    """A report for each leaf of the result, in order."""
+    avals = program.out_avals
+    source = {pair.output: program.input_path(pair.input) for pair in program.aliases}
+    reports = []
+    for output in program.outputs:
+        path = f"result{output.path}"
+        match output.origin:
+            case Computed(index):
+                aval = avals[index]
+                taken = source.get(index)
+                taken = None if taken in declined else taken
+                described = _describe(aval, None)
+                origin: Literal["computed", "reuses"] = "computed" if taken is None else "reuses"
+                reports.append(OutputReport(path, *described, nbytes(aval), origin, taken))
+            case Passed(i):
+                leaf = program.leaves[i]
+                described = _describe(leaf.aval, None)
+                reports.append(OutputReport(path, *described, leaf.nbytes, "passed through", leaf.path))
+            case Kept(value):
+                reports.append(OutputReport(path, *_describe(None, value), 0, "not an array", None))
+    return tuple(reports)
+
+
+def pass_report(name: str, before: Program, after: Program) -> PassReport:
+    """What a pass did, from the program before and after it."""
+    return PassReport(
+        name,
+        (count_equations(before.jaxpr.jaxpr), count_equations(after.jaxpr.jaxpr)),
+        (len(before.inputs), len(after.inputs)),
+        (_count_computed(before), _count_computed(after)),
+        tuple(_told(after, note) for note in after.notes[len(before.notes) :]),
+        without_memory(before),
+        without_memory(after),
+    )
+
+
+def _told(program: Program, note: Note) -> str:
+    """A note with the path of the leaf that it is about."""
+    if note.leaf is None:
+        return note.text
+    path = program.leaves[note.leaf].path
+    return f"{path}: {note.text.removeprefix(f'{path}: ')}"
+
+
+def count_equations(jaxpr: Jaxpr) -> int:
+    """Equations at every depth."""
+    return sum(1 + sum(map(count_equations, subjaxprs(eqn))) for eqn in jaxpr.eqns)
+
+
+def _count_computed(program: Program) -> int:
+    return len({o.origin.index for o in program.outputs if isinstance(o.origin, Computed)})
+
+
+def without_memory(program: Program) -> Program:
+    """The program without the copies that it holds of captured arrays, to be looked at and not run."""
+    inputs = tuple(dataclasses.replace(given, captured=None) for given in program.inputs)
+    return dataclasses.replace(program, inputs=inputs)
+
+
+def _shape(aval: AbstractValue) -> tuple[Any, Any]:
+    return getattr(aval, "shape", None), getattr(aval, "dtype", None)
+
+
+def _describe(aval: AbstractValue | None, value: Any) -> tuple[tuple[int, ...] | None, str | None, str]:
+    if aval is None:
+        return None, None, type(value.value if isinstance(value, StaticArgument) else value).__name__
+    return tuple(map(int, aval.shape)), str(aval.dtype), short(aval)
+
+
+def _brief(value: Any) -> str:
+    """A static value in a few words; functions by name, and nothing by its address, which tells nobody anything."""
+    value = value.value if isinstance(value, StaticArgument) else value
+    name = getattr(value, "__name__", None) if callable(value) else None
+    text = name if isinstance(name, str) else _ADDRESS.sub("", " ".join(repr(value).split()))
+    return text if len(text) <= 40 else text[:37] + "..."

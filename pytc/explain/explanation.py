@@ -1,0 +1,143 @@
+"""`Explanation`: everything that is known about one function for one set of arguments, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+from pytc.explain import page, schema, text
+from pytc.explain.decisions import InputReport, OutputReport, PassReport
+from pytc.explain.jit_call import nearest_call
+from pytc.explain.memory import Memory
+from pytc.explain.timeline import Step, timeline
+from pytc.program import Program
+
+
+class RequirementError(AssertionError):
+    """`Explanation.require`: the program does not do what was required of it. The message ends with the table."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Explanation:
+    """What `pytc` makes of a function for arguments of these types, and why.
+
+    `str()` is a table for a terminal 100 columns wide, `text()` one for any other. What is compared with (`jax.jit`,
+    and the best donation by hand) is compiled when it is first shown or asked for, and then remembered.
+    """
+
+    name: str
+    """The function's."""
+    inputs: tuple[InputReport, ...]
+    """Each leaf of the arguments in flattening order, then each captured array."""
+    outputs: tuple[OutputReport, ...]
+    """Each leaf of the result, in order."""
+    passes: tuple[PassReport, ...]
+    """Each pass, in order."""
+    memory: Memory
+    """The compiler's own figures."""
+    assumption: str
+    """What is taken for granted about the caller, in words."""
+    program: Program = dataclasses.field(repr=False, compare=False)
+    """What is compiled, after all passes; without the arrays that the function captured."""
+
+    @property
+    def reused_bytes(self) -> int:
+        """Bytes of the arguments that outputs are written into, over all devices."""
+        return sum(each.nbytes for each in self.inputs if each.verdict == "reused")
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the arguments that the program reads and leaves as they are, over all devices."""
+        return sum(each.nbytes for each in self.inputs if each.verdict == "kept")
+
+    @property
+    def reused(self) -> float:
+        """The share of the computed outputs' bytes that are written into arguments; 1 where nothing is computed.
+
+        Of the outputs and not of the arguments, since what is only read (a batch, frozen weights) cannot be reused.
+        """
+        computed = [each for each in self.outputs if each.origin in ("computed", "reuses")]
+        total = sum(each.nbytes for each in computed)
+        return sum(each.nbytes for each in computed if each.origin == "reuses") / total if total else 1.0
+
+    @functools.cached_property
+    def jit_call(self) -> str:
+        """The `jax.jit` call that comes nearest to this program, to write by hand. Compiles what `memory.by_hand`
+        does."""
+        return nearest_call(self.name, self.memory)
+
+    @functools.cached_property
+    def timeline(self) -> tuple[Step, ...]:
+        """What is alive at each equation of the program."""
+        return timeline(self.program)
+
+    def require(
+        self, *, reused: float | None = None, copies: int | None = None, total_bytes: int | None = None
+    ) -> Explanation:
+        """Check what must not get worse, in a test or in CI; returns the explanation itself.
+
+        Args:
+          reused: the least share of the outputs' bytes that must be written into arguments, from 0 to 1.
+          copies: the most arrays that the compiled program may copy.
+          total_bytes: the most that the program may take on each device, as `memory.program.total` counts.
+
+        Raises:
+          RequirementError: one of them does not hold; the message says which, and ends with the table. Nothing more
+            is compiled for it.
+          ValueError: `reused` is no share.
+        """
+        if reused is not None and not 0 <= reused <= 1:
+            raise ValueError(f"reused is a share from 0 to 1, not {reused!r}")
+        program = self.memory.program
+        unmet = []
+        if reused is not None and self.reused < reused:
+            unmet.append(f"{self.reused:.2%} of the outputs' bytes are written into arguments, not {reused:.2%}")
+        if copies is not None and len(program.copies) > copies:
+            unmet.append(f"{len(program.copies)} arrays are copied ({program.copied:,} bytes), not {copies}")
+        if total_bytes is not None and program.total > total_bytes:
+            unmet.append(f"it takes {program.total:,} bytes, not {total_bytes:,}")
+        if unmet:
+            compare = "by_hand" in vars(self.memory)  # what is failing need not compile more
+            raise RequirementError(f"{self.name}: {'; '.join(unmet)}\n\n{self.text(compare=compare)}")
+        return self
+
+    def to_json(self, **options: Any) -> str:
+        """Everything as JSON, by the schema that `pytc.explain.schema` documents. `options` go to `json.dumps`.
+        Compiles what `memory.by_hand` does."""
+        return json.dumps(schema.of_explanation(self), **options)
+
+    def text(self, width: int | None = None, *, rows: int = 30, colour: bool = False, compare: bool = True) -> str:
+        """The table.
+
+        Args:
+          width: in columns; that of the terminal if None.
+          rows: how many lines of inputs and of outputs to show at most, the largest first. The rest, and what adds up
+            to less than a hundredth of the bytes, is summed up.
+          colour: whether to mark verdicts with ANSI colours.
+          compare: whether to show what `jax.jit` takes and the best by hand, for which several programs are compiled.
+        """
+        if width is None:
+            width = shutil.get_terminal_size((100, 24)).columns
+        return text.of_explanation(self, width, rows, colour, compare)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page: one self-contained HTML file. Compiles what `memory.by_hand` does."""
+        pathlib.Path(path).write_text(page.document(self), "utf-8")
+
+    def __repr__(self) -> str:
+        """In one line, without compiling anything: it stands in error messages and debuggers."""
+        return f"<Explanation of {self.name}: {self.reused_bytes:,} bytes reused, {self.kept_bytes:,} kept>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return page.fragment(self)
+
+    def __str__(self) -> str:
+        return self.text()

@@ -1,0 +1,80 @@
+"""Leaves alike, told once: `params['layers'][0..23].wq` for the 24 leaves of which it is true.
+
+Two things are alike when they differ in nothing but the numbers in their paths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+FEWEST = 3
+"""Fewer than this are told one by one unless it is by index that they differ: `w1`, `w2` is easier to read than
+`w1..2`, but `layers[0..1]` says all."""
+
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold(Generic[T]):
+    """Things that are alike, and their texts made one."""
+
+    members: tuple[T, ...]
+    texts: tuple[str, ...]
+    """For each text by which they were folded: the same with ranges in it."""
+
+    @property
+    def count(self) -> int:
+        """How many things were folded."""
+        return len(self.members)
+
+
+def fold(things: Iterable[T], texts: Callable[[T], Sequence[str]], same: Callable[[T], Hashable]) -> list[Fold[T]]:
+    """Fold things whose `same` is equal and whose `texts` differ in numbers alone; in the order of their first.
+
+    Cost: linear in the length of the texts.
+    """
+    groups: dict[Hashable, list[T]] = {}
+    for thing in things:
+        key = (same(thing), *(_NUMBER.sub("#", text) for text in texts(thing)))
+        groups.setdefault(key, []).append(thing)
+    folds: list[Fold[T]] = []
+    for members in groups.values():
+        columns = list(zip(*(texts(member) for member in members), strict=True))
+        if len(members) < FEWEST and not all(map(_differ_by_index, columns)):
+            folds += [Fold((member,), tuple(texts(member))) for member in members]
+        else:
+            folds.append(Fold(tuple(members), tuple(map(_merge, columns))))
+    return folds
+
+
+def _differ_by_index(texts: Sequence[str]) -> bool:
+    """Whether every number in which the texts differ stands alone in brackets."""
+    around = _NUMBER.split(texts[0])
+    numbers = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    return all(
+        len(set(column)) == 1 or (before.endswith("[") and after.startswith("]"))
+        for column, (before, after) in zip(numbers, itertools.pairwise(around), strict=True)
+    )
+
+
+def _merge(texts: Sequence[str]) -> str:
+    """Texts that differ in numbers alone as one, with the ranges of the numbers that vary."""
+    if all(text == texts[0] for text in texts):
+        return texts[0]
+    between = _NUMBER.split(texts[0])
+    columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
+    numbers = [column[0] if len(set(column)) == 1 else _range(sorted(set(map(int, column)))) for column in columns]
+    return "".join(text + number for text, number in zip(between, [*numbers, ""], strict=True))
+
+
+def _range(numbers: Sequence[int]) -> str:
+    first, last = numbers[0], numbers[-1]
+    if last - first + 1 == len(numbers) or len(numbers) > 4:
+        return f"{first}..{last}"
+    return ",".join(map(str, numbers))

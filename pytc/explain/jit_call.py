@@ -1,0 +1,47 @@
+"""The `jax.jit` call that comes nearest to a program, for people who want to write it themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytc.explain.memory import Memory
+
+
+def nearest_call(name: str, memory: Memory) -> str:
+    """`jax.jit(step, donate_argnums=(0, 1))`: the choice of arguments that takes the least memory by hand.
+
+    Options that the function was compiled with stand for themselves, as `in_shardings=...`.
+    """
+    static = {leaf.parameter for leaf in memory.as_jit.staged.leaves if leaf.is_static} - set(mixed(memory))
+    options = [
+        *(f"{name}=..." for name in memory.as_jit.given),
+        *_option("static", memory, [name for name in memory.as_jit.parameters if name in static]),
+        *_option("donate", memory, memory.by_hand.parameters),
+    ]
+    return f"jax.jit({', '.join([_identifier(name), *options])})"
+
+
+def mixed(memory: Memory) -> tuple[str, ...]:
+    """Arguments that mix arrays with leaves that are not arrays. `jax.jit` takes none such."""
+    leaves = memory.as_jit.staged.leaves
+    static = {leaf.parameter for leaf in leaves if leaf.is_static}
+    traced = {leaf.parameter for leaf in leaves if not leaf.is_static}
+    return tuple(name for name in memory.as_jit.parameters if name in static & traced)
+
+
+def _option(what: str, memory: Memory, parameters: Sequence[str]) -> list[str]:
+    """`donate_argnums=(0, 1)` for positional arguments, `donate_argnames=("state",)` for others."""
+    positional = memory.as_jit.positional
+    numbers = tuple(positional.index(p) for p in parameters if p in positional)
+    names = tuple(p for p in parameters if p not in positional)
+    written = []
+    if numbers:
+        written.append(f"{what}_argnums={numbers}")
+    if names:
+        written.append(f"{what}_argnames={names}")
+    return written
+
+
+def _identifier(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) and name.isidentifier() else "fun"

@@ -1,0 +1,137 @@
+"""The parts of the page that are text: the compiler's figures as bars, the leaves, and what each pass did."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from pytc.explain.equations import Change, Namer, compare, first
+from pytc.explain.jit_call import mixed
+from pytc.explain.memory import Footprint, Memory
+from pytc.explain.text import size, verdict_of
+
+if TYPE_CHECKING:
+    from pytc.explain.decisions import InputReport, OutputReport, PassReport
+    from pytc.explain.explanation import Explanation
+
+MOST_LINES = 80
+"""Lines shown of what one pass changed."""
+
+MOST_NOTES = 40
+"""Notes shown of one pass."""
+
+
+def bars(memory: Memory) -> str:
+    """A bar for the program, for no donation and for the best by hand, all to one scale."""
+    rows = [
+        ("pytc", memory.program),
+        ("jax.jit", memory.undonated),
+        ("best by hand", memory.by_hand.footprint),
+    ]
+    most = max(found.total for _, found in rows) or 1
+    body = "".join(_bar(name, found, most) for name, found in rows)
+    legend = "<li><i class=kept></i>arguments</li><li><i class=output></i>new outputs</li>"
+    return (
+        '<div class="scroll"><table class="bars"><thead><tr><th></th><th>total</th><th></th><th>arguments</th>'
+        "<th>outputs</th><th>temporaries</th><th>aliased</th><th>copies</th></tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+        f'<ul class="legend">{legend}<li><i class=temporary></i>temporaries</li></ul>'
+    )
+
+
+def _bar(name: str, found: Footprint, most: int) -> str:
+    parts = [("kept", found.argument), ("output", max(found.output - found.alias, 0)), ("temporary", found.temp)]
+    drawn = "".join(f'<i class="{kind}" style="width:{100 * part / most:.2f}%"></i>' for kind, part in parts if part)
+    copies = f"{len(found.copies)}: {size(found.copied)}" if found.copies else "0"
+    figures = [found.argument, found.output, found.temp, found.alias]
+    cells = "".join(f"<td>{size(figure)}</td>" for figure in figures)
+    return (
+        f"<tr><th scope=row>{name}</th><td><b>{size(found.total)}</b></td><td class=bar><span>{drawn}</span></td>"
+        f"{cells}<td>{copies}</td></tr>"
+    )
+
+
+def leaves(explanation: Explanation) -> str:
+    """Every leaf of the arguments, and the outputs that those do not tell of, the largest first."""
+    rows = [(each.nbytes, _input(each)) for each in explanation.inputs]
+    rows += [
+        (each.nbytes, _output(each)) for each in explanation.outputs if each.origin in ("computed", "not an array")
+    ]
+    rows.sort(key=lambda row: -row[0])
+    heads = "".join(
+        f'<th scope="col"><button type="button">{name}</button></th>'
+        for name in ("bytes", "type", "leaf", "what", "why")
+    )
+    return (
+        '<p><label>Search <input type="search" placeholder="kept, params, f32[512 ..." '
+        'aria-description="Press / to come here"></label> <output class="count"></output></p>'
+        f'<div class="scroll"><table class="leaves"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(row for _, row in rows)}</tbody></table></div>"
+    )
+
+
+def _input(each: InputReport) -> str:
+    said, why = verdict_of(each, each.path, each.target or "", each.reason)
+    return _row(each.nbytes, each.type, each.path, each.verdict, said, why or each.reason)
+
+
+def _output(each: OutputReport) -> str:
+    said = "output in memory of its own" if each.origin == "computed" else "output that is not an array"
+    return _row(each.nbytes, each.type, each.path, "output", said, "")
+
+
+def _row(nbytes: int, kind: str, path: str, verdict: str, said: str, why: str) -> str:
+    return (
+        f'<tr><td data-value="{nbytes}">{size(nbytes)}</td><td>{escape(kind)}</td><td><code>{escape(path)}</code></td>'
+        f'<td class="verdict {verdict.replace(" ", "-")}">{escape(said)}</td><td>{escape(why)}</td></tr>\n'
+    )
+
+
+def passes(explanation: Explanation) -> str:
+    """What each pass changed; those that found nothing to do in one line."""
+    namer = Namer()
+    busy = "".join(_pass(each, namer) for each in explanation.passes if each.changed)
+    idle = [each.name for each in explanation.passes if not each.changed]
+    return busy + (f"<p>{escape(', '.join(idle))}: nothing to do.</p>" if idle else "")
+
+
+def _pass(each: PassReport, namer: Namer) -> str:
+    counts = [
+        f"{before:,} → {after:,} {what}"
+        for (before, after), what in (
+            (each.equations, "equations"),
+            (each.inputs, "inputs"),
+            (each.outputs, "outputs"),
+        )
+        if before != after
+    ]
+    told = ", ".join(counts) or f"{len(each.notes):,} notes"
+    notes = [*map(escape, each.notes[:MOST_NOTES])]
+    if len(each.notes) > MOST_NOTES:
+        notes.append(f"and {len(each.notes) - MOST_NOTES:,} more")
+    listed = f"<ul>{''.join(f'<li>{note}</li>' for note in notes)}</ul>" if notes else ""
+    before, after = namer.lines(each.before.jaxpr.jaxpr), namer.lines(each.after.jaxpr.jaxpr)
+    changes = first(compare(before, after), MOST_LINES) if before != after else ()
+    lines = "".join(map(_change, changes))
+    return (
+        f"<details><summary><b>{escape(each.name)}</b> {told}</summary>{listed}"
+        f"{f'<pre tabindex=0>{lines}</pre>' if lines else ''}</details>"
+    )
+
+
+def _change(change: Change) -> str:
+    mark = {"went": "-", "came": "+", "same": " ", "skipped": "…"}[change.kind]
+    source = f" <i>{escape(change.line.source)}</i>" if change.line.source else ""
+    return f'<span class="{change.kind}">{mark} {escape(change.line.text)}{source}</span>\n'
+
+
+def by_hand(explanation: Explanation) -> str:
+    """The nearest `jax.jit` call and what it promises."""
+    memory = explanation.memory
+    best = memory.by_hand
+    said = "Donating nothing is best by hand."
+    if best.parameters:
+        said = f"It promises that nobody reads {', '.join(best.parameters)} after a call."
+    if unfit := mixed(memory):
+        said += f" What is not an array has to be taken out of {', '.join(unfit)} first."
+    return f"<pre tabindex=0>{escape(explanation.jit_call)}</pre><p>{escape(said)} Compared: {escape(best.search)}.</p>"

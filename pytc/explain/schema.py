@@ -1,0 +1,77 @@
+"""An explanation as JSON. `schema` is `pytc.explain/1`; keys are added under that number, never changed or removed.
+
+    schema      "pytc.explain/1"
+    name        the function's name
+    assumption  what is taken for granted about the caller
+    bytes       {"reused", "kept"}: over all devices
+    reused      the share of the outputs' bytes that are written into arguments
+    inputs      the fields of `InputReport`, one object for each leaf and captured array
+    outputs     the fields of `OutputReport`
+    passes      the fields of `PassReport` but for the programs; pairs are [before, after]
+    memory      {"program", "undonated", "by_hand"}: the fields of `Footprint` with "total", in bytes on each device;
+                "declined": leaves into which the compiler writes nothing although they were donated;
+                "by_hand" has "parameters", "search" and "tried" beside its "footprint"
+    jit_call    the nearest `jax.jit` call
+
+Of call sites, `pytc.calls/1` has `name` and `sites`, the fields of `SiteReport`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytc.explain.calls import Calls
+    from pytc.explain.explanation import Explanation
+    from pytc.explain.memory import Footprint
+
+EXPLANATION = "pytc.explain/1"
+CALLS = "pytc.calls/1"
+
+
+def of_explanation(explanation: Explanation) -> dict[str, Any]:
+    """The explanation as what `json.dumps` takes."""
+    memory = explanation.memory
+    return {
+        "schema": EXPLANATION,
+        "name": explanation.name,
+        "assumption": explanation.assumption,
+        "bytes": {"reused": explanation.reused_bytes, "kept": explanation.kept_bytes},
+        "reused": explanation.reused,
+        "inputs": [dataclasses.asdict(each) for each in explanation.inputs],
+        "outputs": [dataclasses.asdict(each) for each in explanation.outputs],
+        "passes": [
+            {
+                "name": each.name,
+                "equations": each.equations,
+                "inputs": each.inputs,
+                "outputs": each.outputs,
+                "notes": each.notes,
+            }
+            for each in explanation.passes
+        ],
+        "memory": {
+            "program": _footprint(memory.program),
+            "undonated": _footprint(memory.undonated),
+            "declined": memory.declined,
+            "by_hand": {
+                "parameters": memory.by_hand.parameters,
+                "footprint": _footprint(memory.by_hand.footprint),
+                "search": memory.by_hand.search,
+                "tried": [
+                    {"parameters": names, "footprint": _footprint(found)} for names, found in memory.by_hand.tried
+                ],
+            },
+        },
+        "jit_call": explanation.jit_call,
+    }
+
+
+def of_calls(calls: Calls) -> dict[str, Any]:
+    """What happened at each call site, as what `json.dumps` takes."""
+    return {"schema": CALLS, "name": calls.name, "sites": [dataclasses.asdict(site) for site in calls.sites]}
+
+
+def _footprint(found: Footprint) -> dict[str, Any]:
+    return {**dataclasses.asdict(found), "total": found.total}

@@ -1,0 +1,364 @@
+"""An explanation as text: a headline, and tables with the bytes first and the largest on top."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from pytc.explain.decisions import InputReport, OutputReport, PassReport
+from pytc.explain.fold import Fold, fold
+from pytc.explain.jit_call import mixed
+from pytc.explain.memory import Copy, Footprint, Memory
+
+if TYPE_CHECKING:
+    from pytc.explain.calls import Calls, SiteReport
+    from pytc.explain.explanation import Explanation
+
+FEWEST_ROWS = 10
+"""Rows of a table that are shown however few bytes they speak of."""
+
+MOST_NOTES = 6
+"""Lines of notes shown for one pass."""
+
+MOST_COPIES = 8
+"""Lines shown of the arrays that the compiled program copies."""
+
+NARROWEST = 50
+"""Columns below which lines run over rather than get unreadable."""
+
+_COLOURS = {
+    "reused": "32",
+    "passed through": "32",
+    "kept": "33",
+    "computed": "33",
+    "headline": "1",
+    "title": "1",
+    "reason": "2",
+}
+
+
+class Sized(Protocol):
+    """Anything that has bytes."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many."""
+        ...
+
+
+Paint = Callable[[str, str], str]
+"""From a text and what it is to the text in colour."""
+
+
+def size(nbytes: int) -> str:
+    """`4.0 MiB`, `12 KiB`, `512 B`."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    number = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        number /= 1024
+        if number < 1023.5 or unit == "TiB":
+            break
+    return f"{number:.1f} {unit}" if number < 9.95 else f"{number:.0f} {unit}"
+
+
+def headline(explanation: Explanation, compare: bool = True) -> str:
+    """`step: 1.1 GiB reused, 12 MiB kept; total 1.3 GiB, jax.jit 2.4 GiB, best by hand 1.6 GiB`."""
+    memory = explanation.memory
+    each = f" on each of {memory.program.devices} devices" if memory.program.devices > 1 else ""
+    said = (
+        f"{explanation.name}: {size(explanation.reused_bytes)} reused, {size(explanation.kept_bytes)} kept; "
+        f"total {size(memory.program.total)}{each}"
+    )
+    if not compare:
+        return said
+    best = memory.by_hand.footprint
+    return f"{said}, jax.jit {size(memory.undonated.total)}, best by hand {size(best.total)}"
+
+
+def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool, compare: bool) -> str:
+    """The whole text; `Explanation.text` says what the arguments mean."""
+    width = max(width, NARROWEST)
+    paint = _painter(colour)
+    memory = explanation.memory
+    sections = [
+        [paint(line, "headline") for line in _wrap(headline(explanation, compare), width, 2)]
+        + _wrap(explanation.assumption, width),
+        [paint("inputs", "title"), *_inputs(explanation.inputs, width, rows, paint)],
+        [paint("outputs", "title"), *_outputs(explanation.outputs, width, rows, paint)],
+        [paint("passes", "title"), *_passes(explanation.passes, width)],
+        [paint("memory", "title"), *_memory(memory, width, compare), *_copies(memory, width)],
+    ]
+    if compare:
+        about = _wrap(_about_by_hand(memory), width, 2, 2)
+        sections.append([paint("nearest jax.jit call", "title"), f"  {explanation.jit_call}", *about])
+    return "\n\n".join("\n".join(lines) for lines in sections)
+
+
+def of_calls(calls: Calls, width: int, colour: bool) -> str:
+    """What happened at each call site; `Calls.text` says what the arguments mean."""
+    width = max(width, NARROWEST)
+    paint = _painter(colour)
+    total = sum(site.calls for site in calls.sites)
+    lines = [paint(f"{calls.name}: {_count(total, 'call')} from {_count(len(calls.sites), 'place')}", "headline")]
+    for site in calls.sites:
+        lines += ["", *_site(site, width, paint)]
+    return "\n".join(lines)
+
+
+def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
+    lines = [paint(f"{site.where}: {_count(site.calls, 'call')}", "title")]
+    lines.append(f"  reused  {size(site.donated_bytes)} in {_count(site.donated, 'leaf', 'leaves')}, each call")
+    lines.append(f"  kept    {size(site.kept_bytes)} in {_count(site.kept, 'leaf', 'leaves')}")
+    spared = fold(site.spared, lambda path: (path,), lambda _: None)
+    if spared:
+        names = ", ".join(each.texts[0] for each in spared[:MOST_NOTES]) + (", ..." if spared[MOST_NOTES:] else "")
+        lines += _wrap(f"because the code there reads it again, or it is held elsewhere: {names}", width, 10, 10)
+    if site.copied_calls:
+        lines.append(f"  copied  {size(site.copied_bytes)} in {_count(site.copied_calls, 'call')}")
+        held = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls))
+        for each in held[:MOST_NOTES]:
+            first = each.members[0]
+            text = f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {_count(first.calls, 'call')}"
+            lines += _wrap(text, width, 12, 10)
+        lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
+    return lines
+
+
+def fold_inputs(inputs: Iterable[InputReport]) -> list[Fold[InputReport]]:
+    """Leaves alike folded, the largest first."""
+    folds = fold(
+        inputs,
+        lambda each: (each.path, each.target or "", each.reason),
+        lambda each: (each.type, each.nbytes, each.verdict, each.advice, each.copied),
+    )
+    return sorted(folds, key=lambda found: -found.count * found.members[0].nbytes)
+
+
+def fold_outputs(outputs: Iterable[OutputReport]) -> list[Fold[OutputReport]]:
+    """Outputs alike folded, the largest first."""
+    folds = fold(
+        outputs, lambda each: (each.path, each.source or ""), lambda each: (each.type, each.nbytes, each.origin)
+    )
+    return sorted(folds, key=lambda found: -found.count * found.members[0].nbytes)
+
+
+def verdict_of(report: InputReport, path: str, target: str, reason: str) -> tuple[str, str]:
+    """What happens to a leaf, and why, in words; `path`, `target` and `reason` are the report's own or a fold's.
+
+    What is reused without a copy needs no reason.
+    """
+    match report.verdict:
+        case "reused":
+            return f"reused {_where(report.parameter, path, target)}", reason if report.copied else ""
+        case "passed through":
+            return f"passed through {_where(report.parameter, path, target)}", ""
+        case "shared":
+            return f"shared with {target}", reason
+        case verdict:
+            return verdict, reason + (f"; to free it: {report.advice}" if report.advice else "")
+
+
+def _where(parameter: str, path: str, target: str) -> str:
+    """`as result[1].w`, or for what has the same place in a part of the result as in its argument: `in result[0]`."""
+    tail = path.removeprefix(parameter)
+    return f"in {target.removesuffix(tail)}" if tail and target.endswith(tail) else f"as {target}"
+
+
+def _inputs(inputs: Sequence[InputReport], width: int, rows: int, paint: Paint) -> list[str]:
+    folds = fold_inputs(inputs)
+    shown = folds[: _enough([found.count * found.members[0].nbytes for found in folds], rows)]
+    lines = []
+    for found in shown:
+        first = found.members[0]
+        verdict, why = verdict_of(first, *found.texts)
+        lines.append((_times(found.count, first.nbytes), first.type, found.texts[0], verdict, why, first.verdict))
+    rest = [each for found in folds[len(shown) :] for each in found.members]
+    return _table(lines, width, paint) + _more(rest, "leaf", "leaves")
+
+
+def _outputs(outputs: Sequence[OutputReport], width: int, rows: int, paint: Paint) -> list[str]:
+    """Those that the table of the inputs does not tell of, after a line for those that it does."""
+    words = {"computed": "in memory of its own", "not an array": "not an array, returned as it is"}
+    reusing = [each for each in outputs if each.origin == "reuses"]
+    passed = [each for each in outputs if each.origin == "passed through"]
+    lines = [f"  {_sum(reusing, 'output')}, in place of inputs"] if reusing else []
+    lines += [f"  {_sum(passed, 'output')}, handed back as they came"] if passed else []
+    folds = fold_outputs(each for each in outputs if each.origin in words)
+    shown = folds[: _enough([found.count * found.members[0].nbytes for found in folds], rows)]
+    table = []
+    for found in shown:
+        first = found.members[0]
+        said = words[first.origin]
+        table.append((_times(found.count, first.nbytes), first.type, found.texts[0], said, "", first.origin))
+    rest = [each for found in folds[len(shown) :] for each in found.members]
+    return lines + (_table(table, width, paint) if table or not lines else []) + _more(rest, "output", "outputs")
+
+
+def _enough(sizes: Sequence[int], rows: int) -> int:
+    """How many rows to show of things this large, the largest first: at most `rows`, and after the first ten no more
+    than it takes to tell of all but a hundredth of the bytes."""
+    left = sum(sizes)
+    enough = left / 100
+    for shown, nbytes in enumerate(sizes):
+        if shown >= rows or (shown >= FEWEST_ROWS and left <= enough):
+            return shown
+        left -= nbytes
+    return len(sizes)
+
+
+def _table(rows: Sequence[tuple[str, str, str, str, str, str]], width: int, paint: Paint) -> list[str]:
+    """Lines of (bytes, type, path, verdict, reason, kind): on one line each where they fit, else with the verdict
+    below the path."""
+    if not rows:
+        return ["  none"]
+    first = max(len(row[0]) for row in rows)
+    second = min(max(len(row[1]) for row in rows), 24)
+    third = max(len(row[2]) for row in rows)
+    left = 2 + first + 2 + second + 2
+    beside = [_wrap(_said(row), max(width - left - third - 2, 1)) for row in rows]
+    below = [_wrap(_said(row), max(width - left - 2, 24)) for row in rows]
+    is_beside = sum(map(len, beside)) <= sum(map(len, below)) + len(rows)
+    is_beside = is_beside and max(len(line) for lines in beside for line in lines) <= width - left - third - 2
+    lines = []
+    for (nbytes, kind, path, _, _, key), said in zip(rows, beside if is_beside else below, strict=True):
+        head = f"  {nbytes:>{first}}  {kind:<{second}}  "
+        coloured = [paint(said[0], key), *(paint(line, "reason") for line in said[1:])]
+        if is_beside:
+            lines.append(f"{head}{path:<{third}}  {coloured[0]}")
+            lines += [" " * (left + third + 2) + line for line in coloured[1:]]
+        else:
+            lines.append(f"{head}{_elide(path, width - left)}")
+            lines += [" " * (left + 2) + line for line in coloured]
+    return lines
+
+
+def _said(row: tuple[str, str, str, str, str, str]) -> str:
+    return f"{row[3]}: {row[4]}" if row[4] else row[3]
+
+
+def _passes(passes: Sequence[PassReport], width: int) -> list[str]:
+    lines = []
+    name = max((len(each.name) for each in passes), default=0)
+    for each in passes:
+        counts = [
+            f"{before:,} -> {after:,} {what}"
+            for (before, after), what in (
+                (each.equations, "equations"),
+                (each.inputs, "inputs"),
+                (each.outputs, "outputs"),
+            )
+            if before != after
+        ]
+        notes = fold(each.notes, lambda note: (note,), lambda _: None)
+        told = [", ".join(counts)] if counts else []
+        told += [
+            found.texts[0] + (f" ({found.count} times)" if found.count > 1 else "") for found in notes[:MOST_NOTES]
+        ]
+        if rest := sum(found.count for found in notes[MOST_NOTES:]):
+            told.append(f"and {rest:,} more")
+        wrapped = [line for text in told for line in _wrap(text, width, 6 + name, 4 + name)]
+        if wrapped:
+            wrapped[0] = f"  {each.name:<{name}}  {wrapped[0].lstrip()}"
+        lines += wrapped
+    if idle := [each.name for each in passes if not each.changed]:
+        lines += _wrap(f"{', '.join(idle)}: nothing to do", width, 4, 2)
+    return lines or ["  none"]
+
+
+def _memory(memory: Memory, width: int, compare: bool) -> list[str]:
+    table = [("", "total", "argument", "output", "temp", "alias", "copies"), _figures("pytc", memory.program)]
+    if compare:
+        table.append(_figures("jax.jit", memory.undonated))
+        table.append(_figures("best by hand", memory.by_hand.footprint))
+    columns = [[f"{row[0]:<12}" for row in table]]
+    for k in range(1, len(table[0])):
+        widest = max(len(row[k]) for row in table)
+        columns.append([f"{row[k]:>{widest}}" for row in table])
+    if sum(len(column[0]) + 2 for column in columns) > width:
+        columns = [columns[k] for k in (0, 1, 4, 5, 6)]  # argument and output are those of the tables above
+    return ["  " + "  ".join(row) for row in zip(*columns, strict=True)]
+
+
+def _figures(name: str, found: Footprint) -> tuple[str, ...]:
+    figures = (found.total, found.argument, found.output, found.temp, found.alias)
+    return name, *map(size, figures), f"{len(found.copies)}: {size(found.copied)}" if found.copies else "0"
+
+
+def _copies(memory: Memory, width: int) -> list[str]:
+    """The arrays that the compiled program copies, and the leaves whose donation the compiler declined."""
+    named = fold(
+        [each for each in memory.program.copies if each.path is not None],
+        lambda each: (each.path or "",),
+        lambda each: (each.shape, each.nbytes),
+    )
+    named.sort(key=lambda found: -found.count * found.members[0].nbytes)
+    lines = []
+    for found in named[:MOST_COPIES]:
+        first: Copy = found.members[0]
+        lines += _wrap(f"copied: {_times(found.count, first.nbytes)}  {first.shape}  {found.texts[0]}", width, 6, 2)
+    lines += _more([each for found in named[MOST_COPIES:] for each in found.members], "copy", "copies")
+    if unnamed := [each for each in memory.program.copies if each.path is None]:
+        lines.append(f"  copied: {_sum(unnamed, 'intermediate value')}")
+    declined = fold(memory.declined, lambda path: (path,), lambda _: None)
+    for each in declined:
+        lines += _wrap(f"declined by the compiler: {each.texts[0]}", width, 6, 2)
+    return lines
+
+
+def _about_by_hand(memory: Memory) -> str:
+    best = memory.by_hand
+    said = "Donating nothing is best by hand."
+    if best.parameters:
+        said = f"It promises that nobody reads {', '.join(best.parameters)} after a call."
+    if unfit := mixed(memory):
+        said += f" What is not an array has to be taken out of {', '.join(unfit)} first."
+    return f"{said} Compared: {best.search}."
+
+
+def _times(count: int, nbytes: int) -> str:
+    return f"{count} x {size(nbytes)}" if count > 1 else size(nbytes)
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def _sum(things: Sequence[Sized], one: str, several: str = "") -> str:
+    return f"{size(sum(each.nbytes for each in things))} in {_count(len(things), one, several)}"
+
+
+def _more(left: Sequence[Sized], one: str, several: str) -> list[str]:
+    """A line for what is not shown, by verdict where there are several."""
+    if not left:
+        return []
+    verdicts = Counter(each.verdict for each in left if isinstance(each, InputReport))
+    told = ", ".join(f"{number:,} {verdict}" for verdict, number in verdicts.most_common())
+    return [f"  and {_sum(left, f'more {one}', f'more {several}')}{f': {told}' if told else ''}"]
+
+
+def _elide(text: str, width: int) -> str:
+    """The text without its middle, if it is too long."""
+    if len(text) <= width:
+        return text
+    half = max((width - 3) // 2, 8)
+    return f"{text[:half]}...{text[-half:]}"
+
+
+def _wrap(text: str, width: int, indent: int = 0, first: int = 0) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=" " * first,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _painter(colour: bool) -> Paint:
+    if not colour:
+        return lambda text, _: text
+    return lambda text, what: f"\033[{_COLOURS[what]}m{text}\033[0m" if what in _COLOURS else text

@@ -1,0 +1,100 @@
+"""`pytc.explain(fun)`: what happened at each call site."""
+
+import json
+
+import jax.numpy as jnp
+
+import pytc
+from pytc.explain import Calls, explain
+
+
+def step(state, batch):
+    return {name: w + batch.sum() for name, w in state.items()}
+
+
+def new_state():
+    return {name: jnp.ones((16, 16)) for name in ("a", "b")}
+
+
+def test_a_function_that_was_not_called_has_no_sites():
+    calls = explain(pytc.compile(step))
+    assert calls == Calls("step", ())
+    assert str(calls) == "step: 0 calls from 0 places"
+
+
+# The callers are functions of their own, without an assertion: what pytest makes of an assertion reads `locals()`, and
+# a function that does may read anything.
+
+
+def train(compiled, steps):
+    batch = jnp.ones(4)
+    state = new_state()
+    for _ in range(steps):
+        state = compiled(state, batch)
+    return batch
+
+
+def compare(compiled):
+    state = new_state()
+    after = compiled(state, jnp.ones(4))
+    return float(after["a"].sum() - state["a"].sum())
+
+
+def remember(compiled):
+    batch = jnp.ones(4)
+    state = new_state()
+    best = []
+    for i in range(4):
+        if i == 3:
+            best.append(state["a"])
+        state = compiled(state, batch)
+    return float(best[0].sum())
+
+
+def test_a_loop_that_lets_go_of_its_state():
+    compiled = pytc.compile(step)
+    assert train(compiled, 3).sum() == 4
+    (site,) = explain(compiled).sites
+    assert site.where.split(":")[0].endswith("test_calls.py")
+    assert site.calls == 3
+    assert (site.donated, site.donated_bytes) == (2, 2 * 1024)
+    assert (site.kept, site.kept_bytes) == (1, 16)
+    assert (site.copied_calls, site.copied_bytes, site.held) == (0, 0, ())
+
+
+def test_a_caller_that_reads_its_state_again():
+    compiled = pytc.compile(step)
+    assert compare(compiled) == 4 * 256
+    (site,) = explain(compiled).sites
+    assert (site.donated, site.kept) == (0, 3)
+    assert "state['a']" in site.spared
+    assert "reads it again" in str(explain(compiled))
+
+
+def test_a_leaf_that_something_else_holds():
+    compiled = pytc.compile(step)
+    assert remember(compiled) == 16 * 16 * 13
+    (site,) = explain(compiled).sites
+    assert (site.calls, site.copied_calls, site.copied_bytes) == (4, 1, 1024)
+    assert [(held.path, held.nbytes, held.calls) for held in site.held] == [("state['a']", 1024, 1)]
+    text = explain(compiled).text(100)
+    assert "step: 4 calls from 1 place" in text
+    assert "1.0 KiB  state['a']: still in use in 1 call" in text
+
+
+def test_sites_are_told_apart():
+    compiled = pytc.compile(step)
+    first = compiled(new_state(), jnp.ones(4))
+    second = compiled(first, jnp.ones(4))
+    assert second is not first
+    assert [site.calls for site in explain(compiled).sites] == [1, 1]
+
+
+def test_json_has_everything():
+    compiled = pytc.compile(step)
+    compiled(new_state(), jnp.ones(4))
+    read = json.loads(explain(compiled).to_json())
+    (site,) = explain(compiled).sites
+    assert read["schema"] == "pytc.calls/1"
+    assert read["sites"][0]["where"] == site.where
+    assert read["sites"][0]["spared"] == list(site.spared)

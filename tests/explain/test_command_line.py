@@ -1,0 +1,127 @@
+"""`python -m pytc explain`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import pytc.__main__ as command_line
+
+HERE = "tests.explain.programs"
+SWAPPED = ["explain", f"{HERE}:swapped", "--args", f"{HERE}:swapped_arguments"]
+
+
+def run(capsys, *arguments):
+    status = command_line.main(arguments)
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_the_table_is_printed_without_colour_where_there_is_no_terminal(capsys):
+    status, out, err = run(capsys, *SWAPPED, "--width", "90")
+    assert status == 0
+    assert out.startswith("swapped: 32 KiB reused, 0 B kept; total ")
+    assert "\033" not in out
+    assert err == ""
+
+
+def test_a_quick_table_compares_nothing(capsys):
+    _, out, _ = run(capsys, *SWAPPED, "--quick")
+    assert "best by hand" not in out
+
+
+def test_it_runs_as_a_program():
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "pytc", *SWAPPED, "--require", "reused=1"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert "nearest jax.jit call" in done.stdout
+
+
+def test_json(capsys):
+    status, out, _ = run(capsys, *SWAPPED, "--json")
+    assert status == 0
+    assert json.loads(out)["schema"] == "pytc.explain/1"
+
+
+def test_a_page_is_written(capsys, tmp_path):
+    page = tmp_path / "report.html"
+    status, out, _ = run(capsys, *SWAPPED, "--html", str(page))
+    assert status == 0
+    assert page.read_text("utf-8").startswith("<!doctype html>")
+    assert out == f"wrote {page}\n"
+    _, out, _ = run(capsys, *SWAPPED, "--html", str(page), "--text")
+    assert out.startswith("swapped: ")
+
+
+def test_keyword_arguments(capsys):
+    status, out, _ = run(capsys, "explain", f"{HERE}:update", "--args", f"{HERE}:update_arguments")
+    assert status == 0
+    assert "state['w']['layer0..3']" in out
+
+
+def test_requirements_decide_the_exit_status(capsys):
+    met = ["--require", "reused=1", "--require", "copies=9", "--require", "total_bytes=0.5MiB"]
+    assert run(capsys, *SWAPPED, *met)[0] == 0
+    status, out, err = run(capsys, *SWAPPED, "--require", "total_bytes=1KiB")
+    assert status == 1
+    assert out.startswith("swapped: ")
+    assert err.startswith("swapped: it takes ")
+    assert err.endswith("not 1,024\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "nowhere_to_be_found:f"], "no module 'nowhere_to_be_found'"),
+        (["explain", f"{HERE}:nothing"], "there is no 'nothing'"),
+        (["explain", HERE], "not of the form package.module:name"),
+        (["explain", f"{HERE}:dataclasses"], "is a module, not a function"),
+        (["explain", f"{HERE}:swapped"], "--args is needed"),
+        ([*SWAPPED, "--require", "reused=95"], "share from 0 to 1"),
+        ([*SWAPPED, "--require", "speed=2"], "--require takes"),
+        ([*SWAPPED, "--require", "copies=1GiB"], "no unit of copies"),
+        ([*SWAPPED, "--require", "reused=1.2.3"], "is no number"),
+    ],
+)
+def test_wrong_usage_says_what_is_wrong(capsys, arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        command_line.main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_error_inside_of_the_module_is_its_own(tmp_path, monkeypatch):
+    (tmp_path / "importer_of_nothing.py").write_text("import nowhere_to_be_found")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
+        command_line.main(["explain", "importer_of_nothing:f"])
+
+
+class State(NamedTuple):
+    x: int
+    y: int
+
+
+@pytest.mark.parametrize(
+    ("example", "args", "kwargs"),
+    [
+        ((1, 2), (1, 2), {}),
+        ({"x": 1}, (), {"x": 1}),
+        (((1,), {"y": 2}), (1,), {"y": 2}),
+        (((1,), {"z": 2}), ((1,), {"z": 2}), {}),
+        ({"w": 1}, ({"w": 1},), {}),
+        ({1: 2}, ({1: 2},), {}),
+        (State(1, 2), (State(1, 2),), {}),
+        (5, (5,), {}),
+        ([1, 2], ([1, 2],), {}),
+        (lambda: (3,), (3,), {}),
+    ],
+)
+def test_what_examples_mean(example, args, kwargs):
+    def function(x, y=0):
+        return x + y
+
+    assert command_line._as_arguments(function, example) == (args, kwargs)
