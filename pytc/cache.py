@@ -63,6 +63,8 @@ class Site:
     copied_bytes: int = 0
     held: dict[int, int] = dataclasses.field(default_factory=dict)
     """How many calls found this leaf (an index) alive that the plan takes over."""
+    why: dict[int, str] = dataclasses.field(default_factory=dict)
+    """What held it the first time, as a person would say it."""
     streak: int = 0
     """Calls in a row that had to copy."""
 

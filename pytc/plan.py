@@ -28,6 +28,9 @@ from pytc.program import Leaf, Program
 MOST_PLANS = 2
 """Executables that a signature may have."""
 
+MOST_EXPLAINED = 2
+"""Leaves at a call site for which it is found out what holds them; that looks at every object there is."""
+
 PATIENCE = 4
 """Calls in a row at one site that had to copy, after which the plan is changed, if it can be."""
 
@@ -55,13 +58,18 @@ class Planner:
         # must not: all take over what they can, and copy what they have to.
         if "auto" in self.policy.modes and jax.process_count() == 1:
             read_later = ownership.survivors(frame, args, kwargs, leaves)
-        plan = self.plan(signature, self._keep(signature.program, leaves, read_later))
+        never = self._never(signature.program, leaves)
+        lives_on = self._lives_on(signature.program, read_later)
+        plan = self.plan(signature, never | lives_on, never)
         if site is not None:
             site.plan = plan
             return site
         if len(signature.sites) >= MOST_SITES:
             signature.sites.clear()
         site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
+        if plan.spared:
+            found = ownership.reasons(frame, args, kwargs, leaves, self._largest(signature.program, lives_on))
+            site.why = {i: why.text for i, why in found.items()}
         return signature.sites.setdefault((id(site.code), site.lasti), site)
 
     def prove(
@@ -89,9 +97,14 @@ class Planner:
         if site.streak == PATIENCE and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
-            site.plan = self.plan(signature, site.plan.program.keep | frozenset(held))
+            keep = site.plan.program.keep
+            site.plan = self.plan(signature, keep | frozenset(held), keep)
             held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
         given = list(leaves)
+        if not site.why and not site.plan.emitted.is_new:
+            largest = self._largest(program, held)
+            found = ownership.reasons(frame, args, kwargs, leaves, largest, site.plan.outcome_now)
+            site.why = {i: why.text for i, why in found.items()}
         for i in held:
             given[i] = private_copy(leaves[i])
             site.copied_bytes += program.leaves[i].nbytes
@@ -99,9 +112,12 @@ class Planner:
         site.copied_calls += bool(held)
         return given
 
-    def plan(self, signature: Signature, keep: frozenset[int]) -> Plan:
+    def plan(self, signature: Signature, keep: frozenset[int], never: frozenset[int]) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
-        that copies least. Raises `Retrace` where a new one would have to be compiled in another context."""
+        that copies least. Raises `Retrace` where a new one would have to be compiled in another context.
+
+        `never` are those among `keep` that will be kept at every call.
+        """
         program = self.paired(signature.program, keep)
         for plan in signature.plans:
             if plan.program.donated == program.donated:
@@ -115,9 +131,7 @@ class Planner:
             emit_jit(program, **self.options),
             proven=tuple(i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")),
             outcome=_outcome(program),
-            spared=any(
-                leaf.array and i in keep and self._mode(leaf) == "auto" for i, leaf in enumerate(program.leaves)
-            ),
+            spared=keep != never and self.paired(signature.program, never).donated != program.donated,
         )
         signature.plans.append(plan)
         return plan
@@ -151,17 +165,27 @@ class Planner:
         program = self.prepared(staged)
         return self.paired(program, frozenset(i for i, leaf in enumerate(staged.leaves) if not self.promised(leaf)))
 
+    @staticmethod
+    def _largest(program: Program, leaves: Collection[int]) -> list[int]:
+        """The few of `leaves` of which it is worth finding out what holds them."""
+        return sorted(leaves, key=lambda i: -program.leaves[i].nbytes)[:MOST_EXPLAINED]
+
     def _mode(self, leaf: Leaf) -> str:
         return self.policy.of(leaf.parameter)
 
-    def _keep(self, program: Program, values: Sequence[Any], read_later: frozenset[int]) -> frozenset[int]:
-        """The leaves that no output may be written over, whatever the proof says at a call."""
+    def _never(self, program: Program, values: Sequence[Any]) -> frozenset[int]:
+        """The leaves that no output may be written over, whatever the caller does with them."""
         return frozenset(
             i if leaf.same_as is None else leaf.same_as
             for i, leaf in enumerate(program.leaves)
-            if not is_plain_array(values[i])
-            or self._mode(leaf) == "none"
-            or (i in read_later and self._mode(leaf) == "auto")
+            if not is_plain_array(values[i]) or self._mode(leaf) == "none"
+        )
+
+    def _lives_on(self, program: Program, read_later: frozenset[int]) -> frozenset[int]:
+        """Those of `read_later` of which the caller has not said otherwise."""
+        leaves = program.leaves
+        return frozenset(
+            i if (same := leaves[i].same_as) is None else same for i in read_later if self._mode(leaves[i]) == "auto"
         )
 
     def _warn_of_unusable(self, program: Program) -> None:

@@ -22,6 +22,9 @@ class HeldReport:
     nbytes: int
     calls: int
     """How many calls found it in use."""
+    why: str
+    """What held it, as a person would say it: "also `best` in train.py:41". Empty for all but the largest leaves,
+    since finding out takes time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +42,8 @@ class SiteReport:
     kept_bytes: int
     spared: tuple[str, ...]
     """Those of them that were not considered, because the code reads them later or something else held on to them."""
+    why: tuple[tuple[str, str], ...]
+    """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57")."""
     copied_calls: int
     """Calls that had to copy a leaf still in use."""
     copied_bytes: int
@@ -95,7 +100,7 @@ def _report(function: Function, signature: Signature, site: Site) -> SiteReport:
         if i in program.keep and policy.of((leaf := program.leaves[i]).parameter) == "auto" and is_plain(leaf)
     )
     held = [
-        HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls)
+        HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why.get(i, ""))
         for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))
     ]
     return SiteReport(
@@ -106,6 +111,7 @@ def _report(function: Function, signature: Signature, site: Site) -> SiteReport:
         len(kept),
         sum(program.leaves[i].nbytes for i in kept),
         spared,
+        tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept),
         site.copied_calls,
         site.copied_bytes,
         tuple(held),

@@ -116,13 +116,15 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     if spared:
         names = ", ".join(each.texts[0] for each in spared[:MOST_NOTES]) + (", ..." if spared[MOST_NOTES:] else "")
         lines += _wrap(f"because the code there reads it again, or it is held elsewhere: {names}", width, 10, 10)
+    for path, why in site.why:
+        lines += _wrap(f"{path}: {why}", width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {_count(site.copied_calls, 'call')}")
-        held = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls))
+        held = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
         for each in held[:MOST_NOTES]:
             first = each.members[0]
             text = f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {_count(first.calls, 'call')}"
-            lines += _wrap(text, width, 12, 10)
+            lines += _wrap(f"{text}: {first.why}" if first.why else text, width, 12, 10)
         lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines
 
