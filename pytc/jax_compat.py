@@ -416,3 +416,13 @@ def new_shard(array: jax.Array) -> jax.Array:
     """
     make = getattr(array, "_fully_replicated_shard", None)
     return array.addressable_data(0) if make is None else make()  # type: ignore[no-any-return]
+
+
+def shards_of(array: jax.Array) -> list[jax.Array]:
+    """The single-device arrays that this process has of an array on several devices, without making it remember that
+    they were asked for: it keeps the `Shard` objects around them, each of which holds one."""
+    asked_before = "addressable_shards" in vars(array)
+    shards = [shard.data for shard in array.addressable_shards]
+    if not asked_before:
+        vars(array).pop("addressable_shards", None)
+    return shards

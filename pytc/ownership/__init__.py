@@ -1,0 +1,270 @@
+"""What is dead at a call: which leaves of the arguments nothing in the running program can read again.
+
+Nothing sees the future of a Python program, but a call can count. All references to an object are in its reference
+count. If each of them is accounted for, and the place it stands in is dead, the object is dead; a reference that
+is not accounted for means: keep. So ignorance is always safe. The places are
+
+- `args`, `kwargs` and `leaves` of this very call, and every container that only they refer to (`counts`);
+- local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
+  the frame whether the object really stands there (`interpreter`);
+- attributes, items, globals and cells that the next instructions overwrite (`callsite`, `slots`).
+
+Because what stands in a place is compared by identity, the argument does not depend on how the call came about. A
+call from C (`map`, `functools.reduce`, a property) holds references of its own, which no place accounts for.
+
+What no count shows is looked at by itself: weak references and finalisers (`counts`), two arrays on one buffer
+(`buffers`), whoever watches the thread and could read any variable (`interpreter`), code that reads variables by
+other means than its bytecode shows (`callsite`), and who else has hold of a frame object.
+
+`docs/proof.md` has the whole argument, and where it gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from types import FrameType
+from typing import Any
+
+import jax
+from jax.tree_util import all_leaves, tree_leaves
+
+from pytc.ownership import buffers, counts, holders, interpreter
+from pytc.ownership.buffers import executed
+from pytc.ownership.callers import (
+    Found,
+    Level,
+    NotTrusted,
+    Outcome,
+    Route,
+    distance,
+    follow,
+    known_site,
+    levels,
+    site_of,
+)
+from pytc.ownership.callsite import Site
+from pytc.ownership.holders import Held
+from pytc.ownership.slots import Slots, onlookers
+
+__all__ = ["Held", "Outcome", "executed", "held", "reasons", "survivors", "where"]
+
+UNKNOWN = Outcome()
+_BARREN = 2
+"""How many frames without anything of the arguments are passed over on the way up."""
+
+
+def held(
+    frame: FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+    outcome: Outcome = UNKNOWN,
+) -> Collection[int]:
+    """The leaves among `wanted` (indices) that are not proven dead once the call has begun; empty when all are.
+
+    `frame` is the frame that made the call. Each frame between it and this function refers to `frame` by exactly
+    one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments. `wanted` is one and the same
+    object for leaves of the same shapes and dtypes.
+    """
+    if not wanted or interpreter.refusal or interpreter.observer():
+        return wanted
+    references = distance(frame, 1)
+    site = known_site((id(frame.f_code), frame.f_lasti))
+    if site is not None and site.hint is not None:
+        try:
+            places = follow(site.hint, frame, references, [*args, *kwargs.values()], outcome) if site.hint else []
+            if _all_dead(args, kwargs, places, leaves, wanted, site):
+                buffers.begin(len(wanted))
+                return ()
+            del places
+        except NotTrusted:
+            pass
+    look = _look(frame, references + 1, args, kwargs, leaves, outcome)
+    kept = look.held(wanted)
+    if site is None:
+        site = site_of(frame)
+    site.hint = look.route()
+    site.intervals = min(site.intervals + 1, buffers.intervals())
+    buffers.begin(len(wanted))
+    return kept
+
+
+def _all_dead(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    places: list[Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+    site: Site,
+) -> bool:
+    """Whether the places account for every reference, and the leaves are known to be on buffers of their own."""
+    lists = 1
+    if len(leaves) != len(wanted):
+        leaves, lists = [leaves[i] for i in wanted], 2
+    if counts.any_weakly_referenced(leaves):
+        return False
+    if len(wanted) <= buffers.FEW_LEAVES:
+        return not counts.remainder(args, kwargs, places, leaves, lists, lambda: [*leaves]) and buffers.alone(leaves)
+    others: list[Any] = []
+
+    def unshared() -> list[Any]:
+        found, others[:] = buffers.fresh(site.intervals)
+        return found
+
+    if counts.remainder(args, kwargs, places, leaves, lists, unshared):
+        if counts.remainder(args, kwargs, places, leaves, lists, lambda: list(leaves)):
+            return False
+        # Everything is accounted for, but not all of it came out of executions that are remembered.
+        site.intervals = min(site.intervals + 1, buffers.intervals())
+        return not any(buffers.shared(leaves))
+    if not others:
+        return True
+    if site.kinds[0] is not wanted:
+        site.kinds = wanted, frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
+    return not buffers.shares_with_any(leaves, others, site.kinds[1])
+
+
+def _look(
+    frame: FrameType,
+    references: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    outcome: Outcome,
+) -> _Look:
+    """Look everywhere."""
+    census = counts.Census(args, kwargs, leaves)
+    census.settle()
+    slots = Slots([*args, *kwargs.values()], onlookers(outcome.calls_python, outcome.atomic))
+    look = _Look(leaves, census)
+    for found in levels(frame, references, slots, outcome, look.refusals):
+        if not look.add(found):
+            break
+    slots.values.clear()
+    census.add(look.places)
+    census.settle()
+    return look
+
+
+class _Look:
+    """The careful look at one call."""
+
+    def __init__(self, leaves: Sequence[Any], census: counts.Census):
+        self.leaves = leaves
+        self.census = census
+        self.used: list[Found] = []
+        self.places: list[Any] = []
+        self.refusals: list[str] = []
+        self.shared: set[int] = set()
+        self.barren = 0
+
+    def add(self, found: list[Found]) -> bool:
+        """Take over the places of one frame that have to do with the arguments; False when it is time to stop."""
+        useful = [place for place in found if self.census.sees(place.value)]
+        self.places += [place.value for place in useful]
+        # A loop over a generator, or a method that was handed nothing, may stand between two that hold the object.
+        self.barren = 0 if useful else self.barren + 1
+        for place in found:
+            place.value = None
+        self.used += useful
+        return self.barren <= _BARREN
+
+    def held(self, wanted: Sequence[int]) -> list[int]:
+        inside = [i for i in wanted if self.census.is_inside(id(self.leaves[i]))]
+        shared = buffers.shared([self.leaves[i] for i in inside])
+        self.shared = {i for i, is_shared in zip(inside, shared, strict=True) if is_shared}
+        dead = set(inside) - self.shared
+        return [i for i in wanted if i not in dead]
+
+    def route(self) -> Route:
+        depth = max((place.level for place in self.used), default=-1)
+        return tuple(
+            Level(
+                tuple(p.local for p in self.used if p.level == level and p.local is not None),
+                any(p.local is None and not p.is_slot for p in self.used if p.level == level),
+                any(p.is_slot for p in self.used if p.level == level),
+            )
+            for level in range(depth + 1)
+        )
+
+
+def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> frozenset[int]:
+    """The leaves (indices) that outlive the call for reasons that its site alone shows, without counting.
+
+    `params` in `grads = grad_fn(params, batch)` where the variable is read later; an attribute that the next
+    instructions do not overwrite. A leaf that is held for reasons that may differ at the next call is not among them.
+    For deciding what to compile at the first call; nothing is proven by it.
+    """
+    if holders.explain_interpreter() is not None:
+        return frozenset()
+    numbers: dict[int, frozenset[int]] = {}
+    for i, leaf in enumerate(leaves):
+        numbers[id(leaf)] = numbers.get(id(leaf), frozenset()) | {i}
+    roots = [*args, *kwargs.values()]
+    parts = dict(numbers)
+    for value in _nodes(roots):
+        parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
+    arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
+    return holders.surviving(frame, roots, parts) & arrays
+
+
+def _nodes(roots: Sequence[Any]) -> list[Any]:
+    """The containers of the arguments, as far down as plain containers go."""
+    nodes = []
+    ahead = list(roots)
+    while ahead:
+        value = ahead.pop()
+        if not all_leaves([value]):
+            nodes.append(value)
+            if type(value) in (tuple, list, dict):
+                ahead.extend(value.values() if type(value) is dict else value)
+    return nodes
+
+
+def reasons(
+    frame: FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+    outcome: Outcome = UNKNOWN,
+) -> dict[int, Held]:
+    """For each leaf of `wanted` that is not proven dead, what holds it. Slow; for messages to people."""
+    everywhere = holders.explain_interpreter()
+    if everywhere is not None:
+        return dict.fromkeys(wanted, everywhere)
+    look = _look(frame, distance(frame, 1) + 1, args, kwargs, leaves, outcome)
+    kept = look.held(wanted)
+    roots = [*args, *kwargs.values()]
+    ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables()}
+    return {
+        i: Held("buffer", "another array on the same buffer")
+        if i in look.shared
+        else _reason(leaves[i], frame, look, roots, ours)
+        for i in kept
+    }
+
+
+def _reason(leaf: Any, frame: FrameType, look: _Look, roots: list[Any], ours: set[int]) -> Held:
+    path = holders.path_to(leaf, roots)
+    ours = ours | {id(path)}
+    for value in path:
+        if look.census.is_open(id(value)) and not holders.oddity(value):
+            continue  # everything that refers to it is accounted for
+        if (odd := holders.oddity(value)) is not None:
+            return odd
+        found = holders.in_variables(frame, value) or holders.in_objects(
+            value, ours | set(map(id, path)), holders.global_arguments(frame)
+        )
+        if found is not None or (found := holders.in_threads(value)) is not None:
+            return found
+        break
+    if look.refusals:
+        return Held("introspection", look.refusals[0])
+    return Held("unknown", "code written in C (an iterator, `map`, `functools.partial`, ...), or a suspended function")
+
+
+def where(frame: FrameType) -> str:
+    """The call site as people write it: `train.py:57`."""
+    return holders.place_in(frame, None)

@@ -1,0 +1,199 @@
+"""The callers' frames at one call, and the dead places in them.
+
+`Route` names the dead places that accounted for the arguments the last time a call site was looked at, so that the
+next call looks there first and nowhere else. `Callers` looks everywhere: at every dead local of the frame that
+called, at what its next instructions overwrite, and so on up the stack for as long as frames hold something of the
+arguments. Whether a frame is to be trusted at all is decided on the way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from pytc.ownership.callsite import Site
+from pytc.ownership.interpreter import UNBOUND, getrefcount, stack_item, variable
+from pytc.ownership.liveness import Flow, Unknown
+from pytc.ownership.slots import Slots, onlookers
+
+_HIGHEST = 32  # frames up the stack that are looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What is known beforehand of the call that is about to happen."""
+
+    calls_python: bool = True
+    """Whether the program may call back into Python while it runs."""
+    length: int | None = None
+    """The length of the result, where it is a tuple or a list; None where that is not known."""
+    atomic: bool = False
+    """Whether a call that raises, whatever it raises and an interrupt included, has donated nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """The dead places in one frame that mattered."""
+
+    locals: tuple[int, ...]
+    starred: bool
+    slots: bool
+
+
+Route = tuple[Level, ...]
+
+
+class NotTrusted(Exception):
+    """A frame may be read by other means than its own bytecode; the message says how."""
+
+
+_sites: dict[tuple[int, int], Site] = {}
+_flows: dict[int, tuple[weakref.ref[CodeType], Flow | str]] = {}
+
+
+def flow_of(code: CodeType) -> Flow:
+    """The analysis of a code object, made once and forgotten with it. Raises `NotTrusted` if it cannot be made."""
+    key = id(code)
+    known = _flows.get(key)
+    if known is None:
+
+        def forget(_: object) -> None:
+            _flows.pop(key, None)
+            for place in [place for place in tuple(_sites) if place[0] == key]:
+                _sites.pop(place, None)
+
+        try:
+            flow: Flow | str = Flow(code)
+        except Unknown as error:
+            flow = f"the bytecode of {code.co_qualname} has an instruction that is not known here, {error}"
+        known = _flows[key] = weakref.ref(code, forget), flow
+    if isinstance(known[1], str):
+        raise NotTrusted(known[1])
+    return known[1]
+
+
+def site_of(frame: FrameType) -> Site:
+    """What is known in advance of the instruction that a frame is at. Raises `NotTrusted`."""
+    key = id(frame.f_code), frame.f_lasti
+    site = _sites.get(key)
+    if site is None:
+        site = _sites[key] = Site(flow_of(frame.f_code), frame.f_lasti)
+    return site
+
+
+known_site = _sites.get
+
+
+def distance(frame: FrameType, level: int) -> int:
+    """How many frames up from the function that asks `frame` is, which is at least `level` up."""
+    above: FrameType | None = sys._getframe(level + 1)
+    while above is not None and above is not frame:
+        level += 1
+        above = above.f_back
+    if above is None:
+        raise ValueError("the frame is not that of a caller")
+    return level
+
+
+def trusted(frame: FrameType, references: int) -> Site:
+    """The site of a frame all of whose variables are only read by its own code; else `NotTrusted`.
+
+    `references` is how many variables of ours refer to the frame object, next to the one here.
+    """
+    if getrefcount(frame) != references + 3:  # the interpreter's own, the variable here, and `getrefcount`'s
+        raise NotTrusted(
+            f"something else has hold of the frame of {frame.f_code.co_qualname}: a traceback, a debugger, or code "
+            "that asked for it"
+        )
+    site = site_of(frame)
+    if site.refusal:
+        raise NotTrusted(site.refusal)
+    return site
+
+
+def follow(route: Route, frame: FrameType, references: int, roots: list[Any], outcome: Outcome) -> list[Any]:
+    """What stands in the dead places that `route` names. Raises `NotTrusted` if they are not places to rely on."""
+    references += 1  # the variable here
+    found: list[Any] = []
+    atomic = outcome.atomic
+    slots = any(level.slots for level in route)
+    overwritten = Slots(roots, onlookers(outcome.calls_python, outcome.atomic)) if slots else None
+    for level in route:
+        site = trusted(frame, references)
+        dead = site.dead(atomic, outcome.length)
+        for number in level.locals:
+            # The route is that of the innermost site; the frames above may be elsewhere this time.
+            if number in dead and (value := variable(frame, number)) is not UNBOUND:
+                found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
+        if level.starred:
+            found += _starred(frame, site)
+        if overwritten is not None:
+            overwritten.add(frame, site, outcome.length)
+        atomic = atomic and site.passes_on
+        above = frame.f_back
+        if above is None:
+            break
+        frame, references = above, 1
+        del above
+    return found if overwritten is None else found + overwritten.values
+
+
+def _starred(frame: FrameType, site: Site) -> list[Any]:
+    """The tuple and the dictionary that the frame's starred call keeps until it returns."""
+    return [
+        value
+        for position, local in site.stacked
+        if (value := stack_item(frame, position, local)) is not UNBOUND and type(value) in (tuple, dict)
+    ]
+
+
+@dataclasses.dataclass
+class Found:
+    """What stands in one dead place."""
+
+    level: int
+    local: int | None
+    """The number of the local variable; None for the tuple of a starred call, or a slot."""
+    is_slot: bool
+    value: Any
+
+
+def levels(
+    frame: FrameType, references: int, slots: Slots, outcome: Outcome, refusals: list[str]
+) -> Iterator[list[Found]]:
+    """The dead places of each frame from `frame` up, in turn; ends at a frame that cannot be trusted.
+
+    `slots` is filled on the way, and `refusals` with the reason why a frame, or all slots, are not relied on.
+    (A function rather than an object, so that it is known how many variables refer to the frame.)
+    """
+    references += 1  # the variable here
+    atomic = outcome.atomic
+    if slots.onlooker:
+        refusals.append(slots.onlooker)
+    for level in range(_HIGHEST):
+        try:
+            site = trusted(frame, references)
+        except NotTrusted as why:
+            refusals.append(str(why))
+            return
+        found = [
+            Found(level, number, False, value)
+            for number in site.dead(atomic, outcome.length)
+            if (value := variable(frame, number)) is not UNBOUND
+        ]
+        found += [Found(level, None, False, value) for value in _starred(frame, site)]
+        known = len(slots.values)
+        slots.add(frame, site, outcome.length)
+        atomic = atomic and site.passes_on
+        found += [Found(level, None, True, value) for value in slots.values[known:]]
+        value = None
+        yield found
+        above = frame.f_back
+        if above is None:
+            return
+        frame, references = above, 1
+        del above

@@ -1,0 +1,375 @@
+"""A call site: which of the caller's variables are dead once the call has begun, and which slots it overwrites.
+
+Two questions about one place in one code object, answered once and looked up afterwards. The dead local variables
+come from `liveness`. The slots (an attribute, an item, a global, a cell: places that other code can reach) are
+those that the instructions right behind the call overwrite with its result: `self.state = step(self.state, b)`.
+For a slot it is not enough that this function never reads it again, because others may; so only instructions that
+run no Python code at all may stand between the call and the store, and the walk ends at the first that might.
+
+What is loaded and stored is told by following the values on the stack symbolically. A `Place` is where a value
+came from: a variable, then attributes and items. Whether reading or storing it really runs no code depends on the
+objects, so `slots` looks at them at each call; here only the names are settled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import inspect
+from types import CodeType
+from typing import Any, Literal, TypeAlias
+
+from pytc.ownership.liveness import Flow
+
+Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step on the way to a value."""
+
+    kind: Kind
+    name: Any
+    """A local's or cell's number, a global's or attribute's name, an item's key or the `Place` it is in."""
+
+
+Place: TypeAlias = tuple[Step, ...]
+
+
+class _Result:
+    """What the call returned, on the symbolic stack. A part of it, or anything else that is not known, is None."""
+
+
+RESULT = _Result()
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A constant, on the symbolic stack."""
+
+    value: Any
+
+
+Value: TypeAlias = Place | Constant | _Result | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """An instruction behind the call that matters: a store, a load that must be plain, or an unpacking."""
+
+    does: Literal["store", "load", "unpack"]
+    place: Place
+
+
+# Names by which a function reads variables of its own, or lets others read them, without the bytecode saying which.
+INTROSPECTION = frozenset(
+    "locals vars eval exec dir _getframe _current_frames currentframe f_locals stack trace breakpoint set_trace "
+    "embed interact runcode runsource post_mortem settrace setprofile".split()
+)
+
+
+class Site:
+    """What is known of a call in advance. `code` is only looked at here, never kept."""
+
+    def __init__(self, flow: Flow, lasti: int):
+        code = flow.code
+        self.at = flow.index(lasti)
+        self.line = _line(flow, self.at)
+        self.refusal = ""
+        named = sorted(INTROSPECTION.intersection(code.co_names))
+        if named:
+            self.refusal = f"{code.co_qualname} uses `{named[0]}`, which can read any variable"
+        self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
+        behind = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
+        self.unpacks = behind.arg if behind is not None and behind.opname == "UNPACK_SEQUENCE" else None
+        """How many values the result is unpacked into, if it is right away."""
+        self.module_level = not code.co_flags & inspect.CO_OPTIMIZED
+        self.events, self.returns = _behind(flow, self.at)
+        """What happens right behind the call, and whether the function then returns."""
+        self.passes_on = self.returns and all(
+            len(event.place) == 1 and event.place[0].kind == "fast" for event in self.events
+        )
+        """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
+        self.stacked = _starred(flow, self.at)
+        """The places on the stack of the tuple and dictionary of a starred call, counted from the first local."""
+        self.hint: Any = None
+        """Which of all this accounted for the arguments the last time."""
+        self.kinds: tuple[Any, Any] = None, None
+        """The shapes and dtypes of the leaves that are wanted here, next to the object that says which those are."""
+        self.intervals = 1
+        """How many of the last executions its arguments come from."""
+
+    def dead(self, atomic: bool, length: int | None) -> frozenset[int]:
+        """The fast locals that are never read again, by number.
+
+        `atomic` says that nothing is donated if the call raises: then the handler of the call itself does not count,
+        nor that of the unpacking behind it if the result has the right `length`.
+        """
+        return self._dead[0 if not atomic else 2 if self.unpacks is not None and self.unpacks == length else 1]
+
+
+def _line(flow: Flow, at: int) -> int:
+    positions = flow.instructions[at].positions
+    return (positions.lineno if positions else None) or flow.code.co_firstlineno
+
+
+def loaded(flow: Flow, at: int) -> list[Place]:
+    """Every place that the expression of instruction `at` reads: where its arguments may have come from."""
+    first = at
+    targets = {n for follows in flow.follows for n in follows[:1]} | {h for h in flow.handlers if h is not None}
+    jumped = {n for n in targets if n - 1 not in range(len(flow.follows)) or flow.follows[n - 1] != (n,)}
+    while first > 0 and first not in jumped and flow.follows[first - 1]:
+        first -= 1
+    walk = _Walk(lenient=True)
+    for instruction in flow.instructions[first:at]:
+        if not _within(instruction.positions, flow.instructions[at].positions):
+            walk.seen.clear()
+        walk.step(instruction)
+    return walk.seen
+
+
+def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
+    """Whether a piece of source is part of another, where that is known."""
+    if inner is None or outer is None or None in inner or None in outer:
+        return True
+    start, end = (outer.lineno, outer.col_offset), (outer.end_lineno, outer.end_col_offset)
+    return start <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= end
+
+
+def _behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool]:
+    walk = _Walk(lenient=False)
+    walk.stack.append(RESULT)
+    for instruction in flow.instructions[at + 1 :]:
+        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
+            generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+            passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
+            return _needed(walk.events), passes_result_on and not flow.code.co_flags & generator
+        if not walk.step(instruction):
+            break
+    return _needed(walk.events), False
+
+
+_END = Event("unpack", ())
+
+
+def _needed(events: list[Event]) -> tuple[Event, ...]:
+    """Without the loads that only lead to the next store, which looks at them itself."""
+    return tuple(
+        event
+        for event, following in zip(events, [*events, _END][1:], strict=True)
+        if event.does != "load" or following.does != "store" or event.place != following.place[: len(event.place)]
+    )
+
+
+_METHODS_ARE_ATTRIBUTES = "LOAD_SUPER_ATTR" in dis.opmap
+"""Whether `LOAD_ATTR` is also what loads a method for a call, marked in its argument: from CPython 3.12 on."""
+
+
+class _Walk:
+    """Follows values through instructions that run one after the other.
+
+    Where it is `lenient` the places loaded are only hints, and what is not known is stepped over.
+    """
+
+    def __init__(self, lenient: bool):
+        self.lenient = lenient
+        self.stack: list[Value] = []
+        self.events: list[Event] = []
+        self.seen: list[Place] = []
+        self.stored: set[Place] = set()
+
+    def pop(self) -> Value:
+        return self.stack.pop() if self.stack else None
+
+    def new(self) -> bool:
+        """Take a value that is about to be stored. False if it may be one that was there before the call: storing it
+        elsewhere keeps it, whatever overwrites the place where it was."""
+        return not isinstance(self.pop(), tuple) or self.lenient
+
+    def load(self, place: Place | None) -> None:
+        # What was stored a moment ago is part of the result, not what was there at the call.
+        self.stack.append(None if place in self.stored and not self.lenient else place)
+        if place is not None:
+            self.seen.append(place)
+            self.events.append(Event("load", place))
+
+    def store(self, place: Place) -> None:
+        self.stored.add(place)
+        self.events.append(Event("store", place))
+
+    def fast(self, number: int) -> Place:
+        return (Step("fast", number),)
+
+    def step(self, instruction: dis.Instruction) -> bool:
+        """Do what the instruction does to the stack. False where it may run Python code, unless `lenient`."""
+        for does in (self._with_variables, self._with_members, self._with_the_stack):
+            done = does(instruction.opname, instruction.arg or 0, instruction.argval)
+            if done is not None:
+                return done
+        if self.lenient:
+            self._skip(instruction)
+        return self.lenient
+
+    def _with_variables(self, name: str, argument: int, named: Any) -> bool | None:
+        high, low = self.fast(argument >> 4), self.fast(argument & 15)
+        stores: tuple[Place, ...] = ()
+        loads: tuple[Place, ...] = ()
+        match name:
+            case "LOAD_FAST" | "LOAD_FAST_CHECK":
+                loads = (self.fast(argument),)
+            case "LOAD_FAST_LOAD_FAST":
+                loads = high, low
+            case "STORE_FAST":
+                stores = (self.fast(argument),)
+            case "STORE_FAST_STORE_FAST":
+                stores = high, low
+            case "STORE_FAST_LOAD_FAST":
+                stores, loads = (high,), (low,)
+            case "LOAD_DEREF":
+                loads = ((Step("cell", argument),),)
+            case "STORE_DEREF":
+                stores = ((Step("cell", argument),),)
+            case "LOAD_GLOBAL" | "LOAD_NAME":
+                if name == "LOAD_GLOBAL" and argument & 1:
+                    self.stack.append(None)
+                loads = ((Step("global", named),),)
+            case "STORE_GLOBAL" | "STORE_NAME":
+                stores = ((Step("global", named),),)
+            case _:
+                return None
+        for place in stores:
+            if not self.new():
+                return False
+            self.store(place)
+        for place in loads:
+            self.load(place)
+        return True
+
+    def _with_members(self, name: str, argument: int, named: Any) -> bool | None:
+        match name:
+            case "LOAD_ATTR" if not (_METHODS_ARE_ATTRIBUTES and argument & 1):
+                return self._member("attribute", named, self.pop())
+            case "BINARY_SUBSCR":
+                key = self.pop()
+                return self._member("item", key, self.pop())
+            case "STORE_ATTR":
+                target = self.pop()
+                return self.new() and self._store_member("attribute", named, target)
+            case "STORE_SUBSCR":
+                key, target = self.pop(), self.pop()
+                return self.new() and self._store_member("item", key, target)
+            case _:
+                return None
+
+    def _with_the_stack(self, name: str, argument: int, named: Any) -> bool | None:
+        match name:
+            case "NOP" | "CACHE" | "EXTENDED_ARG":
+                pass
+            case "PUSH_NULL":
+                self.stack.append(None)
+            case "LOAD_CONST":
+                self.stack.append(Constant(named))
+            case "UNPACK_SEQUENCE":
+                if self.pop() is not RESULT and not self.lenient:
+                    return False  # the length of a part is not known, so this may raise
+                self.events.append(Event("unpack", (Step("unpack", argument),)))
+                self.stack.extend([None] * argument)
+            case "POP_TOP":
+                self.pop()
+            case "COPY" if len(self.stack) >= argument:
+                self.stack.append(self.stack[-argument])
+            case "SWAP" if len(self.stack) >= argument:
+                self.stack[-1], self.stack[-argument] = self.stack[-argument], self.stack[-1]
+            case "BUILD_TUPLE":
+                taken = [self.new() for _ in range(argument)]
+                self.stack.append(None)
+                return all(taken)
+            case _:
+                return None
+        return True
+
+    def _member(self, kind: Kind, name: Any, target: Value) -> bool:
+        place = _member_place(kind, name, target)
+        self.load(place)
+        return self.lenient or place is not None
+
+    def _store_member(self, kind: Kind, name: Any, target: Value) -> bool:
+        place = _member_place(kind, name, target)
+        if place is None:
+            return False
+        self.store(place)
+        return True
+
+    def _skip(self, instruction: dis.Instruction) -> None:
+        """An instruction of which only the effect on the height of the stack is known."""
+        jump = False if instruction.opcode in (*dis.hasjrel, *dis.hasjabs) else None
+        has_argument = instruction.opcode >= dis.HAVE_ARGUMENT
+        change = dis.stack_effect(instruction.opcode, instruction.arg if has_argument else None, jump=jump)
+        # Whatever it takes and leaves, nothing known is on the top afterwards.
+        for _ in range(-change):
+            self.pop()
+        self.stack = [None] * (len(self.stack) + max(change, 0))
+
+
+def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
+    """The place of a member, where it is known of what it is the member, and under which key."""
+    if not isinstance(target, tuple):
+        return None
+    if kind == "item":
+        if isinstance(name, Constant):
+            if type(name.value) not in (str, int):
+                return None
+            name = name.value
+        elif not isinstance(name, tuple):
+            return None
+    return (*target, Step(kind, name))
+
+
+def _starred(flow: Flow, at: int) -> tuple[tuple[int, int | None], ...]:
+    """Where the tuple and the dictionary of a starred call lie; nothing unless `at` is such a call.
+
+    Each with the local variable that it was loaded from, if it was. The instruction keeps them on the stack while it
+    waits for C code. Only where they are known to be a tuple and a dictionary: from anything else the interpreter
+    makes one first, and lets go of what was there.
+    """
+    instruction = flow.instructions[at]
+    if instruction.opname != "CALL_FUNCTION_EX" or instruction.arg is None:
+        return ()
+    heights = flow.heights()
+    height = heights[at]
+    if height is None:
+        return ()
+    code = flow.code
+    locals_and_cells = len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
+    has_keywords = instruction.arg & 1
+    found = []
+    for position in (height - 1 - has_keywords, *([height - 1] if has_keywords else [])):
+        makers = [n for n in range(at) if heights[n + 1] == position + 1]
+        if not makers:
+            continue
+        made = flow.instructions[makers[-1]]
+        if made.opname == "LOAD_FAST":
+            found.append((locals_and_cells + position, made.arg))
+        elif made.opname in _MAKES_TUPLE_OR_DICT or made.argrepr == "INTRINSIC_LIST_TO_TUPLE":
+            found.append((locals_and_cells + position, None))
+    return tuple(found)
+
+
+_MAKES_TUPLE_OR_DICT = {"BUILD_TUPLE", "LIST_TO_TUPLE", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "DICT_MERGE"}
+
+
+def code_of(place: Place, code: CodeType) -> str:
+    """A place as it is written in the source."""
+    text = ""
+    names = code.co_varnames + tuple(c for c in code.co_cellvars if c not in code.co_varnames) + code.co_freevars
+    for step in place:
+        if step.kind in ("fast", "cell"):
+            text = names[step.name]
+        elif step.kind == "global":
+            text = step.name
+        elif step.kind == "attribute":
+            text = f"{text}.{step.name}"
+        else:
+            key = code_of(step.name, code) if isinstance(step.name, tuple) else repr(step.name)
+            text = f"{text}[{key}]"
+    return text

@@ -1,0 +1,191 @@
+"""Which leaves nobody outside the call refers to: trial deletion over the argument tree.
+
+This is what CPython's cyclic garbage collector does to find garbage: subtract from each object's reference count
+the references that come from inside, and what has a remainder is held from outside. Inside are the dead places of
+the callers, the `args` and `kwargs` of this call, and every container that is itself inside. A container is opened
+only once every reference to it is accounted for, so nothing outside is ever walked; one that is never fully
+accounted for stays shut, and what it holds keeps a remainder.
+
+The order of opening also makes the proof stand with other threads about. An object all of whose references are
+ours can be reached by nobody else, so from that moment on nobody can change its contents or take a new reference
+to them; and its contents are looked at only from that moment on.
+
+Two things reach an object without being counted: weak references, and a finaliser (`__del__`) that is handed the
+object when it dies. An object that has either is never opened.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pytc.ownership.interpreter import getrefcount
+
+_referents = gc.get_referents
+_weakrefs = weakref.getweakrefcount
+
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+_shut: set[type] = {
+    *_ATOMS, type, np.ndarray,
+    types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, types.FrameType,
+    types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
+}  # fmt: skip
+"""Types that are never opened: they hold no array, or may hold anything. `jax.Array`'s own type joins when seen."""
+_HEAP_TYPE = 1 << 9
+
+
+def opens(value: Any) -> bool:
+    """Whether what `value` refers to may be taken for a part of the argument tree, once `value` itself is."""
+    kind = type(value)
+    if kind is tuple or kind is list or kind is dict:
+        return True
+    if kind in _shut or isinstance(value, type) or not gc.is_tracked(value):
+        return False
+    if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+        _shut.add(kind)
+        return False
+    return not hasattr(kind, "__del__") and not _weakrefs(value)
+
+
+def remainder(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    places: list[Any],
+    leaves: Sequence[Any],
+    lists: int,
+    unshared: Callable[[], list[Any]],
+) -> int:
+    """How many references to `leaves` are not accounted for, summed over all; a quick look, and never too few.
+
+    `places` has what stands in each dead place of the callers. Each of `leaves` is in `lists` lists of ours, that
+    one included; a leaf that is there twice, or a container that is reached twice, is for the exact answer below.
+
+    No table of objects is made. The references are counted, then each one from inside is doubled by holding the
+    same object in a list of ours, then they are counted again: the difference is what comes from inside. In the
+    same go it is seen that each leaf is among the arrays that `unshared` returns, which are those known to be on
+    buffers of their own: a leaf that is not there has one reference fewer the second time.
+    """
+    before = sum(map(getrefcount, leaves))
+    roots = [*args, *kwargs.values()]
+    doubled = places * 2  # `places` holds them once already, so that a dead place now counts four times, not once
+    nodes = _sole(roots, places)
+    opened = []
+    while nodes:
+        opened.append(_referents(*nodes))
+        nodes = _openable(opened[-1])
+    fresh = unshared()
+    after = sum(map(getrefcount, leaves))
+    del roots, doubled, opened, fresh
+    # Of each leaf: outside + inside + lists + 1 before; outside + 2 * inside + lists + 1 + 1 after.
+    return 2 * before - after - lists * len(leaves)
+
+
+def _sole(roots: list[Any], places: list[Any]) -> list[Any]:
+    """The containers among the arguments, and in the dead places, that nothing else refers to.
+
+    A function of its own, so that none of its variables is left when references are counted next.
+    """
+    nodes = []
+    for root in roots:
+        if type(root) not in _shut:
+            expected = 4  # the argument, the list of roots, the variable here, and `getrefcount`'s own
+            for place in places:
+                if place is root:
+                    expected += 4  # the place, three times its copies, ...
+            if places and place is root:
+                expected += 1  # ... and the variable here, if it was the last
+            if getrefcount(root) == expected and opens(root):
+                nodes.append(root)
+    for place in places:
+        # The place, three times its copies, the variable here, and `getrefcount`'s own. An argument has more.
+        if type(place) not in _shut and getrefcount(place) == 6 and opens(place):
+            nodes.append(place)  # noqa: PERF401 - as above
+    return nodes
+
+
+def _openable(values: list[Any]) -> list[Any]:
+    """The containers among what a container of ours refers to that nothing else refers to."""
+    nodes = [value for value in values if type(value) not in _shut]
+    # The container, the list of all and that of containers, the variable here, and `getrefcount`'s own.
+    return [value for value in nodes if getrefcount(value) == 5 and opens(value)]
+
+
+def any_weakly_referenced(leaves: Iterable[Any]) -> bool:
+    """Whether any of the leaves has a weak reference to it."""
+    return any(map(_weakrefs, leaves))
+
+
+class Census:
+    """The same, exactly and leaf by leaf."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]):
+        self._found: dict[int, list[Any]] = {}
+        self._new: set[int] = set()
+        self._opened: set[int] = set()
+        self._account(leaves)
+        self._account(args)
+        self._account(kwargs.values())
+
+    def add(self, places: Sequence[Any]) -> None:
+        """Account for what stands in dead places; `places` holds each once more for as long as this is in use."""
+        self._account(places)
+        self._account(places)
+
+    def settle(self) -> None:
+        """Open every container that is accounted for by now."""
+        while self._new:
+            new, self._new = self._new, set()
+            for key in new:
+                entry = self._found[key]
+                if key not in self._opened and self.remains(key) == 0 and opens(entry[0]):
+                    self._opened.add(key)
+                    self._account(_referents(entry[0]))
+                del entry
+
+    def _account(self, values: Iterable[Any]) -> None:
+        for value in values:
+            entry = self._found.get(id(value))
+            if entry is None:
+                self._found[id(value)] = [value, 1]
+            else:
+                entry[1] += 1
+            self._new.add(id(value))
+
+    def remains(self, key: int) -> int:
+        """How many references to the object of this id are not accounted for."""
+        entry = self._found[key]
+        return getrefcount(entry[0]) - 2 - int(entry[1])  # the table has one, and `getrefcount` itself
+
+    def is_inside(self, key: int) -> bool:
+        """Whether every reference to the leaf of this id, and to the arrays that it wraps, is accounted for."""
+        return (
+            self.remains(key) == 0 and not _weakrefs(self._found[key][0]) and all(map(self.is_inside, self._parts(key)))
+        )
+
+    def is_open(self, key: int) -> bool:
+        """Whether the object of this id is a container that was accounted for and opened."""
+        return key in self._opened
+
+    def tables(self) -> set[int]:
+        """The ids of the tables here that refer to what was found."""
+        return {id(self._found), *map(id, self._found.values())}
+
+    def _parts(self, key: int) -> list[int]:
+        """The arrays that a leaf wraps: a PRNG key its bits."""
+        if key not in self._opened:
+            return []
+        return [id(part) for part in _referents(self._found[key][0]) if isinstance(part, jax.Array)]
+
+    def sees(self, value: Any, depth: int = 3) -> bool:
+        """Whether the value is the arguments, part of them, or a container, not too large, that has them in it."""
+        if id(value) in self._found and type(value) not in _ATOMS and not isinstance(value, type):
+            return True
+        if depth == 0 or type(value) not in (tuple, list, dict) or len(value) > 64:
+            return False
+        return any(self.sees(part, depth - 1) for part in _referents(value))

@@ -1,0 +1,288 @@
+"""What holds a leaf that was not proven dead, as a person would say it.
+
+Slow and only for people: `donate="require"` and `explain` ask. Nothing here is part of the proof, so it may look
+wherever it likes; what it finds first, in the order of what people can act on, is the answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import pathlib
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import jax
+
+from pytc.ownership import interpreter
+from pytc.ownership.callers import NotTrusted, flow_of, site_of
+from pytc.ownership.callsite import loaded
+from pytc.ownership.interpreter import UNBOUND, variable
+from pytc.ownership.liveness import Flow
+from pytc.ownership.slots import Slots
+
+_HIGHEST = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What keeps a leaf from being reused."""
+
+    kind: str
+    """`variable`, `global`, `attribute`, `item`, `history`, `closure`, `weakref`, `buffer`, `observer`, `interpreter`,
+    `introspection`, `thread`, `finaliser` or `unknown`."""
+    text: str
+    """As a person would say it: "also `best` in train.py:41"."""
+    file: str | None = None
+    line: int | None = None
+
+
+def place_in(frame: FrameType, line: int | None) -> str:
+    """`train.py:57`."""
+    return f"{pathlib.Path(frame.f_code.co_filename).name}:{line or frame.f_lineno}"
+
+
+def in_variables(frame: FrameType, value: Any) -> Held | None:
+    """The first variable of the callers that has the value and is read again, or may be by others."""
+    above: FrameType | None = frame
+    for _ in range(_HIGHEST):
+        if above is None:
+            return None
+        try:
+            held = _in_frame(above, value)
+        except NotTrusted as why:
+            return Held("introspection", str(why), above.f_code.co_filename, above.f_lineno)
+        if held is not None:
+            return held
+        above = above.f_back
+    return None
+
+
+def _in_frame(frame: FrameType, value: Any) -> Held | None:
+    flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
+    arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
+    for number, name in enumerate(code.co_varnames):
+        found = variable(frame, number)
+        if found is UNBOUND or number in site.dead(True, site.unpacks):
+            continue
+        if found is value:
+            line = flow.next_read(site.at, number)
+            if line is not None and number in arguments:
+                return Held("variable", f"read again in {place_in(frame, line)}", code.co_filename, line)
+            line = _assigned(flow, site.at, number)
+            return Held("variable", f"also `{name}` in {place_in(frame, line)}", code.co_filename, line)
+        if type(found) is types.CellType and _contents(found) is value:
+            text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
+            return Held("closure", text, code.co_filename, frame.f_lineno)
+        is_space = type(found) is dict and "__builtins__" in found  # some module's globals, which say more below
+        if (
+            type(found) in (list, tuple, dict)
+            and not is_space
+            and any(part is value for part in gc.get_referents(found))
+        ):
+            line = _assigned(flow, site.at, number)
+            return Held("item", f"an item of `{name}` in {place_in(frame, line)}", code.co_filename, line)
+    return None
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNBOUND
+
+
+def _assigned(flow: Flow, at: int, local: int) -> int | None:
+    """The source line that assigned the local last before instruction `at`; the function's own if it is a parameter."""
+    for n in range(at, -1, -1):
+        if flow.writes[n] >> local & 1:
+            positions = flow.instructions[n].positions
+            return positions.lineno if positions else None
+    return flow.code.co_firstlineno
+
+
+def global_arguments(frame: FrameType) -> frozenset[str]:
+    """The globals that the expression of the call reads."""
+    try:
+        places = loaded(flow_of(frame.f_code), site_of(frame).at)
+    except NotTrusted:
+        return frozenset()
+    return frozenset(place[0].name for place in places if len(place) == 1 and place[0].kind == "global")
+
+
+def in_objects(value: Any, ours: set[int], arguments: frozenset[str]) -> Held | None:
+    """The object that refers to the value, in words; `ours` are the ids of what this call made itself, `arguments` the
+    globals that the call itself was given."""
+    found: list[Held] = []
+    for referrer in gc.get_referrers(value):  # a loop, because a comprehension would capture the value in a cell
+        if id(referrer) not in ours and (held := _by(referrer, value, arguments)) is not None:
+            found.append(held)  # noqa: PERF401
+    order = ("history", "attribute", "global", "closure", "item", "unknown")
+    return min(found, key=lambda held: (held.text.startswith("the global"), order.index(held.kind)), default=None)
+
+
+def _by(referrer: Any, value: Any, arguments: frozenset[str]) -> Held | None:
+    if isinstance(referrer, FrameType):
+        return None
+    if isinstance(referrer, dict):
+        return _by_dict(referrer, value, arguments)
+    if isinstance(referrer, types.CellType):
+        return Held("closure", "a nested function that has captured it")
+    if isinstance(referrer, list | tuple | set | frozenset):
+        name = _named(referrer)
+        return Held("item", f"an item of {name}" if name else f"an item of a {type(referrer).__name__}")
+    if isinstance(referrer, types.GeneratorType | types.CoroutineType):
+        return Held("unknown", f"the suspended {referrer.__qualname__}")
+    names = _attributes(referrer, value)
+    if names:
+        return Held("attribute", f"attribute `{names[0]}` of {type(referrer).__name__}")
+    return Held("unknown", f"a {type(referrer).__qualname__}")
+
+
+def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[str] = frozenset()) -> Held | None:
+    keys = [key for key, item in space.items() if item is value]
+    if not keys:
+        return None
+    key = keys[0]
+    if isinstance(key, int) and any(
+        isinstance(owner, dict) and owner.get("Out") is space for owner in gc.get_referrers(space)
+    ):
+        return Held("history", f"IPython's Out[{key}]")
+    if "__name__" in space and "__builtins__" in space:
+        file = space.get("__file__")
+        where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
+        others = [key for key in keys if key not in arguments]
+        text = f"also `{others[0]}`{where}" if others else f"the global `{key}`{where}, which any function can read"
+        return Held("global", text, file if isinstance(file, str) else None)
+    for owner in gc.get_referrers(space):
+        if getattr(type(owner), "__dictoffset__", 0) and not isinstance(owner, type) and vars(owner) is space:
+            return Held("attribute", f"attribute `{key}` of {type(owner).__name__}")
+    name = _named(space)
+    return Held("item", f"{name}[{key!r}]" if name else f"item {key!r} of a {type(space).__name__}")
+
+
+def _attributes(owner: Any, value: Any) -> list[str]:
+    names = list(getattr(owner, "__dict__", ()))
+    for base in type(owner).__mro__:
+        names += [name for name, kind in vars(base).items() if isinstance(kind, types.MemberDescriptorType)]
+    return [name for name in names if getattr(owner, name, None) is value]
+
+
+def _named(container: Any) -> str:
+    """What a container is called, if it is a global or an attribute."""
+    for referrer in gc.get_referrers(container):
+        if isinstance(referrer, dict):
+            held = _by_dict(referrer, container) if "__name__" in referrer and "__builtins__" in referrer else None
+            if held is not None:
+                return held.text.removeprefix("also ").removesuffix(", which any function can read")
+            keys = [key for key, item in referrer.items() if item is container]
+            for owner in gc.get_referrers(referrer):
+                if keys and not isinstance(owner, type | dict) and getattr(owner, "__dict__", None) is referrer:
+                    return f"attribute `{keys[0]}` of {type(owner).__name__}"
+        elif not isinstance(referrer, FrameType | list | tuple | type) and (names := _attributes(referrer, container)):
+            return f"attribute `{names[0]}` of {type(referrer).__name__}"
+    return ""
+
+
+def in_threads(value: Any) -> Held | None:
+    """The variable of another thread that has the value."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, top in sys._current_frames().items():
+        frame: FrameType | None = top if ident != threading.get_ident() else None
+        while frame is not None:
+            for number, name in enumerate(frame.f_code.co_varnames):
+                if variable(frame, number) is value:
+                    text = f"`{name}` in thread {names.get(ident, ident)!r}, {place_in(frame, None)}"
+                    return Held("thread", text, frame.f_code.co_filename, frame.f_lineno)
+            frame = frame.f_back
+    return None
+
+
+def path_to(leaf: Any, roots: Sequence[Any]) -> list[Any]:
+    """The objects from one of the roots down to the leaf, both included; only the leaf if none leads there."""
+    for root in roots:
+        for path in _paths(root, leaf, []):
+            return path
+    return [leaf]
+
+
+def _paths(value: Any, leaf: Any, above: list[Any]) -> Iterator[list[Any]]:
+    path = [*above, value]
+    if value is leaf:
+        yield path
+    elif (
+        len(path) < 24 and gc.is_tracked(value) and not isinstance(value, type | types.FunctionType | types.ModuleType)
+    ):
+        for part in gc.get_referents(value):
+            if not any(part is known for known in path):
+                yield from _paths(part, leaf, path)
+
+
+def oddity(value: Any) -> Held | None:
+    """What reaches a value without being counted."""
+    if weakref.getweakrefcount(value):
+        return Held("weakref", "a weak reference")
+    if hasattr(type(value), "__del__") and not isinstance(value, jax.Array):
+        return Held("finaliser", f"{type(value).__name__}.__del__, which can read it")
+    return None
+
+
+def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset[int]]) -> frozenset[int]:
+    """The leaves that places which outlive the call hold: variables that are read later, and attributes, items,
+    globals and cells that are not overwritten at once. `parts` says which leaves an object of the arguments has."""
+    everything = frozenset().union(*parts.values()) if parts else frozenset()
+    survive: frozenset[int] = frozenset()
+    above: FrameType | None = frame
+    straight = True
+    for level in range(_HIGHEST):
+        if above is None:
+            break
+        try:
+            flow, site = flow_of(above.f_code), site_of(above)
+        except NotTrusted:
+            return everything
+        if site.refusal:
+            return everything if level == 0 else survive
+        related = level == 0
+        for number in range(len(above.f_code.co_varnames)):
+            value = variable(above, number)
+            has = leaves_in(value, parts)
+            related = related or bool(has)
+            if number not in site.dead(True, site.unpacks):
+                survive |= has
+        overwritten = {event.place for event in site.events if event.does == "store"} if straight else set()
+        slots = Slots(roots, "")
+        for place in loaded(flow, site.at):
+            if (len(place) > 1 or place[0].kind != "fast") and place not in overwritten:
+                survive |= leaves_in(slots.peek(above, place), parts)
+        if not related:
+            break
+        straight = straight and site.returns
+        above = above.f_back
+    return survive
+
+
+def leaves_in(value: Any, parts: dict[int, frozenset[int]], depth: int = 3) -> frozenset[int]:
+    """The leaves of the arguments that a value is or has in it, as far as plain containers show."""
+    has = parts.get(id(value))
+    if has is not None:
+        return has
+    if type(value) is types.CellType:
+        return leaves_in(_contents(value), parts, depth)
+    if depth == 0 or type(value) not in (tuple, list, dict) or len(value) > 256:
+        return frozenset()
+    inner = value.values() if type(value) is dict else value
+    return frozenset().union(*(leaves_in(part, parts, depth - 1) for part in inner))
+
+
+def explain_interpreter() -> Held | None:
+    """Why nothing is proven at all, if so."""
+    if interpreter.refusal:
+        return Held("interpreter", interpreter.refusal)
+    observer = interpreter.observer()
+    return Held("observer", observer) if observer else None

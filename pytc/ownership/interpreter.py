@@ -1,0 +1,135 @@
+"""What the proof needs to know of this interpreter, measured at import rather than written down.
+
+Two things are measured. Where a running frame keeps its local variables: `frame.f_locals` would tell, but up to
+CPython 3.12 it leaves behind a dictionary that holds every local, which both spoils later counts and keeps dead
+arrays alive; so the variables are read where the interpreter keeps them, at an offset found by looking for known
+objects in a frame of our own. And how many references a frame object has when nobody but us looks at it. Where
+either does not come out as expected, `refusal` says so and nothing is ever proven.
+
+Reading is a load from memory that the interpreter owns for as long as the frame runs; nothing is ever written.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+getrefcount: Callable[[object], int] = sys.getrefcount
+
+_WORD = ctypes.sizeof(ctypes.c_void_p)
+_Words: Any = ctypes.POINTER(ctypes.c_size_t)
+_Objects: Any = ctypes.POINTER(ctypes.py_object)
+# A frame object is the object header, `f_back`, and then the pointer to the interpreter's own frame.
+_TO_FRAME = object.__basicsize__ + _WORD
+
+
+def words(frame: FrameType) -> Any:
+    """The interpreter's frame as machine words: `words(frame)[first_local + i]` is the id of local number `i`, or 0.
+
+    The word before the first local says in its lower half how high the stack is, or -1 while C code runs.
+    """
+    return _Words.from_address(id(frame) + _TO_FRAME)
+
+
+def variable(frame: FrameType, index: int) -> Any:
+    """The value of fast local number `index` (a cell, if it is one), or `UNBOUND`."""
+    try:
+        return _Objects.from_address(id(frame) + _TO_FRAME)[first_local + index]
+    except ValueError:
+        return UNBOUND
+
+
+class _Unbound:
+    def __repr__(self) -> str:
+        return "<unbound>"
+
+
+UNBOUND = _Unbound()
+
+
+def stack_item(frame: FrameType, position: int, local: int | None) -> Any:
+    """What lies at `position` on the stack of a frame that is waiting for C code, counted from the first local.
+
+    Only to be asked for what the running instruction is known to keep there until it is done, or, with `local`, for
+    the value of that variable if it is what lies there. `UNBOUND` when the frame waits for Python code, which takes
+    its arguments over from the stack.
+    """
+    seen = words(frame)
+    if seen[first_local - 1] & 0xFFFFFFFF != 0xFFFFFFFF:
+        return UNBOUND
+    if local is None:
+        return variable(frame, position)
+    value = variable(frame, local)
+    # Of anything but a tuple the interpreter makes one, and lets go of what was on the stack.
+    return value if type(value) is tuple and seen[first_local + position] == id(value) else UNBOUND
+
+
+def _find_first_local() -> int:
+    """The position of the first local variable in the interpreter's frame, in words; 0 where it is not found."""
+    first, second, third, fourth = object(), object(), object(), object()
+    known = [id(first), id(second), id(third), id(fourth)]
+    seen = words(sys._getframe())
+    # A header of at least six words, the variables here and the stack: more than is looked at belongs to the frame.
+    places = [at for at in range(6, 10) if [seen[at + i] for i in range(4)] == known]
+    return places[0] if len(places) == 1 else 0
+
+
+def _frame_is_referred_to_once() -> bool:
+    """Whether a running frame's object has one reference besides those of the variables that hold it."""
+    frame = sys._getframe(1)
+    return getrefcount(frame) == 3 and frame is sys._getframe(1)
+
+
+def _why_not() -> str:
+    """Why nothing can be proven on this interpreter, or an empty string."""
+    if sys.implementation.name != "cpython":
+        return f"this interpreter is {sys.implementation.name}, and the proof is about CPython"
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return f"the proof is for CPython 3.11 to 3.13, and this is {sys.version_info[0]}.{sys.version_info[1]}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "this interpreter was built without a global lock, and reference counts say less there"
+    if _WORD != 8 or object.__basicsize__ != 2 * _WORD:
+        return "this interpreter lays out objects in an unknown way"
+    return ""
+
+
+refusal = _why_not()
+first_local = 0
+if not refusal:
+    first_local = _find_first_local()
+    if not first_local:
+        refusal = "the local variables of a running frame were not found where CPython keeps them"
+    elif not (lambda: _frame_is_referred_to_once())():
+        refusal = "a frame has other references than CPython's own"
+
+
+if sys.version_info >= (3, 12):
+    _tool = sys.monitoring.get_tool
+
+    def observer() -> str:
+        """Who watches this thread and could read any variable at any time, in words; empty when nobody does."""
+        if sys.gettrace() is not None:
+            return "a debugger or tracer is active"
+        if sys.getprofile() is not None:
+            return "a profiler is active"
+        name = _tool(0) or _tool(1) or _tool(2) or _tool(3) or _tool(4) or _tool(5)
+        return f"the monitoring tool {name} is active" if name else ""
+else:
+
+    def observer() -> str:
+        """Who watches this thread and could read any variable at any time, in words; empty when nobody does."""
+        if sys.gettrace() is not None:
+            return "a debugger or tracer is active"
+        if sys.getprofile() is not None:
+            return "a profiler is active"
+        return ""
+
+
+def threads() -> int:
+    """How many threads Python has started besides the main one."""
+    return _thread._count()

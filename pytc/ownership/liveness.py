@@ -1,0 +1,203 @@
+"""Which local variables of a function are dead at a call: classic backward liveness on its bytecode.
+
+A variable is live before an instruction if some path from there, exception handlers included, reads it before
+overwriting or deleting it. One pass over the instructions to a fixed point, a machine integer as the set; done
+once for each code object.
+
+    live(i) = reads(i)  |  (live after i - writes(i))  |  live(handler of i)
+
+The handler's part is not diminished by what `i` writes, because `i` may raise before it has written anything. A
+suspended generator is no exception to this: it goes on at the next instruction, or at its handler, or not at all.
+Cells are never called dead here: whoever has the closure can read them.
+
+The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
+that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dis
+import functools
+import inspect
+from collections.abc import Iterator
+from types import CodeType
+
+_READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
+_WRITES_ONE = {"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"}
+_TWO = {
+    "LOAD_FAST_LOAD_FAST": (True, True),
+    "STORE_FAST_LOAD_FAST": (False, True),
+    "STORE_FAST_STORE_FAST": (False, False),
+}
+_UNCONDITIONAL = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+_LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
+# An interrupt, too, arrives at a call or at a jump back only. (A local is stored before what it held is let go, and
+# what a destructor raises is not passed on.)
+_CANNOT_RAISE = {"STORE_FAST", "STORE_FAST_STORE_FAST", "NOP", "POP_TOP", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST"}
+_LOCAL_OPCODES = frozenset(dis.haslocal)
+_JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
+
+
+class Unknown(Exception):
+    """The code has an instruction that this analysis does not know."""
+
+
+class Flow:
+    """The control flow of one code object, and the locals live at each of its instructions."""
+
+    def __init__(self, code: CodeType):
+        self.code = code
+        self.instructions = list(dis.get_instructions(code))
+        self.offsets = [i.offset for i in self.instructions]
+        position = {offset: at for at, offset in enumerate(self.offsets)}
+        self.handlers: list[int | None] = [None] * len(self.instructions)
+        self.handler_depths: dict[int, int] = {}
+        for start, end, target, depth in exception_table(code):
+            self.handler_depths[position[target]] = depth
+            for at in range(bisect.bisect_left(self.offsets, start), bisect.bisect_left(self.offsets, end)):
+                self.handlers[at] = position[target]
+        self.follows: list[tuple[int, ...]] = []
+        for at, instruction in enumerate(self.instructions):
+            after: tuple[int, ...] = ()
+            if instruction.opcode in _JUMPS:
+                after = (position[instruction.argval],)
+            if instruction.opname not in _LEAVES | _UNCONDITIONAL and at + 1 < len(self.instructions):
+                after += (at + 1,)
+            self.follows.append(after)
+        effects = [_effect(i) for i in self.instructions]
+        self.reads = [r for r, _ in effects]
+        self.writes = [w for _, w in effects]
+        self.live = self._solve()
+        captured = set(code.co_cellvars)
+        self.locals = sum(1 << i for i, name in enumerate(code.co_varnames) if name not in captured)
+        """The fast locals that are not cells, as a set of bits."""
+
+    def _solve(self) -> list[int]:
+        live = [0] * len(self.instructions)
+        changed = True
+        while changed:
+            changed = False
+            for at in range(len(live) - 1, -1, -1):
+                now = self.reads[at] | (self._after(live, at) & ~self.writes[at]) | self._handled(live, at)
+                if now != live[at]:
+                    live[at] = now
+                    changed = True
+        return live
+
+    def _after(self, live: list[int], at: int) -> int:
+        return functools.reduce(int.__or__, (live[n] for n in self.follows[at]), 0)
+
+    def _handled(self, live: list[int], at: int) -> int:
+        handler = self.handlers[at]
+        return 0 if handler is None or self.instructions[at].opname in _CANNOT_RAISE else live[handler]
+
+    def index(self, lasti: int) -> int:
+        """Which instruction a frame with this `f_lasti` is at. (It may point into the inline cache behind it.)"""
+        return bisect.bisect_right(self.offsets, lasti) - 1
+
+    def dead(self, at: int, calm: int = 0) -> frozenset[int]:
+        """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
+
+        The first `calm` instructions, from `at` on, are known not to raise.
+        """
+        return frozenset(_bits(self.locals & ~(self.reads[at] | self._from(at, calm))))
+
+    def _from(self, at: int, calm: int) -> int:
+        """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise."""
+        if not calm:
+            return self.reads[at] | (self._after(self.live, at) & ~self.writes[at]) | self._handled(self.live, at)
+        after = functools.reduce(int.__or__, (self._from(n, calm - 1) for n in self.follows[at]), 0)
+        return self.reads[at] | (after & ~self.writes[at])
+
+    def heights(self) -> list[int | None]:
+        """How high the stack is before each instruction; None where it is never reached."""
+        code = self.code
+        suspends = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
+        # Up to CPython 3.11 a generator starts with what it is sent already on the stack.
+        starts = 1 if suspends and dis.stack_effect(dis.opmap["RETURN_GENERATOR"]) == 0 else 0
+        heights: list[int | None] = [None] * len(self.instructions)
+        ahead = [(0, starts), *self.handler_depths.items()]
+        while ahead:
+            at, height = ahead.pop()
+            if heights[at] is not None:
+                continue
+            heights[at] = height
+            instruction = self.instructions[at]
+            argument = instruction.arg if instruction.opcode >= dis.HAVE_ARGUMENT else None
+            jumps = instruction.opcode in _JUMPS
+            for n in self.follows[at]:
+                taken = jumps and n != at + 1
+                ahead.append((n, height + dis.stack_effect(instruction.opcode, argument, jump=taken)))
+        return heights
+
+    def next_read(self, at: int, local: int) -> int | None:
+        """The source line where local number `local` is read first after instruction `at`, if it is read at all."""
+        bit = 1 << local
+        line = {}
+        current = self.code.co_firstlineno
+        for n, position in enumerate(self.instructions):
+            current = (position.positions.lineno if position.positions else None) or current
+            line[n] = current
+        seen: set[int] = set()
+        ahead = [n for n in (*self.follows[at], self.handlers[at]) if n is not None]
+        found: list[int] = []
+        while ahead:
+            n = ahead.pop(0)
+            if n in seen or not self.live[n] & bit:
+                continue
+            seen.add(n)
+            if self.reads[n] & bit:
+                found.append(n)
+                continue
+            ahead.extend(m for m in (*self.follows[n], self.handlers[n]) if m is not None)
+        later = [n for n in found if n > at]
+        return line[min(later or found)] if found else None
+
+
+def _bits(mask: int) -> Iterator[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _effect(instruction: dis.Instruction) -> tuple[int, int]:
+    """The locals that an instruction reads and writes, as sets of bits."""
+    if instruction.opcode not in _LOCAL_OPCODES:
+        return 0, 0
+    name, argument = instruction.opname, instruction.arg or 0
+    if name in _TWO:
+        reads = writes = 0
+        for local, is_read in zip((argument >> 4, argument & 15), _TWO[name], strict=True):
+            # The second half may read what the first half wrote; calling it a read before is the safe side.
+            reads |= is_read << local
+            writes |= (not is_read) << local
+        return reads, writes
+    if name in _READS_ONE or name in _WRITES_ONE:
+        return (name in _READS_ONE) << argument, (name in _WRITES_ONE) << argument
+    raise Unknown(name)
+
+
+def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int]]:
+    """`(start, end, target, depth)` for each entry of the table of exception handlers: which instructions it covers,
+    where the handler is (in bytes), and how high the stack is when it begins.
+
+    The format is described in CPython's `Objects/exception_handling_notes.txt`: big-endian groups of six bits, the
+    seventh says that more follow, the eighth marks the beginning of an entry.
+    """
+    table = iter(code.co_exceptiontable)
+
+    def number(first: int) -> int:
+        value = first & 63
+        while first & 64:
+            first = next(table)
+            value = value << 6 | first & 63
+        return value
+
+    for byte in table:
+        start = number(byte) * 2
+        length = number(next(table)) * 2
+        target = number(next(table)) * 2
+        depth, pushes_lasti = divmod(number(next(table)), 2)
+        yield start, start + length, target, depth + pushes_lasti + 1

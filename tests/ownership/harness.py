@@ -1,0 +1,140 @@
+"""A stand-in for `pytc.compile` that shows every wrong proof: what is called dead is deleted at once.
+
+`compile` gives a function whose call path is that of the real thing as far as `ownership` can see (`args`, `kwargs`
+and `leaves` refer to the arguments, and each frame on the way holds the caller's frame once), but which computes
+nothing: every leaf is replaced by a new array. Whoever can still read an array that was called dead then meets a
+deleted one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
+
+from pytc import ownership
+
+_STORE = 8
+
+
+@functools.cache
+def _maker(count: int) -> Callable[[int], list[jax.Array]]:
+    return jax.jit(lambda start: [start * _STORE + number for number in range(count)])
+
+
+def _arrays() -> Iterator[jax.Array]:
+    """New arrays on buffers of their own, with the values 1, 2, ... (many at a time, because that is cheaper)."""
+    start = 1
+    while True:
+        made = _maker(_STORE)(np.int32(start))
+        start += 1
+        made.reverse()
+        while made:
+            yield made.pop()
+
+
+@dataclasses.dataclass
+class Call:
+    """What happened at one call."""
+
+    leaves: list[Any]
+    """Only where `Stub.keeps` is set, because to keep them is to hold them."""
+    dead: frozenset[int]
+
+
+class Stub:
+    """Functions that donate as `prover` says, and what was called and read, in order."""
+
+    def __init__(self, prover: Callable[..., Any] | None = ownership.held, keeps: bool = False):
+        self.prover = prover
+        self.keeps = keeps
+        self.calls: list[Call] = []
+        self.reads: list[Any] = []
+        """The values read; with `keeps`, pairs of the number of calls so far and the array."""
+        self._new = _arrays()
+
+    def new(self) -> jax.Array:
+        return next(self._new)
+
+    def read(self, value: Any) -> Any:
+        """Read every array in `value`; raises if one was deleted."""
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, jax.Array):
+                self.reads.append((len(self.calls), leaf) if self.keeps else int(np.asarray(leaf)))
+        return value
+
+    def compile(self, combine: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that hands its arguments, every array replaced by a new one, to `combine`."""
+
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            leaves, tree = tree_flatten((args, kwargs))
+            frame = sys._getframe(1)
+            return self._run(frame, args, kwargs, leaves, tree, combine)
+
+        return compiled
+
+    def _run(self, frame: Any, args: Any, kwargs: Any, leaves: list[Any], tree: Any, combine: Any) -> Any:
+        wanted = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
+        dead: frozenset[int] = frozenset()
+        if self.prover is not None:
+            outcome = ownership.Outcome(calls_python=False, length=getattr(combine, "length", None), atomic=True)
+            dead = frozenset(wanted).difference(self.prover(frame, args, kwargs, leaves, wanted, outcome))
+        else:
+            self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)
+        self.calls.append(Call(list(leaves) if self.keeps else [], dead))
+        made = iter(_maker(len(wanted))(np.int32(-len(self.calls))) if wanted else [])
+        ownership.executed()
+        results = [next(made) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+        for i in dead:
+            leaves[i].delete()
+        new_args, new_kwargs = tree_unflatten(tree, results)
+        return combine(*new_args, **new_kwargs)
+
+
+# An `assert` in a test module is rewritten by pytest to code that uses `locals()`, which keeps everything alive.
+
+
+def expect(truth: bool) -> None:
+    """What `assert` does, for functions whose own variables are looked at."""
+    assert truth
+
+
+def expect_dead(stub: Stub, calls: int, leaves: int = 1) -> None:
+    """That there were so many calls, each of which found its first so many leaves dead."""
+    assert len(stub.calls) == calls
+    assert [call.dead & set(range(leaves)) for call in stub.calls] == [set(range(leaves))] * calls
+
+
+def of_length(length: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Says that what `combine` returns is a tuple of this length."""
+
+    def mark(combine: Callable[..., Any]) -> Callable[..., Any]:
+        combine.length = length  # type: ignore[attr-defined]
+        return combine
+
+    return mark
+
+
+def first(state: Any, *rest: Any, **more: Any) -> Any:
+    return state
+
+
+@of_length(2)
+def both(state: Any, batch: Any) -> Any:
+    return state, batch
+
+
+def shares(array: jax.Array) -> jax.Array:
+    """Another array object on the same buffer."""
+    return array.addressable_data(0)
+
+
+def zeros() -> jax.Array:
+    return jnp.zeros(())

@@ -1,0 +1,490 @@
+# ruff: noqa: PT008 - the patches are to be functions, because their places are
+"""The prover with one obligation broken, for each obligation; and a program for each that shows it.
+
+    python -m tests.ownership.mutants [--programs 2000]
+
+runs the random programs under each as well, and prints which of them notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import operator
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+
+from pytc import ownership
+from pytc.ownership import buffers, callers, callsite, counts, interpreter, liveness, slots
+from pytc.ownership.callsite import Site
+from tests.ownership.fuzz_callers import Wrong, check
+from tests.ownership.harness import Stub, both, first, of_length
+
+Mutant = Callable[[], Any]
+Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
+
+
+def everything_is_dead() -> Any:
+    """No liveness: every local variable counts as dead."""
+    return mock.patch.object(liveness.Flow, "dead", lambda flow, at, calm=0: frozenset(liveness._bits(flow.locals)))
+
+
+def handlers_do_not_count() -> Any:
+    """No exception edges."""
+    return mock.patch.object(liveness.Flow, "_handled", lambda flow, live, at: 0)
+
+
+_opens = counts.opens
+
+
+def counts_do_not_matter() -> Any:
+    """No counting: references that are not accounted for are ignored."""
+    return _patches(
+        mock.patch.object(counts.Census, "remains", lambda census, key: 0),
+        mock.patch.object(counts, "remainder", lambda *_: 0),
+    )
+
+
+def a_reference_too_many_is_forgiven() -> Any:
+    """One unaccounted reference is let pass: a caller written in C holds no more than that."""
+    remains = counts.Census.remains
+    return _patches(
+        mock.patch.object(counts.Census, "remains", lambda census, key: max(remains(census, key) - 1, 0)),
+        mock.patch.object(counts, "remainder", lambda *_: 1),
+    )
+
+
+def weak_references_do_not_count() -> Any:
+    """Weak references are ignored."""
+    return _patches(
+        mock.patch.object(counts, "_weakrefs", lambda value: 0),
+        mock.patch.object(counts, "any_weakly_referenced", lambda leaves: False),
+    )
+
+
+def finalisers_do_not_count() -> Any:
+    """A container with `__del__` is opened like any other."""
+
+    def opens(value: Any) -> bool:
+        return (hasattr(type(value), "__del__") and not isinstance(value, jax.Array)) or _opens(value)
+
+    return mock.patch.object(counts, "opens", opens)
+
+
+def sharing_does_not_count() -> Any:
+    """Other arrays on the same buffer are ignored."""
+    return _patches(
+        mock.patch.object(buffers, "shared", lambda leaves: [False] * len(leaves)),
+        mock.patch.object(buffers, "alone", lambda leaves: True),
+        mock.patch.object(buffers, "shares_with_any", lambda *_: False),
+    )
+
+
+def newer_arrays_do_not_count() -> Any:
+    """What was made since the last execution is not looked at."""
+    return mock.patch.object(buffers, "shares_with_any", lambda *_: False)
+
+
+def frames_are_trusted() -> Any:
+    """Nobody asks who has hold of a frame."""
+    return mock.patch.object(callers, "getrefcount", lambda frame: _Any())
+
+
+class _Any:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def introspection_is_allowed() -> Any:
+    """Code may use `locals()` and the like."""
+    return mock.patch("pytc.ownership.callsite.INTROSPECTION", frozenset())
+
+
+def observers_are_ignored() -> Any:
+    """Debuggers and profilers are ignored."""
+    return mock.patch.object(interpreter, "observer", lambda: "")
+
+
+def onlookers_are_ignored() -> Any:
+    """Threads, signal handlers and callbacks are ignored."""
+    return _patches(
+        mock.patch.object(ownership, "onlookers", lambda *_: ""), mock.patch.object(callers, "onlookers", lambda *_: "")
+    )
+
+
+def slots_are_always_plain() -> Any:
+    """Attributes are taken for plain whatever their class does."""
+
+    def attribute(target: Any, name: str, storing: bool) -> Any:
+        return getattr(target, name, interpreter.UNBOUND)
+
+    return mock.patch.object(slots, "attribute", attribute)
+
+
+def unpacking_never_fails() -> Any:
+    """The length of the result is not looked at."""
+
+    def walk(self: Any, frame: Any, events: Any, length: Any) -> bool:
+        return _walk(self, frame, [event for event in events if event.does != "unpack"], length)
+
+    def dead(self: Site, atomic: bool, length: Any) -> Any:
+        return self._dead[2 if atomic and self.unpacks is not None else int(atomic)]
+
+    return _patches(mock.patch.object(slots.Slots, "_walk", walk), mock.patch.object(Site, "dead", dead))
+
+
+_walk = slots.Slots._walk
+
+
+def slots_are_counted_twice() -> Any:
+    """A slot that is overwritten twice counts as two places."""
+
+    class Forgetful(set):  # type: ignore[type-arg]
+        def __contains__(self, item: object) -> bool:
+            return False
+
+    init = slots.Slots.__init__
+
+    def forgetful(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self._overwritten = Forgetful()
+
+    return mock.patch.object(slots.Slots, "__init__", forgetful)
+
+
+def code_before_the_store_is_ignored() -> Any:
+    """A frame above counts although the one below does more than return."""
+    return mock.patch.object(slots.Slots, "add", _add_always)
+
+
+def _add_always(self: Any, frame: Any, site: Site, length: Any) -> None:
+    if not self.onlooker:
+        self._walk(frame, site.events, length)
+
+
+def routes_are_not_checked() -> Any:
+    """What was dead at this site the last time is taken for dead again, whoever called."""
+
+    def follow(route: Any, frame: Any, references: int, roots: Any, outcome: Any) -> Any:
+        with mock.patch.object(Site, "dead", lambda site, *_: _Everything()):
+            return _follow(route, frame, references + 1, roots, outcome)
+
+    return mock.patch.object(ownership, "follow", follow)
+
+
+_follow = callers.follow
+
+
+class _Everything:
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+def old_values_may_be_stored() -> Any:
+    """What is stored behind the call counts as new although it was there before."""
+
+    def new(self: Any) -> bool:
+        self.pop()
+        return True
+
+    return mock.patch.object(callsite._Walk, "new", new)
+
+
+ALL: tuple[Mutant, ...] = (
+    everything_is_dead, handlers_do_not_count, counts_do_not_matter,
+    a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
+    newer_arrays_do_not_count, frames_are_trusted, introspection_is_allowed, observers_are_ignored,
+    onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
+    code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _patches(*patches: Any) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield
+
+
+@contextlib.contextmanager
+def broken(mutant: Mutant) -> Iterator[None]:
+    """The prover with one obligation broken, and nothing remembered from before."""
+    callers._sites.clear()
+    callers._flows.clear()
+    try:
+        with mutant():
+            yield
+    finally:
+        callers._sites.clear()
+        callers._flows.clear()
+
+
+# -- one program for each, that reads what it should not be able to read ---
+
+
+class Owner:
+    """An object whose attribute is a property, and one that reads as it dies."""
+
+    def __init__(self, kept: Any, read: Any):
+        self.kept = kept
+        self.read = read
+
+    @property
+    def a(self) -> Any:
+        return self.kept
+
+    @a.setter
+    def a(self, value: Any) -> None:
+        self.read(self.kept)
+
+
+@jax.tree_util.register_pytree_node_class
+class Dying:
+    """A container that reads what it holds when it dies."""
+
+    def __init__(self, part: Any, read: Any = None):
+        self.part = part
+        self.read = read
+
+    def __del__(self) -> None:
+        if self.read is not None:
+            self.read(self.part)
+
+    def tree_flatten(self) -> Any:
+        return (self.part,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Any:
+        return cls(*children)
+
+
+def _read_later(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    y = f(x)
+    s.read((x, y))
+
+
+def _read_in_handler(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    try:
+        y = f(x)
+        raise ValueError
+    except ValueError:
+        s.read(x)
+    s.read(y)
+
+
+def _list_elsewhere(s: Stub, f: Any, f2: Any) -> None:
+    kept = [s.new()]
+    f(kept[0])
+    s.read(kept)
+
+
+def _filter(s: Stub, f: Any, f2: Any) -> None:
+    for x in filter(f, (s.new() for _ in range(2))):
+        s.read(x)
+
+
+def _weak(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    reference = weakref.ref(x)
+    f(x)
+    s.read(reference())
+
+
+def _dying(s: Stub, f: Any, f2: Any) -> None:
+    seen: list[Any] = []
+
+    def read(part: Any) -> None:
+        seen.append(part.is_deleted())
+
+    x = Dying(s.new(), read)
+    x = f(x)
+    if any(seen):
+        raise RuntimeError("deleted")
+
+
+def _shard(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    shard = x.addressable_data(0)
+    f(x)
+    s.read(shard)
+
+
+def _new_shard(s: Stub, f: Any, f2: Any) -> None:
+    x = [s.new() for _ in range(buffers.FEW_LEAVES + 2)]
+    for step in range(4):
+        shard = x[0].addressable_data(0) if step == 3 else None
+        x = f(x)
+    s.read(shard)
+
+
+def _frame(s: Stub, f: Any, f2: Any) -> None:
+    frames = []
+
+    def grab() -> None:
+        frames.append(sys._getframe(1))
+
+    x = s.new()
+    grab()
+    f(x)
+    s.read(operator.attrgetter("f_locals")(frames[0])["x"])
+
+
+def _locals(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    f(x)
+    s.read(locals()["x"])
+
+
+def _tracer(s: Stub, f: Any, f2: Any) -> None:
+    def run(x: Any) -> Any:
+        y = f(x)
+        return y  # noqa: RET504 - between the two the tracer looks
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        if frame.f_code is run.__code__ and event == "return":
+            s.read(frame.f_locals["x"])
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run(s.new())
+    finally:
+        sys.settrace(before)
+
+
+def _thread(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(a=s.new())
+    seen: list[Any] = []
+    prover = s.prover
+    assert prover is not None
+
+    def looking(frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
+        kept = prover(frame, args, kwargs, leaves, wanted, outcome)
+        begin.set()
+        thread.join()
+        return kept
+
+    begin = threading.Event()
+    thread = threading.Thread(target=lambda: (begin.wait(), seen.append(box.a)))
+    thread.start()
+    s.prover = looking
+    try:
+        box.a = f(box.a)
+    finally:
+        s.prover = prover
+    s.read(seen)
+
+
+def _property(s: Stub, f: Any, f2: Any) -> None:
+    owner = Owner(s.new(), s.read)
+    owner.a = f(owner.a)
+
+
+def _too_many(s: Stub, f: Any, f2: Any) -> None:
+    three = s.compile(of_length(3)(lambda x: (x, x, x)))
+    box = types.SimpleNamespace(a=s.new(), b=None)
+    with contextlib.suppress(ValueError):
+        box.a, box.b = three(box.a)
+    s.read(box.a)
+
+
+def _twice(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(a=s.new())
+    kept = [box.a]
+    box.a, box.a = f2(box.a, s.new())
+    s.read(kept)
+
+
+def _read_in_helper(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(a=s.new())
+
+    def helper(x: Any) -> Any:
+        new = f(x)
+        s.read(box.a)
+        return new
+
+    box.a = helper(box.a)
+
+
+def _two_callers(s: Stub, f: Any, f2: Any) -> None:
+    def helper(x: Any) -> Any:
+        return f(x)
+
+    x = s.new()
+    x = helper(x)
+    x = helper(x)
+    x = helper(x)
+    helper(x)
+    s.read(x)
+
+
+def _stored_back(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(a=s.new(), b=[])
+    box.b.append(box.a)
+    box.a = f(box.a)
+    box.b = box.b
+    s.read(box.b)
+
+
+PROGRAMS: tuple[Program, ...] = (
+    _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
+    _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
+    _stored_back,
+)  # fmt: skip
+
+
+def fails(program: Program) -> bool:
+    """Whether the program meets a deleted array."""
+    stub = Stub()
+    try:
+        program(stub, stub.compile(first), stub.compile(both))
+    except RuntimeError as error:
+        return "deleted" in str(error)
+    return False
+
+
+def noticed(mutant: Mutant) -> list[str]:
+    """The programs that meet a deleted array when the obligation is gone; none does as long as it stands."""
+    gc.collect()  # where many arrays are alive, small ones are kept in any case
+    assert not any(map(fails, PROGRAMS))
+    with broken(mutant):
+        return [program.__name__ for program in PROGRAMS if fails(program)]
+
+
+def main() -> None:
+    """Print who notices what."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=0)
+    arguments = parser.parse_args()
+    for mutant in ALL:
+        seen = ", ".join(noticed(mutant)) or "NOBODY"
+        with broken(mutant):
+            for seed in range(arguments.programs):
+                try:
+                    check(seed)
+                except (Wrong, RuntimeError):
+                    seen += f"; random program {seed}"
+                    break
+        gc.collect()
+        sys.stdout.write(f"{mutant.__name__}: {seen}\n")
+
+
+if __name__ == "__main__":
+    main()

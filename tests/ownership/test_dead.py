@@ -1,0 +1,566 @@
+"""What must be proven dead, and so donated: one named test for each way in which people write it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import enum
+import functools
+import sys
+import types
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import flax.core
+import flax.struct
+import flax.training.train_state
+import jax
+import optax
+import pytest
+
+from tests.ownership.harness import Stub, both, expect, expect_dead, first, of_length
+
+Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
+
+
+@pytest.fixture(name="made")
+def _made() -> Functions:
+    stub = Stub()
+    return stub, stub.compile(first), stub.compile(both)
+
+
+def tree(stub: Stub) -> Any:
+    return {"w": [stub.new(), (stub.new(), {"b": stub.new()})], "n": None}
+
+
+def test_overwritten(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    x = f(x)
+    x = f(x)
+    expect_dead(stub, 2)
+    stub.read(x)
+
+
+def test_a_tree(made: Functions) -> None:
+    stub, f, _ = made
+    x = tree(stub)
+    x = f(x)
+    x = f(x)
+    expect_dead(stub, 2, leaves=3)
+    stub.read(x)
+
+
+def test_unpacked(made: Functions) -> None:
+    stub, _, f2 = made
+    state, batch = tree(stub), stub.new()
+    state, loss = f2(state, batch)
+    state, loss = f2(state, batch)
+    expect_dead(stub, 2, leaves=3)
+    expect(3 not in stub.calls[0].dead)
+    expect(3 in stub.calls[1].dead)
+    stub.read((state, loss))
+
+
+def test_three_results(made: Functions) -> None:
+    stub = made[0]
+    step = stub.compile(of_length(3)(lambda params, opt_state, batch: (params, opt_state, batch)))
+    params, opt_state = tree(stub), tree(stub)
+    for _ in range(3):
+        params, opt_state, _loss = step(params, opt_state, stub.new())
+    expect_dead(stub, 3, leaves=7)
+
+
+def test_keywords(made: Functions) -> None:
+    stub, f, _ = made
+    step = stub.compile(lambda *, state, batch: state)
+    state = tree(stub)
+    for _ in range(3):
+        state = step(state=state, batch=stub.new())
+    expect_dead(stub, 3, leaves=4)
+    stub.read(f(state))
+
+
+def test_starred_temporary(made: Functions) -> None:
+    stub, f, f2 = made
+    state, batch = stub.new(), stub.new()
+    state, batch = f2(*(state, batch))
+    state = f(*[state], *(batch,))
+    expect_dead(stub, 2, leaves=2)
+    stub.read(state)
+
+
+def test_starred_variable_that_is_dead(made: Functions) -> None:
+    stub, _, f2 = made
+    arguments = (stub.new(), stub.new())
+    state, _loss = f2(*arguments)
+    expect_dead(stub, 1, leaves=2)
+    stub.read(state)
+
+
+def test_starred_keywords(made: Functions) -> None:
+    stub = made[0]
+    step = stub.compile(lambda *, state: state)
+    given = {"state": stub.new()}
+    state = step(**given)
+    # Up to CPython 3.11 the interpreter unpacks the dictionary into references of its own.
+    expect(stub.calls[0].dead == ({0} if sys.version_info >= (3, 12) else set()))
+    stub.read(state)
+
+
+def test_fresh_temporary(made: Functions) -> None:
+    stub, f, _ = made
+    stub.read(f(f(stub.new())))
+    stub.read(f({"a": stub.new()}))
+    expect_dead(stub, 3)
+
+
+def test_never_read_again(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    y = f(x)
+    stub.read(y)
+    expect_dead(stub, 1)
+
+
+def test_two_names_neither_read_again(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    y = x
+    z = f(x)
+    stub.read(z)
+    expect_dead(stub, 1)
+    y = z
+    stub.read(y)
+
+
+def test_deleted(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    y = f(x)
+    del x
+    stub.read(y)
+    expect_dead(stub, 1)
+
+
+def test_overwritten_on_every_path(made: Functions) -> None:
+    stub, f, _ = made
+    for flag in (True, False):
+        x = stub.new()
+        y = f(x)
+        if flag:  # noqa: SIM108 - two stores are what this is about
+            x = y
+        else:
+            x = stub.new()
+        stub.read(x)
+    expect_dead(stub, 2)
+
+
+def test_loops(made: Functions) -> None:
+    stub, f, f2 = made
+    x = stub.new()
+    for _ in range(2):
+        x = f(x)
+    n = 0
+    while n < 2:
+        x = f(x)
+        n += 1
+    for i, batch in enumerate([stub.new(), stub.new(), stub.new()]):
+        if i == 0:
+            continue
+        x, _loss = f2(x, batch)
+        if i == 1:
+            break
+    else:
+        x = f(x)
+    for _ in range(1):
+        pass
+    else:
+        x = f(x)
+    expect_dead(stub, 6)
+    stub.read(x)
+
+
+def test_progress_bar(made: Functions) -> None:
+    stub, _, f2 = made
+
+    def progress(items: list[Any]) -> Iterator[Any]:
+        yield from items
+
+    state = tree(stub)
+    for batch in progress([stub.new() for _ in range(3)]):
+        state, _loss = f2(state, batch)
+    expect_dead(stub, 3, leaves=3)
+
+
+def test_parameter(made: Functions) -> None:
+    stub, f, _ = made
+
+    def train(state: Any) -> Any:
+        for _ in range(3):
+            state = f(state)
+        return state
+
+    stub.read(train(stub.new()))
+    expect_dead(stub, 3)
+
+
+def run_script(stub: Stub, source: str) -> dict[str, Any]:
+    space = {"__name__": "__main__", "f": stub.compile(first), "f2": stub.compile(both), "new": stub.new}
+    exec(compile(source, "script.py", "exec"), space)
+    stub.read({k: v for k, v in space.items() if isinstance(v, jax.Array)})
+    return space
+
+
+def test_global_of_a_script(made: Functions) -> None:
+    stub = made[0]
+    run_script(stub, "x = new()\nfor i in range(3):\n    x = f(x)\nx, y = f2(x, new())\n")
+    expect_dead(stub, 4)
+
+
+def test_notebook_cells(made: Functions) -> None:
+    stub = made[0]
+    space = run_script(stub, "x = {'a': new()}")
+    for _ in range(3):
+        exec(compile("x = f(x)", "<cell>", "exec"), space)
+    expect_dead(stub, 3)
+
+
+def test_global_in_a_function(made: Functions) -> None:
+    stub = made[0]
+    run_script(stub, "x = new()\ndef train():\n    global x\n    for i in range(3):\n        x = f(x)\ntrain()\n")
+    expect_dead(stub, 3)
+
+
+class Trainer:
+    def __init__(self, stub: Stub):
+        self.params, self.opt_state, self.loss = tree(stub), tree(stub), None
+        self.step = stub.compile(of_length(3)(lambda params, opt_state, batch: (params, opt_state, batch)))
+        self.one = stub.compile(first)
+
+    def train(self, batch: Any) -> None:
+        self.params, self.opt_state, self.loss = self.step(self.params, self.opt_state, batch)
+
+    def shrink(self) -> None:
+        self.params = self.one(self.params)
+
+    def pure_step(self, params: Any, opt_state: Any, batch: Any) -> Any:
+        return self.step(params, opt_state, batch)
+
+    def through_a_helper(self, batch: Any) -> None:
+        self.params, self.opt_state, _ = self.pure_step(self.params, self.opt_state, batch)
+
+
+def test_attribute(made: Functions) -> None:
+    trainer = Trainer(made[0])
+    for _ in range(3):
+        trainer.shrink()
+    expect_dead(made[0], 3, leaves=3)
+    made[0].read(trainer.params)
+
+
+def test_several_attributes_unpacked(made: Functions) -> None:
+    trainer = Trainer(made[0])
+    for _ in range(3):
+        trainer.train(made[0].new())
+    expect_dead(made[0], 3, leaves=7)
+    made[0].read((trainer.params, trainer.opt_state))
+
+
+def test_attributes_through_a_method(made: Functions) -> None:
+    trainer = Trainer(made[0])
+    for _ in range(3):
+        trainer.through_a_helper(made[0].new())
+    expect_dead(made[0], 3, leaves=7)
+    made[0].read((trainer.params, trainer.opt_state))
+
+
+def test_item_of_a_dict_and_of_a_list(made: Functions) -> None:
+    stub, f, f2 = made
+    d = {"k": stub.new(), "l": [stub.new(), stub.new()]}
+    key = "k"
+    d["k"] = f(d["k"])
+    d[key] = f(d[key])
+    d["l"][0] = f(d["l"][0])
+    d["l"][-1], d["k"] = f2(d["l"][-1], d["k"])
+    expect_dead(stub, 4)
+    expect(stub.calls[-1].dead == {0, 1})
+    stub.read(d)
+
+
+def test_field_of_a_dataclass_and_of_slots(made: Functions) -> None:
+    stub, f, _ = made
+
+    @dataclasses.dataclass
+    class Plain:
+        state: Any = None
+
+    @dataclasses.dataclass(slots=True)
+    class Slots:
+        state: Any
+
+    plain, slots = Plain(stub.new()), Slots(stub.new())
+    for _ in range(2):
+        plain.state = f(plain.state)
+        slots.state = f(slots.state)
+    expect_dead(stub, 4)
+    stub.read((plain.state, slots.state))
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+def test_named_tuple_in_an_attribute(made: Functions) -> None:
+    stub, f, _ = made
+    space = types.SimpleNamespace(state=Pair(stub.new(), [stub.new()]))
+    for _ in range(2):
+        space.state = f(space.state)
+    expect_dead(stub, 2, leaves=2)
+    stub.read(space.state)
+
+
+def test_captured_variable_that_is_overwritten_at_once(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+
+    def show() -> Any:
+        return stub.read(x)
+
+    x = f(x)
+    show()
+    expect_dead(stub, 1)
+
+
+def test_nested_function_with_its_own_variable(made: Functions) -> None:
+    stub, f, _ = made
+
+    def train() -> Any:
+        x = stub.new()
+        for _ in range(2):
+            x = f(x)
+        return x
+
+    stub.read(train())
+    expect_dead(stub, 2)
+
+
+def test_try_whose_handler_does_not_read(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    try:
+        x = f(x)
+        x = f(x)
+    except ValueError:
+        x = stub.new()
+    finally:
+        stub.read(stub.new())
+    expect_dead(stub, 2)
+    stub.read(x)
+
+
+def test_with_block(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    with contextlib.nullcontext():
+        x = f(x)
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: None)
+        x = f(x)
+    expect_dead(stub, 2)
+    stub.read(x)
+
+
+def test_generator(made: Functions) -> None:
+    stub, f, _ = made
+
+    def steps(x: Any) -> Iterator[Any]:
+        for _ in range(3):
+            x = f(x)
+            yield 1
+
+    expect(list(steps(stub.new())) == [1, 1, 1])
+    expect_dead(stub, 3)
+
+
+def test_coroutine(made: Functions) -> None:
+    stub, f, _ = made
+
+    async def batches() -> AsyncIterator[Any]:
+        for _ in range(2):
+            await asyncio.sleep(0)
+            yield stub.new()
+
+    async def train() -> Any:
+        x = stub.new()
+        async for _ in batches():
+            x = f(x)
+            await asyncio.sleep(0)
+            x = f(x)
+        return x
+
+    stub.read(asyncio.run(train()))
+    expect_dead(stub, 4)
+
+
+def test_comprehension(made: Functions) -> None:
+    stub, f, _ = made
+    states = [f(x) for x in (stub.new() for _ in range(3))]
+    expect_dead(stub, 3)
+    stub.read(states)
+
+
+def test_helpers_and_methods(made: Functions) -> None:
+    stub, f, _ = made
+
+    def inner(state: Any) -> Any:
+        return f(state)
+
+    def outer(state: Any, log: list[Any]) -> Any:
+        new = inner(state)
+        log.append(1)
+        return new
+
+    class Model:
+        def step(self, state: Any) -> Any:
+            return outer(state, [])
+
+    model = Model()
+    x = tree(stub)
+    for _ in range(3):
+        x = model.step(x)
+    expect_dead(stub, 3, leaves=3)
+    stub.read(x)
+
+
+def test_decorated_helper(made: Functions) -> None:
+    stub, f, _ = made
+
+    def timed(fun: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fun)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return fun(*args, **kwargs)
+
+        return wrapper
+
+    x = tree(stub)
+    step = timed(timed(f))
+    for _ in range(3):
+        x = step(x)
+    expect_dead(stub, 3, leaves=3)
+    stub.read(x)
+
+
+def test_bound_method(made: Functions) -> None:
+    stub = made[0]
+
+    class Model:
+        step = stub.compile(lambda self, state: state)
+
+    model = Model()
+    x = stub.new()
+    for _ in range(3):
+        x = model.step(x)
+    method = model.step
+    x = method(x)
+    expect([call.dead for call in stub.calls] == [{1}] * 4)
+    stub.read(x)
+
+
+def test_shared_inside_the_tree(made: Functions) -> None:
+    stub, f, _ = made
+    shared, inner = stub.new(), [stub.new()]
+    x = {"a": shared, "b": shared, "c": inner, "d": inner}
+    del shared, inner
+    x = f(x)
+    expect_dead(stub, 1, leaves=4)
+    stub.read(x)
+
+
+def test_same_array_twice(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    x = f(x, x)
+    expect_dead(stub, 1, leaves=2)
+    stub.read(x)
+
+
+@jax.tree_util.register_pytree_node_class
+class Own:
+    """A registered node whose flattening makes temporaries."""
+
+    def __init__(self, *parts: Any):
+        self.parts = {"parts": list(parts)}
+
+    def tree_flatten(self) -> Any:
+        return tuple(self.parts["parts"]), "aux"
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> Own:
+        return cls(*children)
+
+
+@flax.struct.dataclass
+class FlaxState:
+    params: Any
+    step: Any
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["a"], meta_fields=["kind"])
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    a: Any
+    kind: str = "x"
+
+
+class Module(eqx.Module):
+    weight: Any
+    inner: Any
+    name: str = eqx.field(static=True, default="m")
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+def _train_state(new: Callable[[], Any]) -> Any:
+    return flax.training.train_state.TrainState(
+        step=new(), apply_fn=first, params={"w": new()}, tx=_SGD, opt_state=(new(), {"m": new()})
+    )
+
+
+_SGD = optax.sgd(0.1)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda new: Own(new(), [new()]),
+        lambda new: FlaxState({"w": new()}, new()),
+        lambda new: Frozen([new(), new()]),
+        lambda new: Module(new(), Module({"b": new()}, None)),
+        lambda new: Module(new(), Colour.RED),
+        _train_state,
+        lambda new: flax.core.FrozenDict({"a": {"b": new()}, "c": new()}),
+        lambda new: optax.ScaleByAdamState(new(), {"w": new()}, {"w": new()}),
+        lambda new: (optax.EmptyState(), optax.TraceState([new()])),
+    ],
+    ids=["own", "flax struct", "frozen slots", "equinox", "static leaf", "train state", "frozen dict", "adam", "optax"],
+)
+def test_registered_types(made: Functions, build: Callable[..., Any]) -> None:
+    stub, f, _ = made
+    x = build(stub.new)
+    leaves = {i for i, leaf in enumerate(jax.tree.leaves(x)) if isinstance(leaf, jax.Array)}
+    for _ in range(3):
+        x = f(x)
+    expect([call.dead for call in stub.calls] == [leaves] * 3)
+    stub.read(x)
+
+
+def test_prng_key(made: Functions) -> None:
+    stub, f, _ = made
+    f((jax.random.key(1),))
+    expect(stub.calls[0].dead == {0})

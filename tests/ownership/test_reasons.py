@@ -1,0 +1,147 @@
+"""What holds a leaf, as a person would say it; and what outlives the call for reasons that its site shows."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytc import ownership
+from tests.ownership.harness import Stub, expect, first
+
+
+class Asking(Stub):
+    """Asks why each leaf was kept, and which were expected to survive."""
+
+    def __init__(self) -> None:
+        super().__init__(self._ask)
+        self.why: list[dict[int, ownership.Held]] = []
+        self.survivors: list[frozenset[int]] = []
+        self.where: list[str] = []
+
+    def _ask(self, frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
+        self.where.append(ownership.where(frame))
+        self.survivors.append(ownership.survivors(frame, args, kwargs, leaves))
+        self.why.append(ownership.reasons(frame, args, kwargs, leaves, wanted, outcome))
+        return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
+
+    def says(self, pattern: str) -> None:
+        """That the last call was told so of its first leaf."""
+        assert re.search(pattern, self.why[-1][0].text), self.why[-1][0]
+
+
+Functions = tuple[Asking, Callable[..., Any]]
+
+
+@pytest.fixture(name="made")
+def _made() -> Functions:
+    stub = Asking()
+    return stub, stub.compile(first)
+
+
+def test_read_again(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    line = _line() + 1
+    y = f(x)
+    stub.read((x, y))
+    stub.says(rf"read again in test_reasons.py:{line + 1}")
+    expect(stub.where == [f"test_reasons.py:{line}"])
+    expect(stub.survivors == [{0}])
+
+
+def _line() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def test_another_name(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    best = x
+    x = f(x)
+    stub.says(r"also `best` in test_reasons.py:\d+")
+    stub.read(best)
+
+
+def test_an_attribute(made: Functions) -> None:
+    stub, f = made
+
+    class Trainer:
+        ema: Any = None
+
+    trainer = Trainer()
+    x = {"w": stub.new()}
+    trainer.ema = x
+    x = f(x)
+    stub.says("attribute `ema` of Trainer")
+    y = f(trainer.ema)
+    stub.read((trainer.ema, x, y))
+    expect(stub.survivors == [set(), {0}])
+
+
+def test_an_item(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    history = [x]
+    x = f(x)
+    stub.says("an item of `history` in test_reasons.py")
+    stub.read(history)
+
+
+def test_history_of_a_notebook(made: Functions) -> None:
+    stub, f = made
+    space: dict[str, Any] = {"__name__": "__main__", "f": f, "x": stub.new(), "Out": {}}
+    space["Out"][3] = space["x"]
+    exec(compile("x = f(x)", "<cell>", "exec"), space)
+    stub.says(r"IPython's Out\[3\]")
+
+
+def test_a_global(made: Functions) -> None:
+    stub, f = made
+    space: dict[str, Any] = {"__name__": "__main__", "__file__": "/a/train.py", "f": f, "x": stub.new()}
+    exec(compile("best = x\nx = f(x)", "train.py", "exec"), space)
+    stub.says("also `best` in train.py")
+
+
+def test_a_weak_reference_and_a_shard(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    reference = weakref.ref(x)
+    x = f(x)
+    stub.says("a weak reference")
+    shard = x.addressable_data(0)
+    x = f(x)
+    stub.says("another array on the same buffer")
+    stub.read((shard, x))
+    expect(reference() is None)
+
+
+def test_a_closure_an_observer_and_introspection(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    space = types.SimpleNamespace(show=lambda: x)
+    y = f(x)
+    stub.says("nested function")
+    stub.read((y, space.show()))
+    before = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        f(y)
+    finally:
+        sys.setprofile(before)
+    stub.says("a profiler is active")
+
+
+def test_dead_leaves_have_no_reason(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    for _ in range(2):
+        x = f(x)
+    expect(stub.why == [{}, {}])
+    expect(stub.survivors == [set(), set()])
+    stub.read(x)
