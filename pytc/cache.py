@@ -41,7 +41,9 @@ class Plan:
     @property
     def outcome_now(self) -> ownership.Outcome:
         """`outcome`, for the next call: the first one compiles, and returns through Python code of `jax.jit`."""
-        return dataclasses.replace(self.outcome, calls_python=True) if self.emitted.is_new else self.outcome
+        if not self.emitted.is_new:
+            return self.outcome
+        return ownership.Outcome(calls_python=True, length=self.outcome.length, atomic=False)
 
     @property
     def program(self) -> Program:

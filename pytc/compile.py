@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 from jax.tree_util import PyTreeDef, tree_flatten
 
+from pytc import ownership
 from pytc import passes as _passes
 from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
 from pytc.donation import Donate, read_policy
@@ -193,7 +194,10 @@ class Function:
                 given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
             emitted = site.plan.emitted
             landed[:] = emitted, leaves
+            warm = not emitted.is_new
             emitted.call(given, landed)
+            if warm:
+                ownership.executed()
         except (RuntimeError, ValueError) as error:
             _check_not_deleted(error, signature, leaves)
             raise

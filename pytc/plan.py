@@ -203,11 +203,13 @@ class Planner:
 def _outcome(program: Program) -> ownership.Outcome:
     """What the proof may assume of a call: whether Python code may run meanwhile, and how long the result is.
 
-    Besides callbacks that is code of `jax.jit`'s own around outputs that are not plain arrays, such as PRNG keys.
+    Besides callbacks that is code of `jax.jit`'s own around outputs that are not plain arrays, such as PRNG keys. If
+    there is none, a call that raises has donated nothing: `pytc.interrupt` sees to that.
     """
     node = program.out_tree.node_data()
     length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
-    return ownership.Outcome(calls_python=jax_compat.may_call_python(program.jaxpr), length=length)
+    calls_python = jax_compat.may_call_python(program.jaxpr)
+    return ownership.Outcome(calls_python, length, atomic=not calls_python)
 
 
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:

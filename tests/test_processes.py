@@ -1,4 +1,4 @@
-"""Several processes: a buffer that one of them keeps alive changes nothing in the others, and deadlocks nothing."""
+"""Several devices and processes: donated as on one device; what one process keeps changes nothing in another."""
 
 from __future__ import annotations
 
@@ -91,3 +91,52 @@ def test_one_process_may_keep_what_another_lets_go(tmp_path):
     keeps, lets_go = (next(line for line in out.splitlines() if line.startswith("COPIED")) for out in outputs)
     assert keeps == "COPIED 8 KEPT 8 PLANS 1"
     assert lets_go == "COPIED 0 KEPT 0 PLANS 1"
+
+
+SHARDED = """
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+
+import jax.numpy as jnp
+import numpy as np
+
+import pytc
+
+mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+split, whole = jax.NamedSharding(mesh, jax.P("data")), jax.NamedSharding(mesh, jax.P())
+
+
+@pytc.compile
+def step(state):
+    return {"split": state["split"] * 0.5 + state["whole"].mean(), "whole": state["whole"] + state["split"].sum()}
+
+
+def train(step, keep):
+    kept = []
+    state = {"split": jax.device_put(jnp.arange(8.0), split), "whole": jax.device_put(jnp.ones(3), whole)}
+    for _ in range(8):
+        state = step(state)
+        if keep:
+            kept.append(state["split"].addressable_shards[1].data)
+    return state, kept
+
+
+wanted, wanted_shards = train(jax.jit(step.__wrapped__), True)
+got, _ = train(step, False)
+jax.tree.map(np.testing.assert_array_equal, got, wanted)
+copied = sum(site.copied_calls for site in step.explain().sites)
+got, shards = train(step, True)
+jax.tree.map(np.testing.assert_array_equal, (got, shards), (wanted, wanted_shards))
+print("COPIED", copied, flush=True)
+"""
+
+
+def test_shards_on_several_devices():
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    run = subprocess.run(
+        [sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "COPIED 0"
