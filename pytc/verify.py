@@ -55,7 +55,7 @@ def verify(before: Program, after: Program, by: str) -> None:
 
 def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
     """The primitives with an effect that others can see, in the order in which they stand."""
-    for eqn in jaxpr.eqns:
+    for eqn in jaxpr.eqns if jaxpr.effects else ():
         inner = list(jax_compat.subjaxprs(eqn))
         for sub in inner:
             yield from effects_in_order(sub)

@@ -38,6 +38,8 @@ UNRELATED = 1e4
 """The distance of an output that is not computed from the input element by element."""
 TINY = 1 << 16
 """Buffers up to this many bytes are not worth a copy."""
+STAGED = {"cpu": frozenset("cumsum cumprod cummax cummin cumlogsumexp".split()), "gpu": frozenset(["sort"])}
+"""What a compiler makes in several stages, of which only the first reads the operand."""
 SETTLED = 64
 """For how many pairs with a copy it is worked out whether something comes after."""
 
@@ -58,7 +60,9 @@ def alias(program: Program) -> Program:
         declined |= {pair.input: crossed for pair in _crossed(pairs, read, flow.outputs)}
     if platform != "tpu":
         left = [pair for pair in pairs if pair.input not in declined]
-        declined |= {pair.input: f"would be {pair.why}, and save no memory" for pair in _pointless(left, flow, program)}
+        declined |= {
+            pair.input: f"would be {pair.why}, and save no memory" for pair in _pointless(left, flow, platform)
+        }
     pairs = [pair for pair in pairs if pair.input not in declined]
     pairs += [pair for group in _second_choices(program, pairs, flow.outputs) for pair in group.free(read)]
     pairs.sort(key=lambda pair: pair.input)
@@ -221,6 +225,8 @@ def _in_host_memory(aval: AbstractValue, sharding: object) -> bool:
 def _platform(program: Program) -> str:
     """What the program will run on, as far as its arguments say; else JAX's default."""
     for leaf in program.leaves:
+        if isinstance(getattr(leaf.sharding, "mesh", None), jax.sharding.AbstractMesh):
+            continue  # it has a shape, and no devices
         for device in getattr(leaf.sharding, "device_set", ()):
             return str(device.platform)
     return jax.default_backend()
@@ -238,7 +244,7 @@ def _crossed(pairs: Sequence[Alias], read: Reads, outputs: Sequence[int | None])
     return [pairs[k] for k in break_cycles(before, lambda k: (-pairs[k].copied, outputs[pairs[k].output] or 0))]
 
 
-def _pointless(pairs: Sequence[Alias], flow: Flow, program: Program) -> list[Alias]:
+def _pointless(pairs: Sequence[Alias], flow: Flow, platform: str) -> list[Alias]:
     """Pairs whose copy lives for as long as memory is needed.
 
     With the pair there are the input's buffer and the copy's, and the copy's is free once it has been read. Without,
@@ -249,14 +255,16 @@ def _pointless(pairs: Sequence[Alias], flow: Flow, program: Program) -> list[Ali
     large = [pair for pair in copied if pair.copied > TINY]
     if len(large) <= SETTLED:
         maker = {value: number for number, step in enumerate(flow.steps) for value in step.makes}
-        pointless += [pair for pair in large if not _something_after(pair, flow, maker)]
+        pointless += [pair for pair in large if not _something_after(pair, flow, maker, platform)]
     return pointless
 
 
-def _something_after(pair: Alias, flow: Flow, maker: dict[int, int]) -> bool:
+def _something_after(pair: Alias, flow: Flow, maker: dict[int, int], platform: str) -> bool:
     """Whether memory can be needed when the copy for `pair` has been read."""
     last = flow.outputs[pair.output]
     if last is None or last not in maker:
+        return True
+    if flow.steps[maker[last]].name in STAGED["cpu" if platform == "cpu" else "gpu"]:
         return True
     given = flow.inputs[pair.input]
     readers = [number for number, step in enumerate(flow.steps) if given in step.reads]
@@ -275,7 +283,7 @@ def _something_after(pair: Alias, flow: Flow, maker: dict[int, int]) -> bool:
     )
 
 
-def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]) -> list[str]:
+def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]) -> list[tuple[int, str]]:
     """Why each leaf that could have been written is not."""
     taken = {pair.input for pair in pairs}
     shapes = {short(aval) for aval in program.out_avals}
@@ -285,5 +293,5 @@ def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]
             continue
         shape = short(aval)
         others = f"every output {shape} is written elsewhere" if shape in shapes else f"no output is {shape}"
-        texts.append(f"{program.input_path(number)}: {declined.get(number, others)}")
+        texts.append((given.leaf, declined.get(number, others)))
     return texts

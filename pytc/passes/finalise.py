@@ -89,7 +89,9 @@ def _finalise_program(program: Program) -> Program:
     if finaliser.closed is program.jaxpr and not finaliser.unknown:
         return program
     notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(finaliser.replaced.items())]
-    notes += [f"`{name}` stays: no finalisation is registered for it" for name in sorted(finaliser.unknown)]
+    for name in sorted(finaliser.unknown):
+        why = "as it would under jax.jit" if name in _COMPILED_APART else "no finalisation is registered for it"
+        notes.append(f"`{name}` stays: {why}")
     return program.noted("finalise", notes, jaxpr=finaliser.closed)
 
 
@@ -186,8 +188,8 @@ class _Finaliser:
             unwrapped = _WRAPPERS[name](eqn)
         elif name in _JITS:
             unwrapped = self._jit(eqn)
-        elif jax_compat.home(eqn.primitive) != "jax" and name not in self._keep:
-            if name in _MEANING_IS_IMPL:
+        elif jax_compat.home(eqn.primitive) != "jax":
+            if name in _MEANING_IS_IMPL and name not in self._keep:
                 unwrapped = self._by_impl(eqn, dict(constants or ()))
             if unwrapped is None:
                 self.unknown.add(name)

@@ -75,23 +75,29 @@ def _dce(closed: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr
             ClosedJaxpr(jaxpr, closed.consts), constants=constants, invars=jaxpr.invars, names=names
         )
         return closed, read
-    if all(read) and all(used_outputs) and _same_equations(jaxpr, closed.jaxpr):
+    if all(read) and all(used_outputs) and _same_equations(jaxpr, closed.jaxpr, set()):
         return closed, read
     return ClosedJaxpr(jaxpr, closed.consts), read
 
 
-def _same_equations(one: Jaxpr, other: Jaxpr) -> bool:
-    """Whether two jaxprs consist of the same equations, at every depth, and not of like ones."""
-    return len(one.eqns) == len(other.eqns) and all(
+def _same_equations(one: Jaxpr, other: Jaxpr, known: set[tuple[int, int]]) -> bool:
+    """Whether two jaxprs consist of the same equations, at every depth, and not of like ones. `known` are pairs of
+    jaxprs, by identity, that do: a jaxpr that stands in many places is looked at once."""
+    if one is other or (id(one), id(other)) in known:
+        return True
+    same = len(one.eqns) == len(other.eqns) and all(
         a is b
         or (
             a.primitive is b.primitive
             and a.invars == b.invars
             and a.outvars == b.outvars
             and all(
-                _same_equations(x, y) and len(x.invars) == len(y.invars) and len(x.outvars) == len(y.outvars)
+                len(x.invars) == len(y.invars) and len(x.outvars) == len(y.outvars) and _same_equations(x, y, known)
                 for x, y in zip(jax_compat.subjaxprs(a), jax_compat.subjaxprs(b), strict=True)
             )
         )
         for a, b in zip(one.eqns, other.eqns, strict=True)
     )
+    if same:
+        known.add((id(one), id(other)))
+    return same

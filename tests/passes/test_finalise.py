@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.interpreters import mlir
 
 from pytc import jax_compat
-from pytc.passes import subjaxprs
+from pytc.passes import prune, subjaxprs
 from pytc.passes.finalise import finalise, register_finalisation
 from pytc.verify import effects_in_order, same
 from tests.comparison import program_of, run
@@ -170,6 +170,19 @@ def _equations(jaxpr: Any, name: str) -> Iterator[Any]:
             yield eqn
         for sub in jax_compat.subjaxprs(eqn):
             yield from _equations(sub, name)
+
+
+def test_functions_that_call_each_other_twice_are_looked_at_once() -> None:
+    def doubled(depth: int) -> Any:
+        if depth == 0:
+            return jax.jit(lambda x: jax.nn.relu(sine(x)) * cosine(x) + jnp.exp(x))
+        inner = doubled(depth - 1)
+        return jax.jit(lambda x: inner(inner(x)))
+
+    program = program_of(doubled(40), X)
+    after = prune(finalise(program))
+    assert subjaxprs.count(after.jaxpr.jaxpr) > 2**40
+    assert finalise(after).jaxpr is after.jaxpr
 
 
 def test_a_jit_with_shardings_stays() -> None:
