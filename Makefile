@@ -4,7 +4,7 @@
 #   make test                        the tests; one of them: make test T=tests/test_stage.py
 #   make lint                        ruff and mypy --strict
 #   make bench                       automatic against hand-written donation; one workload: make bench W=adam
-#   make fuzz                        random programs, many more than `make test` runs
+#   make fuzz                        hours of random programs; some: make fuzz PROGRAMS=1000 FUNCTIONS=100
 #   make wheel                       dist/pytc-*.whl
 #   make PYTHON=python3.13 test      any of these with another interpreter
 
@@ -18,6 +18,8 @@ VENV := .venv/$(VERSION)
 RUN := $(abspath $(VENV))/bin/python
 T ?= tests
 W ?=
+PROGRAMS ?= 200000
+FUNCTIONS ?= 20000
 
 .DEFAULT_GOAL := test
 .PHONY: demo test lint format bench fuzz wheel clean
@@ -42,7 +44,8 @@ bench: $(VENV)/.bench
 	@$(RUN) -m benchmarks $(W)
 
 fuzz: $(VENV)/.test
-	@$(RUN) -m tests.fuzz
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS)
+	@$(RUN) -m tests.random_functions --functions $(FUNCTIONS)
 
 wheel: $(VENV)/.venv
 	@$(RUN) -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -410,12 +410,13 @@ _LIBRARIES = (
 
 
 def new_shard(array: jax.Array) -> jax.Array:
-    """`array.addressable_data(0)` of an array on one device: another array on the same buffer, made when first asked for.
+    """`array.addressable_data(0)` of an array on one device: another array on the same buffer.
 
     Without the checks, where this version of JAX lets us.
     """
     make = getattr(array, "_fully_replicated_shard", None)
-    return array.addressable_data(0) if make is None else make()  # type: ignore[no-any-return]
+    shard: jax.Array = array.addressable_data(0) if make is None else make()
+    return shard
 
 
 def shards_of(array: jax.Array) -> list[jax.Array]:

@@ -60,11 +60,11 @@ def flow_of(code: CodeType) -> Flow:
     key = id(code)
     known = _flows.get(key)
     if known is None:
-
-        def forget(_: object) -> None:
-            _flows.pop(key, None)
-            for place in [place for place in tuple(_sites) if place[0] == key]:
-                _sites.pop(place, None)
+        # The dictionaries as defaults: this also runs when the interpreter ends, and this module's names are gone.
+        def forget(_: object, flows: dict[int, Any] = _flows, sites: dict[tuple[int, int], Site] = _sites) -> None:
+            flows.pop(key, None)
+            for place in [place for place in tuple(sites) if place[0] == key]:
+                sites.pop(place, None)
 
         try:
             flow: Flow | str = Flow(code)

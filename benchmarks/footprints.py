@@ -1,0 +1,239 @@
+"""Does pytc choose as well as one could by hand? Bytes and copies, as three compilers count them, of many programs.
+
+    python -m benchmarks.footprints                       on the CPU's compiler, and whichever others are installed
+    python -m benchmarks.footprints -t cpu,h200 adam sgd  some targets, some programs
+
+Nothing is run. The CPU's compiler is always there; `jax[cuda13]` brings the one for GPUs and `libtpu` the one for
+TPUs, and neither needs the hardware: `jax.experimental.topologies` describes devices that are not there, and what is
+compiled for them says what it would need.
+
+Each program is compiled with nothing donated, with every choice of `donate_argnums` that one might write by hand
+(`by hand` is the best of them; arguments that such a program's caller reads again are left out), and with the pairs
+that pytc chooses when all else is dead; and all of that again with the results in the opposite order, where the
+pairing of `jax.jit` is at its luckiest or unluckiest. Totals within a thousandth count as equal: alignment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+# A TPU compiler without a TPU machine around it looks for one unless it is told not to.
+os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+import pytc
+from benchmarks.footprint_programs import Workload, everything
+from benchmarks.memory import Memory, memory
+from pytc.emit import emit_jit
+
+RESULTS = Path(__file__).parent / "results"
+SAME = 1e-3
+MB = 1e6
+
+TOPOLOGIES = {"v5e": "v5e:2x2"}
+COMPILERS = {"h200": "jax_plugins.xla_cuda13", "v5e": "libtpu"}
+"""The module that has to be there for each target."""
+
+H200 = """
+platform_name: "CUDA" device_description_str: "NVIDIA H200" dnn_version_info { major: 9 minor: 10 patch: 0 }
+gpu_device_info {
+  name: "NVIDIA H200" cuda_compute_capability { major: 9 }
+  core_count: 132 fpus_per_core: 128 threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
+  l2_cache_size: 52428800 clock_rate_ghz: 1.98 memory_bandwidth: 4800000000000 device_memory_size: 151397597184
+  driver_version: "13.0.0" runtime_version: "13.0.0" compile_time_toolkit_version: "13.0.0" dnn_version: "9.10.0"
+}
+"""
+
+
+def targets() -> list[str]:
+    """What can be compiled for here."""
+    return ["cpu", *(name for name, module in COMPILERS.items() if _is_installed(module))]
+
+
+def _is_installed(module: str) -> bool:
+    package = module.partition(".")[0]
+    return importlib.util.find_spec(package) is not None and importlib.util.find_spec(module) is not None
+
+
+@functools.cache
+def device(target: str) -> Any:
+    """A device of this kind, perhaps one that is only compiled for."""
+    if target == "cpu":
+        return jax.devices("cpu")[0]
+    if target == "h200":
+        return topologies.get_topology_desc("1x1x1", "cuda", target_config=H200, topology="1x1x1").devices[0]
+    return topologies.get_topology_desc(TOPOLOGIES[target], "tpu").devices[0]
+
+
+def on(target: str, args: Any) -> Any:
+    """The arguments on a device of this kind."""
+    sharding = NamedSharding(Mesh([device(target)], ("all",)), PartitionSpec())
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
+
+
+measured: dict[str, Memory] = {}
+"""What was compiled before, by the program's text."""
+
+
+def footprint(lowered: jax.stages.Lowered, target: str) -> Memory:
+    """Compile, and count."""
+    key = hashlib.sha256(f"{jax.__version__} {target} {lowered.as_text()}".encode()).hexdigest()
+    if key not in measured:
+        # Choosing among algorithms takes the GPU itself; what decides memory does not.
+        compiled = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0} if target == "h200" else None)
+        measured[key] = memory(compiled.memory_analysis(), compiled.as_text())
+    return measured[key]
+
+
+def by_hand(workload: Workload) -> Iterable[tuple[int, ...]]:
+    """The values of `donate_argnums` that one might write: all there are for a few arguments, else the first some,
+    and each alone."""
+    numbers = [i for i in range(len(workload.args)) if i not in workload.kept]
+    if len(numbers) <= 3:
+        return [some for n in range(len(numbers) + 1) for some in itertools.combinations(numbers, n)]
+    return sorted({tuple(numbers[:n]) for n in range(len(numbers) + 1)} | {(i,) for i in numbers})
+
+
+def program(workload: Workload, fun: Callable[..., Any], target: str) -> pytc.Program:
+    """What pytc makes of the workload if everything is dead but what its caller reads again."""
+    before, after = pytc.passes.split(pytc.passes.pipeline)
+    staged = pytc.passes.run(pytc.stage(fun, *on(target, workload.args)), before)
+    sizes = [len(jax.tree.leaves(arg)) for arg in workload.args]
+    ends = list(itertools.accumulate(sizes))
+    keep = frozenset(leaf for i in workload.kept for leaf in range(ends[i] - sizes[i], ends[i]))
+    return pytc.passes.run(dataclasses.replace(staged, keep=keep), after)
+
+
+def reverse(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function with its results in the opposite order."""
+    return lambda *args: jax.tree.leaves(fun(*args))[::-1]
+
+
+def measure(workload: Workload, fun: Callable[..., Any], target: str) -> dict[str, Any]:
+    """One row of the table."""
+    args = on(target, workload.args)
+    with warnings.catch_warnings():
+        # By hand, much that is donated turns out not to be usable.
+        warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        choices = {
+            numbers: footprint(jax.jit(fun, donate_argnums=numbers).lower(*args), target)
+            for numbers in by_hand(workload)
+        }
+    best = min(choices, key=lambda numbers: (choices[numbers].total, choices[numbers].copied, len(numbers)))
+    ours = footprint(emit_jit(program(workload, fun, target)).lower(jax.tree.leaves(args)), target)
+    return {
+        "nothing": dataclasses.asdict(choices[()]) | {"total": choices[()].total},
+        "by_hand": dataclasses.asdict(choices[best]) | {"total": choices[best].total, "donated": best},
+        "pytc": dataclasses.asdict(ours) | {"total": ours.total},
+    }
+
+
+def table(target: str, results: dict[str, Any], workloads: Sequence[Workload]) -> str:
+    """All rows for one target, in Markdown."""
+    lines = [
+        f"### {target}",
+        "",
+        "| program | nothing donated | by hand | pytc | pytc / by hand | copies by hand, pytc (MB)"
+        " | reversed: by hand | pytc | pytc / by hand |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    remarks = []
+    rows = {}
+    for workload in workloads:
+        if (row := results.get(workload.name, {}).get(target)) is None:
+            continue
+        rows[workload.name] = row
+        plain, other = row["plain"], row["reversed"]
+        copies = ", ".join(f"{p['copies']} ({p['copied'] / MB:.1f})" for p in (plain["by_hand"], plain["pytc"]))
+        lines.append(
+            f"| {workload.name} | {plain['nothing']['total'] / MB:.1f} | {plain['by_hand']['total'] / MB:.1f}"
+            f" | {plain['pytc']['total'] / MB:.1f} | {_ratio(plain)} | {copies}"
+            f" | {other['by_hand']['total'] / MB:.1f} | {other['pytc']['total'] / MB:.1f} | {_ratio(other)} |"
+        )
+        if (remark := workload.remarks.get(target)) is not None:
+            remarks.append(f"- **{workload.name}**: {remark}")
+    lines += ["", summary(rows), "", *remarks, ""]
+    return "\n".join(lines)
+
+
+def _ratio(row: dict[str, Any]) -> str:
+    ratio = row["pytc"]["total"] / row["by_hand"]["total"]
+    return "=" if abs(ratio - 1) <= SAME else f"{ratio:.1%}"
+
+
+def summary(rows: dict[str, Any]) -> str:
+    """How many goals are met, and which are not."""
+
+    def missed(bad: Callable[[dict[str, Any]], bool]) -> str:
+        names = [name for name, row in rows.items() if bad(row)]
+        return f"{len(rows) - len(names)} of {len(rows)}" + (f" (not: {', '.join(names)})" if names else "")
+
+    def larger(order: str) -> Callable[[dict[str, Any]], bool]:
+        return lambda row: row[order]["pytc"]["total"] > row[order]["by_hand"]["total"] * (1 + SAME)
+
+    def moved(row: dict[str, Any]) -> bool:
+        one, other = row["plain"]["pytc"]["total"], row["reversed"]["pytc"]["total"]
+        return abs(one - other) > SAME * one
+
+    def copied(row: dict[str, Any]) -> bool:
+        # Only where the best by hand, and so some plan, has no copies beyond those of the program itself.
+        return row["plain"]["pytc"]["copied"] > row["plain"]["by_hand"]["copied"] + SAME * row["plain"]["pytc"]["total"]
+
+    return (
+        f"No more than by hand: {missed(larger('plain'))}; reversed: {missed(larger('reversed'))}."
+        f" The same in either order: {missed(moved)}. No more bytes copied than by hand: {missed(copied)}."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-t", "--targets", default=None, help="comma separated; all that are installed by default")
+    parser.add_argument("programs", nargs="*", help="names; all by default")
+    options = parser.parse_args()
+    # A GPU or TPU plugin that looks for its hardware and finds none takes its compiler away with it.
+    jax.config.update("jax_platforms", "cpu")
+    wanted = options.targets.split(",") if options.targets else targets()
+    path = RESULTS / "footprints.json"
+    results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    workloads = everything()
+    for target in wanted:
+        for workload in workloads:
+            if options.programs and workload.name not in options.programs:
+                continue
+            row = {
+                "jax": jax.__version__,
+                "plain": measure(workload, workload.fun, target),
+                "reversed": measure(workload, reverse(workload.fun), target),
+            }
+            results.setdefault(workload.name, {})[target] = row
+            print(f"{target} {workload.name}: {_ratio(row['plain'])}, reversed {_ratio(row['reversed'])}", flush=True)
+            RESULTS.mkdir(exist_ok=True)
+            path.write_text(json.dumps(results, indent=1) + "\n")
+    known = sorted({target for found in results.values() for target in found}, key=["cpu", "h200", "v5e"].index)
+    text = "\n".join(table(target, results, workloads) for target in known)
+    (RESULTS / "footprints.md").write_text(f"## Memory, as the compilers count it (MB)\n\n{text}")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Each workload runs under every contender at its smallest size, and the figures add up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import xml.etree.ElementTree as ET
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from benchmarks import calls, chart, contenders, memory, report, timing, workloads
+from benchmarks.measure import QUICK, as_json, entrants
+from benchmarks.observe import Observation, digest, digests, observe
+from benchmarks.workload import Workload
+
+CALLS = 3
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_every_contender_gives_the_same_bits_and_what_it_donates_is_reused(name):
+    workload = workloads.make(name, QUICK.size)
+    arguments = workload.arguments()
+    names, excluded = entrants(workload, contenders.ALL)
+    assert set(names) | set(excluded) == set(contenders.ALL)
+
+    useful = max(contenders.subsets(workload, arguments), key=len)
+    found = {c: digests(workload, contenders.build(c, workload, useful), CALLS) for c in names}
+    assert len(found[contenders.JIT]) == CALLS
+    assert {c for c in names if found[c] != found[contenders.JIT]} == set()
+
+
+@pytest.mark.parametrize("name", workloads.names())
+def test_names_and_docstrings(name):
+    assert len(workloads.describe(name)) > 20
+    workload = workloads.make(name, 1)
+    arity = len(contenders.parameters(workload))
+    assert set(workload.dead) <= set(range(arity))
+    assert len(jax.eval_shape(workload.init)) + (workload.batch is not None) == arity
+
+
+def test_the_unknown_workload_is_named():
+    with pytest.raises(ValueError, match=r"no workload is called 'mlp'.*mlp_adam"):
+        workloads.find("mlp")
+
+
+def test_watching_tells_donation_from_fresh_memory():
+    workload = workloads.make("conv_chain", 1)
+    (x,) = workload.init()
+    plain = observe(workload, jax.jit(workload.step), CALLS)
+    donated = observe(workload, jax.jit(workload.step, donate_argnums=0), CALLS)
+    assert plain.fresh == (x.nbytes,) * CALLS
+    assert donated.fresh == (0,) * CALLS
+    assert [more - less for more, less in zip(plain.held, donated.held, strict=True)] == [x.nbytes] * CALLS
+
+
+def test_the_call_from_which_an_observation_is_settled():
+    held = (400, 400, 400)
+    assert Observation((0, 0, 0), held).settled == 1
+    assert Observation((4, 0, 0), held).settled == 1
+    assert Observation((8, 0, 0), held).settled == 2
+    assert Observation((0, 8, 0), held).settled == 3
+
+
+def test_the_best_by_hand_is_found_and_never_breaks_a_promise():
+    assert contenders.best_by_hand(workloads.make("conv_chain", 1)) == (0,)
+    assert 0 not in contenders.best_by_hand(workloads.make("kv_cache", 1))
+
+
+def test_filter_jit_takes_part_only_where_its_promise_is_true():
+    names, excluded = entrants(workloads.make("wave", 1), contenders.ALL)
+    assert contenders.FILTER_JIT not in names
+    assert "current" in excluded[contenders.FILTER_JIT]
+    assert entrants(workloads.make("kv_cache", 1), contenders.ALL)[1] == {}
+
+
+def test_digests_tell_one_bit_and_one_place_apart():
+    a = {"x": jnp.float32(1.0), "k": jax.random.key(0)}
+    assert digest(a) == digest(dict(a))
+    assert digest(a) != digest({**a, "x": jnp.nextafter(a["x"], jnp.float32(2))})
+    assert digest(a) != digest({**a, "k": jax.random.key(1)})
+    assert digest((a["x"], jnp.float32(2))) != digest((jnp.float32(2), a["x"]))
+
+
+def test_copies_are_read_from_the_program():
+    stats = jax.jit(jnp.sin).lower(jnp.zeros(4)).compile().memory_analysis()
+    program = """
+    %copy.1 = f32[4,8]{1,0} copy(%p)
+    %copy.2 = f32[] copy(%q)
+    %c = (bf16[16]{0:T(256)}, bf16[16]{0}, u32[]) copy-start(%r), cross_program_prefetch_index=0
+    %d = f32[4,8]{1,0} add(%copy.1, %copy.1)
+    %e = pred[3]{0} copy(%s)
+    """
+    found = memory.memory(stats, program)
+    assert (found.copies, found.copied) == (3, 4 * 8 * 4 + 16 * 2 + 3)
+    assert found.total == 4 * 4 * 2
+
+
+def test_figures_are_those_of_the_executable_that_ran():
+    workload = workloads.make("wave", 1)
+    step = jax.jit(workload.step, donate_argnums=0)
+    arguments = workload.arguments()
+    expected = contenders.compiled_memory(workload.step, arguments, (0,))
+    jax.clear_caches()
+    ran = memory.Executables(jax.devices()[0])
+    step(*arguments)
+    assert ran.step() == (expected, 1)
+    assert expected.alias == arguments[0].nbytes
+
+
+def test_ratios_are_taken_within_a_round():
+    seconds = {"a": [1.0, 10.0, 2.0], "b": [2.0, 20.0, 4.0]}
+    assert timing.ratios(seconds, "a")["b"] == timing.Spread(2.0, 2.0, 2.0)
+    order: list[str] = []
+    measurements = {name: lambda name=name: float(order.append(name) is None) for name in "abc"}
+    assert timing.interleaved(measurements, 2) == {name: [1.0, 1.0] for name in "abc"}
+    assert "".join(order) == "abcbca"
+
+
+@pytest.mark.parametrize("leaves", [1, 100])
+def test_calls_are_timed_on_as_many_leaves_as_they_say(leaves):
+    workload: Workload = calls.tiny(leaves)
+    assert len(jax.tree.leaves(workload.arguments())) == leaves
+    for contender in contenders.ALL:
+        assert calls.run(contenders.build(contender, workload, (0,)), workload.init, 2) > 0
+
+
+def figures(excluded):
+    spread = timing.Spread(0.9, 1.0, 1.1)
+
+    def row(total):
+        return {
+            "memory": memory.Memory(total, total, 0, total, 2, 8), "total": total, "compilations": 1,
+            "seen": Observation((0,), (total,)), "fresh": 0, "held": total, "settled": 1, "same_bits": total != 75,
+            "step_milliseconds": spread, "step_over_by_hand": spread,
+            "first_call_seconds": spread, "first_call_over_jit": spread,
+        }  # fmt: skip
+
+    rows = {"jax.jit": row(100), "by hand": row(50), "filter_jit": row(75), "pytc": row(60)}
+    timed = {"microseconds": spread, "over_by_hand": spread}
+    result = {
+        "size": 1, "leaves": 3, "argument_bytes": 50, "by_hand": ["state"],
+        "rows": {c: plain(r) for c, r in rows.items() if c not in excluded},
+        "excluded": dict.fromkeys(excluded, "cannot take part"),
+    }  # fmt: skip
+    on = dict.fromkeys(("device", "cpus", "system", "python", "jax", "equinox", "size"), "this")
+    calls_ = {"1": {c: plain(timed) for c in contenders.ALL}}
+    return json.loads(json.dumps({"on": on, "workloads": {"some_model": result}, "calls": calls_}))
+
+
+def plain(values):
+    return {k: as_json(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()}
+
+
+@pytest.mark.parametrize("excluded", [(), ("filter_jit",)])
+def test_tables_show_losses_as_plainly_as_wins(excluded):
+    made = figures(excluded)
+    markdown = report.markdown(made)
+    assert "| 1.200 (+10 B) |" in markdown  # pytc's 60 bytes beside 50 by hand
+    assert ("bits differ" in markdown) == (not excluded)
+    table = report.workload_table(made["workloads"])
+    assert ("DIFFER" in table) == (not excluded)
+    assert ("cannot take part" in table) == bool(excluded)
+    assert "1.00 (0.90 to 1.10)" in report.calls_table(made["calls"])
+
+
+@pytest.mark.parametrize("excluded", [(), ("filter_jit",)])
+def test_the_chart_is_svg_with_a_bar_for_each_contender(excluded):
+    root = ET.fromstring(chart.draw(figures(excluded)))
+    labels = [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "some_model" in labels
+    assert [share in labels for share in ("100%", "50%", "75%", "60%")] == [True, True, True, True]
+    bars = [e for e in root.iter("{http://www.w3.org/2000/svg}title") if e.text and e.text.startswith("some_model")]
+    assert len(bars) == 4 - len(excluded)
