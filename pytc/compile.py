@@ -185,7 +185,7 @@ class Function:
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         # A site whose first look said "read later" is looked at again, ever more rarely: it may be in a helper that
         # another caller uses otherwise.
-        if site is None or (site.plan.spared and site.calls & (site.calls - 1) == 0):
+        if site is None or (site.plan.spared and not site.settled and site.calls & (site.calls - 1) == 0):
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         site.calls += 1
         given: Sequence[Any] = leaves

@@ -94,11 +94,12 @@ class Planner:
             outcome = site.plan.outcome_now
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
-        if site.streak == PATIENCE and jax.process_count() == 1:
+        if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
             keep = site.plan.program.keep
             site.plan = self.plan(signature, keep | frozenset(held), keep)
+            site.settled = True
             held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
         given = list(leaves)
         if not site.why and not site.plan.emitted.is_new:

@@ -1,0 +1,99 @@
+"""Which plan a call site uses: few copies, few executables, whatever the caller holds.
+
+The callers are functions without asserts: pytest's look into `locals()`, which rightly stops every donation.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+
+def make_step():
+    return pytc.compile(lambda state, batch: {k: v + batch for k, v in state.items()})
+
+
+def start():
+    return {"a": jnp.zeros(4), "b": jnp.zeros((3, 3))}
+
+
+def keep_every_state(step, calls):
+    state, history = start(), []
+    for _ in range(calls):
+        history.append(state)
+        state = step(state, 1.0)
+    return state, history
+
+
+def let_go(step, calls):
+    state = start()
+    for _ in range(calls):
+        state = step(state, 1.0)
+    return state
+
+
+def read_again(step, calls):
+    state = start()
+    for _ in range(calls):
+        new = step(state, 1.0)
+        difference = new["a"] - state["a"]
+        state = new
+    return state, difference
+
+
+def throw_away(step, calls):
+    state = start()
+    for _ in range(calls):
+        step(state, 1.0)
+    return state
+
+
+def plans(step):
+    return [
+        len(signature.plans)
+        for layout in step.__pytc__.layouts.values()
+        for signatures in layout.by_values.values()
+        for signature in signatures.newest
+    ]
+
+
+def copied_calls(step):
+    return sum(site.copied_calls for site in step.explain().sites)
+
+
+def test_a_held_state_is_copied_a_few_times_at_most():
+    step = make_step()
+    state, history = keep_every_state(step, 100)
+    assert copied_calls(step) <= 5
+    assert plans(step)[0] <= 2
+    np.testing.assert_array_equal(state["a"], np.full(4, 100))
+    for i, old in enumerate(history):
+        np.testing.assert_array_equal(old["b"], np.full((3, 3), i))
+
+
+def test_a_state_that_is_let_go_is_never_copied():
+    step = make_step()
+    state = let_go(step, 20)
+    assert copied_calls(step) == 0
+    assert plans(step) == [1]
+    np.testing.assert_array_equal(state["a"], np.full(4, 20))
+
+
+@pytest.mark.parametrize("caller", [read_again, throw_away])
+def test_what_the_code_reads_again_costs_no_copy_and_no_second_compilation(caller):
+    step = make_step()
+    caller(step, 20)
+    assert copied_calls(step) == 0
+    assert plans(step) == [1]
+
+
+def test_each_site_has_its_own_plan_and_there_are_two_at_most():
+    step = make_step()
+    for caller in (throw_away, let_go, read_again, keep_every_state, let_go, throw_away, read_again):
+        caller(step, 10)
+    assert plans(step) == [2]
+    by_site = {site.calls: site.copied_calls for site in step.explain().sites}
+    assert sum(by_site.values()) <= 5
