@@ -88,9 +88,9 @@ def timeline(program: Program) -> tuple[Step, ...]:
     for i in range(end + 1):
         for layer, by in change.items():
             now[layer] += by[i]
-        eqn = jaxpr.eqns[i] if i < end else None
+        made_by = jaxpr.eqns[i] if i < end else None
         layers = tuple(now[layer] for layer in LAYERS)
-        steps.append(Step(i, *_what(eqn), layers, now["without"]))
+        steps.append(Step(i, *_what(made_by), layers, now["without"]))
     return tuple(steps)
 
 

@@ -16,6 +16,8 @@ Proves nothing: an outvar is an input when it is the invar itself. Cost: one loo
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from pytc.jax_compat import Literal
 from pytc.program import Computed, Output, Passed, Program
@@ -35,7 +37,7 @@ def forward(program: Program) -> Program:
     return program.noted("forward", notes, outputs=tuple(outputs)) if notes else program
 
 
-def _origin(program: Program, output: Output, number: dict[object, int]) -> Passed | None:
+def _origin(program: Program, output: Output, number: Mapping[Any, int]) -> Passed | None:
     if not isinstance(output.origin, Computed) or output.requested is not None:
         return None
     outvar = program.jaxpr.jaxpr.outvars[output.origin.index]
