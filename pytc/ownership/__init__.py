@@ -104,7 +104,7 @@ def _all_dead(
         leaves, lists = [leaves[i] for i in wanted], 2
     if counts.any_weakly_referenced(leaves):
         return False
-    if len(wanted) <= buffers.FEW_LEAVES:
+    if buffers.by_address(len(wanted)):
         return not counts.remainder(args, kwargs, places, leaves, lists, lambda: [*leaves]) and buffers.alone(leaves)
     others: list[Any] = []
 

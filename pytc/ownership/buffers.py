@@ -61,6 +61,8 @@ class _Fences:
         """The last executions, newest first."""
         self.opened: Any = None
         """The thread that is to run the next execution, and the fence before it."""
+        self.crowded = False
+        """Whether so many arrays are alive that fences are cheaper than addresses, however few the leaves."""
         self.nothing_since = False
         """Whether the fence behind the last execution is the newest array there is."""
         self.executions = 0
@@ -104,6 +106,7 @@ def fresh(most: int) -> tuple[list[Any], list[Any]]:
         return [], []
     alive = _fences.client.live_arrays()
     count = len(alive)
+    _fences.crowded = count > _QUICK
     _fences.nothing_since = bool(alive) and alive[0] is intervals[0].after
     found: list[Any] = []
     others: list[Any] = []
@@ -132,12 +135,17 @@ def fresh(most: int) -> tuple[list[Any], list[Any]]:
     return found, others
 
 
+def by_address(leaves: int) -> bool:
+    """Whether addresses are to be compared for so many leaves, rather than fences looked at."""
+    return leaves <= FEW_LEAVES and not _fences.crowded
+
+
 def begin(leaves: int) -> None:
     """An execution is about to run, and no Python code will run until `executed`: make the fence before it.
 
     Not for a few leaves, for which comparing addresses is cheaper than making fences.
     """
-    if leaves <= FEW_LEAVES:
+    if by_address(leaves):
         _fences.opened = None
         return
     # With other threads about, arrays that they make may come to stand between the fences.
@@ -209,7 +217,8 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
 def alone(leaves: Sequence[Any]) -> bool:
     """Whether no other array is on a buffer of the leaves; the quick way, for few leaves and arrays."""
     everything = alive()
-    if len(everything) > _QUICK:
+    _fences.crowded = len(everything) > _QUICK
+    if _fences.crowded:
         return not any(shared(leaves))
     try:
         taken = [array.unsafe_buffer_pointer() for array in everything]
