@@ -3,7 +3,7 @@
 #   make demo                        train a small network on handwritten digits; see where the memory goes
 #   make test                        the tests; one of them: make test T=tests/test_stage.py
 #   make lint                        ruff and mypy --strict
-#   make bench                       automatic against hand-written donation; one workload: make bench W=adam
+#   make bench                       automatic against hand-written donation; one workload: make bench W=mlp_adam
 #   make fuzz                        hours of random programs; some: make fuzz PROGRAMS=1000 FUNCTIONS=100
 #   make wheel                       dist/pytc-*.whl
 #   make PYTHON=python3.13 test      any of these with another interpreter
