@@ -249,14 +249,19 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
         if site.refusal:
             return everything if level == 0 else survive
         related = level == 0
+        overwritten = {event.place for event in site.events if event.does == "store"} if straight else set()
+        slots = Slots(roots, "")
+        # A dictionary or a list may be read later, and its item that is overwritten first be let go of.
+        released: frozenset[int] = frozenset()
+        for place in overwritten:
+            if len(place) > 1:
+                released |= leaves_in(slots.peek(above, place), parts)
         for number in range(len(above.f_code.co_varnames)):
             value = variable(above, number)
             has = leaves_in(value, parts)
             related = related or bool(has)
             if number not in site.dead(True, site.unpacks):
-                survive |= has
-        overwritten = {event.place for event in site.events if event.does == "store"} if straight else set()
-        slots = Slots(roots, "")
+                survive |= has - released
         for place in loaded(flow, site.at):
             if (len(place) > 1 or place[0].kind != "fast") and place not in overwritten:
                 survive |= leaves_in(slots.peek(above, place), parts)
