@@ -193,6 +193,20 @@ def a_helper_whose_caller_keeps(step):
     return state["w"] + 0, new
 
 
+def swapped_right_behind_the_call(step):
+    box = types.SimpleNamespace(old=init(), other=None)
+
+    def helper(state):
+        state = step(state, 1.0)
+
+    for _ in range(3):
+        box.new = helper(box.old)
+        box.old, box.other = box.other, box.old
+        kept = box.other
+        box.old, box.other = box.other, box.old
+    return kept, box.old
+
+
 def introspection(step):
     state = init()
     for i in range(STEPS):
@@ -228,6 +242,7 @@ KEPT = [
     the_same_buffer,
     a_numpy_view,
     a_helper_whose_caller_keeps,
+    swapped_right_behind_the_call,
     introspection,
     a_cycle_and_a_collection,
 ]

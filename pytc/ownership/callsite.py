@@ -157,7 +157,7 @@ def _needed(events: list[Event]) -> tuple[Event, ...]:
     return tuple(
         event
         for event, following in zip(events, [*events, _END][1:], strict=True)
-        if event.does != "load" or following.does != "store" or event.place != following.place[: len(event.place)]
+        if event.does != "load" or following.does != "store" or event.place != following.place[:-1][: len(event.place)]
     )
 
 

@@ -100,6 +100,7 @@ class Slots:
         self._open = not onlooker
         self._roots = {id(root) for root in roots}
         self._overwritten: set[tuple[int, Any]] = set()
+        self._loaded: set[int] = set()
 
     def add(self, frame: FrameType, site: Site, length: int | None) -> None:
         """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
@@ -121,16 +122,23 @@ class Slots:
             if event.does == "load":
                 if value is UNBOUND:
                     return False
+                self._read(value)
                 continue
             if value is UNBOUND or (id(container), key) in self._overwritten:
                 self._overwritten.add((id(container), key))
                 continue
             self._overwritten.add((id(container), key))
+            if id(value) in self._loaded:
+                return False  # read before it was overwritten: `z, x = x, z`
             if container is not frame:  # a local variable of the frame is for `liveness` to call dead
                 self.values.append(value)
             if not (id(value) in self._roots or self._dies_quietly(value)):
                 return False
         return True
+
+    def _read(self, value: Any) -> None:
+        """Note that the value is read behind the call: it may live on elsewhere, whatever its slot is given next."""
+        self._loaded.add(id(value))
 
     def peek(self, frame: FrameType, place: Place) -> Any:
         """What stands in a place, or `UNBOUND` where looking may run code."""

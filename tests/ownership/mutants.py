@@ -194,13 +194,15 @@ class _Everything:
 
 
 def old_values_may_be_stored() -> Any:
-    """What is stored behind the call counts as new although it was there before."""
+    """What is read and stored behind the call counts as new although it was there before."""
 
     def new(self: Any) -> bool:
         self.pop()
         return True
 
-    return mock.patch.object(callsite._Walk, "new", new)
+    return _patches(
+        mock.patch.object(callsite._Walk, "new", new), mock.patch.object(slots.Slots, "_read", lambda *_: None)
+    )
 
 
 ALL: tuple[Mutant, ...] = (
