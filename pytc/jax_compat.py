@@ -1,6 +1,6 @@
 """Every use of JAX that is not plain public `jax.*`, with the versions it is for.
 
-Nothing here imports `jax._src`. What JAX 0.10 to 0.12 offer in `jax.extend.core` and
+Nothing here imports a private module of JAX. What JAX 0.10 to 0.12 offer in `jax.extend.core` and
 `jax.interpreters.partial_eval` is less stable than the rest of its API; whoever ports pytc to the next
 release starts, and should be able to stop, at this file.
 """

@@ -193,18 +193,23 @@ def a_helper_whose_caller_keeps(step):
     return state["w"] + 0, new
 
 
-def swapped_right_behind_the_call(step):
-    box = types.SimpleNamespace(old=init(), other=None)
+SWAP = """
+def helper(state):
+    state = step(state, 1.0)
 
-    def helper(state):
-        state = step(state, 1.0)
+seen = []
+for _ in range(4):
+    old = init()
+    new = helper(old)
+    old, new = new, old
+    seen.append(new["w"] + 0)
+"""
 
-    for _ in range(3):
-        box.new = helper(box.old)
-        box.old, box.other = box.other, box.old
-        kept = box.other
-        box.old, box.other = box.other, box.old
-    return kept, box.old
+
+def globals_swapped_right_behind_the_call(step):
+    space = {"step": step, "init": init}
+    exec(compile(SWAP, "<swap>", "exec"), space)
+    return space["seen"], space["new"]
 
 
 def introspection(step):
@@ -242,7 +247,7 @@ KEPT = [
     the_same_buffer,
     a_numpy_view,
     a_helper_whose_caller_keeps,
-    swapped_right_behind_the_call,
+    globals_swapped_right_behind_the_call,
     introspection,
     a_cycle_and_a_collection,
 ]
