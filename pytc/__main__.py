@@ -2,6 +2,7 @@
 
 python -m pytc explain package.module:function --args package.module:example_args
     [--html report.html] [--json] [--require reused=0.95]
+python -m pytc audit [--out report.txt] [--json] train.py [args...]
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytc.explain import Explanation, RequirementError, explain
+from pytc.explain.audit import start
 
 UNMET = 1
 """The exit status where `--require` does not hold. Wrong usage is 2, as everywhere."""
@@ -25,6 +27,9 @@ _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] == "audit":
+        start.audit(arguments[1:])
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -63,6 +68,7 @@ def _show(explanation: Explanation, options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pytc", description="Where the memory of a JAX function goes.")
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("audit", help="what an unchanged script could donate, and the edit to make", add_help=False)
     command = commands.add_parser(
         "explain",
         help="what pytc makes of a function",

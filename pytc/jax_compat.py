@@ -297,6 +297,27 @@ def unusable_donations_ignored() -> Iterator[None]:
         yield
 
 
+def given_away(lowered: jax.stages.Lowered) -> list[bool]:
+    """For each argument of a lowered program whether a call deletes it: where an output is to be written into it, and
+    where it is XLA's to write something into."""
+    module: Any = lowered.compiler_ir()
+    main = next(each for each in module.body.operations if str(each.attributes["sym_name"]) == '"main"')
+    count = len(main.regions[0].blocks[0].arguments)
+    if "arg_attrs" not in main.attributes:
+        return [False] * count
+    named = [{each.name for each in attributes} for attributes in main.attributes["arg_attrs"]]
+    return [bool(names & {"tf.aliasing_output", "jax.buffer_donor"}) for names in named]
+
+
+def with_outputs(closed: ClosedJaxpr, order: Sequence[int]) -> ClosedJaxpr:
+    """The jaxpr with its outputs in another order."""
+    jaxpr = closed.jaxpr
+    outvars = [jaxpr.outvars[i] for i in order]
+    info = jaxpr.debug_info._replace(result_paths=None)
+    ordered = Jaxpr(jaxpr.constvars, jaxpr.invars, outvars, jaxpr.eqns, jaxpr.effects, info)
+    return ClosedJaxpr(ordered, closed.consts)
+
+
 def alike(one: AbstractValue, other: AbstractValue) -> bool:
     """Whether two types differ in weak type at most."""
     return bool(one == other or (not is_ref(one) and one.strip_weak_type() == other.strip_weak_type()))
@@ -396,9 +417,14 @@ def source_line(eqn: JaxprEqn) -> str:
     frames: Any = () if traceback is None else traceback.frames
     for frame in frames:
         name = str(frame.file_name)
-        if not name.startswith(_LIBRARIES):
+        if not is_library(name):
             return f"{pathlib.Path(name).name}:{frame.line_num} ({frame.function_name})"
     return ""
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to the interpreter, to an installed package or to pytc itself."""
+    return file.startswith(_LIBRARIES)
 
 
 _LIBRARIES = (

@@ -115,7 +115,9 @@ def explain_program(function: Function, args: tuple[Any, ...], kwargs: dict[str,
     program, reports = _run(dataclasses.replace(staged, keep=frozenset(kept)), planner.pipeline)
 
     given = stand_ins(staged.leaves, values)
-    footprint = _footprint(program, emit_jit(program, **planner.options).lower(given).compile(), planner.options)
+    footprint = footprint_of_program(
+        program, emit_jit(program, **planner.options).lower(given).compile(), planner.options
+    )
     declined = tuple(path for i in program.donated if (path := program.leaves[i].path) not in footprint.aliased)
     shared = {frozenset((i, leaf.same_as)) for i, leaf in enumerate(staged.leaves) if leaf.same_as is not None}
     as_jit = AsJit(
@@ -137,7 +139,7 @@ def explain_program(function: Function, args: tuple[Any, ...], kwargs: dict[str,
     )
 
 
-def _footprint(program: Program, compiled: Compiled, options: Mapping[str, Any]) -> Footprint:
+def footprint_of_program(program: Program, compiled: Compiled, options: Mapping[str, Any]) -> Footprint:
     """The figures of an emitted program, whose flat arguments are the traced leaves and then the captured arrays."""
     passed = [i for i, leaf in enumerate(program.leaves) if leaf.aval is not None and leaf.same_as is None]
     captured = [i for i, each in enumerate(program.inputs) if each.leaf is None]

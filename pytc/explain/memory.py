@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from pytc.explain import hlo
-from pytc.jax_compat import ClosedJaxpr, dce, is_ref, nbytes, unusable_donations_ignored
+from pytc.jax_compat import ClosedJaxpr, dce, given_away, is_ref, nbytes, unusable_donations_ignored
 from pytc.program import Computed, Leaf, Program
 
 MOST_SEARCHED = 4
@@ -109,8 +109,8 @@ class AsJit:
 
         return flat
 
-    def footprint(self, donated: Collection[str] = ()) -> Footprint:
-        """Compile with these arguments donated whole."""
+    def lowered(self, donated: Collection[str] = ()) -> jax.stages.Lowered:
+        """Lowered with these arguments donated whole. Nothing is compiled."""
         traced = [i for i, leaf in enumerate(self.staged.leaves) if not leaf.is_static]
         leaves = [self.staged.leaves[i] for i in traced]
         shardings: dict[str, Any] = {}
@@ -122,15 +122,32 @@ class AsJit:
         numbers = tuple(i for i, leaf in enumerate(leaves) if leaf.parameter in donated)
         jitted = jax.jit(self._flat, donate_argnums=numbers, **shardings, **self.options)
         with unusable_donations_ignored():
-            compiled = jitted.lower(*(self.values[i] for i in traced)).compile()
-        given = given_arguments(self.staged.jaxpr, range(len(leaves)), len(leaves), self.options)
-        return footprint_of(compiled, [leaf.path for leaf in leaves], given)
+            lowered: jax.stages.Lowered = jitted.lower(*(self.values[i] for i in traced))
+        return lowered
+
+    def footprint(self, donated: Collection[str] = ()) -> Footprint:
+        """Compile with these arguments donated whole."""
+        leaves = [leaf for leaf in self.staged.leaves if not leaf.is_static]
+        compiled = self.lowered(donated).compile()
+        return footprint_of(compiled, [leaf.path for leaf in leaves], self._given)
+
+    def deleted(self, donated: Collection[str]) -> frozenset[int]:
+        """The leaves (indices) that a call deletes where these arguments are donated whole: those of which JAX thinks
+        that an output may be written into them. The others it leaves alone."""
+        traced = [i for i, leaf in enumerate(self.staged.leaves) if not leaf.is_static]
+        flags = given_away(self.lowered(donated))[-len(self._given) :] if self._given else []
+        return frozenset(traced[number] for number, flag in zip(self._given, flags, strict=True) if flag)
+
+    @property
+    def _given(self) -> list[int]:
+        count = sum(not leaf.is_static for leaf in self.staged.leaves)
+        return given_arguments(self.staged.jaxpr, range(count), count, self.options)
 
     def search(self, undonated: Footprint) -> ByHand:
         """Compile what can be donated by hand, and keep what takes the least memory; of equals, what copies least and
         then what donates least."""
         referring = {leaf.parameter for leaf in self.staged.leaves if leaf.aval is not None and is_ref(leaf.aval)}
-        gains = {name: gain for name in self.parameters if name not in referring and (gain := self._gain([name]))}
+        gains = {name: gain for name in self.parameters if name not in referring and (gain := self.gain([name]))}
         useful = [name for name, gain in gains.items() if gain * LEAST_GAIN >= sum(gains.values())]
         largest = sorted(useful, key=lambda name: -gains[name])[:MOST_SEARCHED]
         others = [name for name in useful if name not in largest]
@@ -138,18 +155,18 @@ class AsJit:
         if others:
             words = f"every choice among the largest, {', '.join(largest)}, with the other {len(others)} donated or not"
         if small := [name for name in gains if name not in useful]:
-            words += f"; not {', '.join(small)}, worth {self._gain(small)} bytes at most"
+            words += f"; not {', '.join(small)}, worth {self.gain(small)} bytes at most"
         tried: dict[tuple[str, ...], Footprint] = {(): undonated}
         seen: set[tuple[tuple[int, int], ...]] = {()}
         for names in _choices(useful, largest, others):
-            pairs = self._pairs(names)
+            pairs = self.pairs(names)
             if pairs not in seen and not self._given_twice(names):
                 seen.add(pairs)
                 tried[names] = self.footprint(names)
         best = min(tried, key=lambda names: (tried[names].total, tried[names].copied, len(names)))
         return ByHand(best, tried[best], words, tuple(tried.items()))
 
-    def _pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
+    def pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
         """Which outputs JAX writes into which inputs: outputs in order, each the first donated input that fits."""
         free: dict[Any, collections.deque[int]] = {}
         leaves = [leaf for leaf in self.staged.leaves if not leaf.is_static]
@@ -162,10 +179,10 @@ class AsJit:
                 pairs.append((fitting.popleft(), output))
         return tuple(pairs)
 
-    def _gain(self, donated: Collection[str]) -> int:
+    def gain(self, donated: Collection[str]) -> int:
         """The bytes that donating these can save at most."""
         avals = self.staged.in_avals
-        return sum(nbytes(avals[given]) for given, _ in self._pairs(donated))
+        return sum(nbytes(avals[given]) for given, _ in self.pairs(donated))
 
     def _given_twice(self, donated: Collection[str]) -> bool:
         leaves = self.staged.leaves

@@ -1,0 +1,341 @@
+"""From what was seen to what to do about it.
+
+`donate_argnums` donates whole arguments. JAX deletes, of an argument that is donated, exactly those leaves into which
+it thinks that an output may be written: one of the same shape and dtype, or failing that of the same number of
+elements. The others it leaves alone, with a warning (and those that the program does not read, without). So an
+argument can be donated if each leaf that a call would then delete was dead at every call that was looked at; a leaf
+that something still holds does no harm if no output fits into it. Which leaves a call deletes is asked of JAX, by
+lowering the program with that donation.
+
+What it saves is the difference of two figures of the compiler's, for the program as the script has it and as advised.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from pytc import passes
+from pytc.emit import emit_jit
+from pytc.explain import footprint_of_program
+from pytc.explain.audit import edit, order
+from pytc.explain.audit.record import Function, Signature
+from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
+from pytc.explain.audit.traced import Traced
+from pytc.explain.memory import Footprint
+from pytc.explain.text import size
+from pytc.jax_compat import is_extended
+from pytc.program import Program
+
+WORTH = 1000
+"""A difference of less than this part of what a program takes is not worth an edit."""
+
+WORTH_ORDER = 50
+"""Nor is one of less than this part worth another order of the results, or another compiler."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Use:
+    """All that was seen of calls with one signature."""
+
+    signature: Signature
+    traced: Traced
+    held: frozenset[str]
+    """Paths of the leaves that something held at a call that was looked at."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.signature.nbytes)
+
+    def harmed(self, donated: Collection[str]) -> frozenset[str]:
+        """The arguments among `donated` of which a call would delete what is held."""
+        return frozenset(
+            leaf.parameter for leaf in self._deleted(donated) if leaf.path in self.held and leaf.parameter in donated
+        )
+
+    def used(self, donated: Collection[str]) -> frozenset[str]:
+        """The arguments among `donated` into which JAX writes something."""
+        return frozenset(leaf.parameter for leaf in self._deleted(donated))
+
+    def _deleted(self, donated: Collection[str]) -> list[Any]:
+        leaves = self.traced.as_jit.staged.leaves
+        return [leaves[i] for i in self.traced.as_jit.deleted(donated)] if donated else []
+
+
+def functions(watched: Sequence[Function], figures: bool = True) -> tuple[FunctionReport, ...]:
+    """A report for each function, those first whose edit saves most. Functions that one expression of the script made
+    under one name are one. Without `figures`, nothing is compiled.
+
+    Raises what compiling raises.
+    """
+    groups: dict[Any, list[Function]] = {}
+    for each in watched:
+        groups.setdefault((each.place, each.name, each.api), []).append(each)
+    reports = [(_report(group, figures), group[0]) for group in groups.values()]
+    said = _agreed(reports)
+    return tuple(sorted(said, key=lambda each: -(each.figures.saves if each.figures is not None else 0)))
+
+
+def _agreed(reports: Sequence[tuple[FunctionReport, Function]]) -> list[FunctionReport]:
+    """The reports; where one expression made several functions, with edits that differ, none can be made there."""
+    agreed = []
+    for report, function in reports:
+        others = [
+            other for other, made in reports if made.place == function.place and other is not report and other.calls
+        ]
+        apart = [other.name for other in others if _option(other) != _option(report)]
+        if report.edit is not None and apart:
+            note = f"{report.edit.option}, for {report.name} alone: the same line makes {', '.join(apart)}, too"
+            report = dataclasses.replace(report, edit=dataclasses.replace(report.edit, before="", after="", note=note))
+        agreed.append(report)
+    return agreed
+
+
+def _option(report: FunctionReport) -> str | None:
+    return None if report.edit is None else report.edit.option
+
+
+def _report(group: Sequence[Function], figures: bool) -> FunctionReport:
+    first = group[0]
+    signatures = [signature for function in group for signature in function.signatures.values()]
+    calls = sum(site.calls for function in group for site in function.sites.values())
+    seen = sum(each.calls for signature in signatures for each in signature.seen.values())
+    uses = [
+        _use(signature, signature.traced)
+        for signature in signatures
+        if signature.traced is not None and _calls(signature)
+    ]
+    base = FunctionReport(
+        name=first.name,
+        api=first.api,
+        file=first.place.file,
+        line=first.place.line,
+        made=len(group),
+        calls=calls,
+        seen=seen,
+        sites=_sites(group),
+        arguments=(),
+        findings=(),
+        edit=None,
+        figures=None,
+        note=_silence(group, calls, uses),
+    )
+    if not uses:
+        return base
+    return _advised(base, first, uses, figures)
+
+
+def _calls(signature: Signature) -> int:
+    return sum(each.calls for each in signature.seen.values())
+
+
+def _use(signature: Signature, traced: Traced) -> _Use:
+    held = {signature.names[i][1] for seen in signature.seen.values() for i in seen.held}
+    return _Use(signature, traced, frozenset(held))
+
+
+def _silence(group: Sequence[Function], calls: int, uses: Sequence[_Use]) -> str:
+    trouble = next((each.trouble for each in group if each.trouble), "")
+    inner = sum(each.inner_calls for each in group)
+    if trouble:
+        return f"not watched: {trouble}"
+    if not calls:
+        return "only called inside other compiled functions" if inner else "never called"
+    return "" if uses else "no call of it could be looked at"
+
+
+def _sites(group: Sequence[Function]) -> tuple[SiteReport, ...]:
+    merged: dict[tuple[str, int], list[int]] = {}
+    for function in group:
+        for site in function.sites.values():
+            both = merged.setdefault((site.place.file, site.place.line), [0, 0])
+            both[0] += site.calls
+            both[1] += sum(s.seen[site].calls for s in function.signatures.values() if site in s.seen)
+    return tuple(SiteReport(*place, *both) for place, both in merged.items())
+
+
+def _advised(base: FunctionReport, function: Function, uses: Sequence[_Use], figures: bool) -> FunctionReport:
+    main = max(uses, key=lambda use: use.nbytes)
+    names = [name for name in dict.fromkeys(n for use in uses for n in use.traced.as_jit.parameters) if name]
+    promised = [name for name in names if any(_promised(use, name) for use in uses)]
+    wrong = sorted(frozenset().union(*(use.harmed(promised) for use in uses)), key=names.index)
+    used = frozenset().union(*(use.used(promised) for use in uses))
+    useless = [name for name in promised if name not in used]
+    if function.api == "equinox.filter_jit" and used:
+        useless = []  # it donates all arguments, or all but one
+    wanted = _choose(function.api, uses, names, promised, main)
+    taken = frozenset().union(*(use.used([*promised, *wanted]) for use in uses))
+    arguments = tuple(
+        argument for name in names if (argument := _argument(name, promised, wanted, uses, main, taken)) is not None
+    )
+    base = dataclasses.replace(base, arguments=arguments)
+    findings = [_wrong(name, arguments) for name in wrong]
+    findings += [_useless(useless)] if useless else []
+    found = None
+    if figures and (promised or wanted or _gain(main, names)):
+        added = [name for name in wanted if name not in promised]
+        wanted, found = _compared(main, promised, wanted, function.api)
+        if lost := [name for name in added if name not in wanted]:
+            findings.append(_no_gain(lost))
+    added = [name for name in wanted if name not in promised]
+    if added:
+        findings.append(_add(added, found))
+    if found is not None:
+        findings += _pairing(main, wanted, found, names)
+    change = None
+    if set(wanted) != set(promised):
+        positional = main.traced.as_jit.positional
+        change = edit.edit(function.place, edit.option(function.api, wanted, positional))
+    return dataclasses.replace(base, findings=tuple(findings), edit=change, figures=found)
+
+
+def _promised(use: _Use, name: str) -> bool:
+    leaves = use.traced.as_jit.staged.leaves
+    return any(leaves[i].parameter == name for i in use.traced.donated)
+
+
+def _gain(use: _Use, names: Iterable[str]) -> int:
+    return use.traced.as_jit.gain(list(names))
+
+
+def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequence[str], main: _Use) -> list[str]:
+    """The arguments to donate: all into which something fits, less those of which a call would delete what is held."""
+    if api == "equinox.filter_jit":
+        choices = [list(names), [name for name in names if name != main.signature.positional[:1][0]]] if names else []
+        safe = [each for each in choices if each and not any(use.harmed(each) for use in uses)]
+        return next((each for each in safe if _gain(main, each)), [])
+    wanted = [name for name in names if name in promised or any(_gain(use, [name]) for use in uses)]
+    while harmed := frozenset().union(*(use.harmed(wanted) for use in uses)):
+        wanted = [name for name in wanted if name not in harmed]
+    used = frozenset().union(*(use.used(wanted) for use in uses))
+    return [name for name in wanted if name in used]
+
+
+def _argument(
+    name: str,
+    promised: Sequence[str],
+    wanted: Sequence[str],
+    uses: Sequence[_Use],
+    main: _Use,
+    taken: Collection[str],
+) -> ArgumentReport | None:
+    mine = [i for i, (parameter, _) in enumerate(main.signature.names) if parameter == name]
+    arrays = [i for i in mine if i in set(main.signature.arrays)]
+    if not arrays:
+        return None
+    donated = name in promised
+    together = promised if donated else [*wanted, name]
+    fits = donated or any(_gain(use, [name]) for use in uses)
+    harmed = fits and any(name in use.harmed(together) for use in uses)
+    verdict: Any = "held" if harmed else "dead" if name in taken else "no use"
+    path, count, why = "", 0, None
+    for use in uses:
+        for seen in use.signature.seen.values():
+            for i, reason in seen.why.items():
+                if use.signature.names[i][0] == name and why is None:
+                    path, count, why = use.signature.names[i][1], seen.held[i], reason
+    return ArgumentReport(
+        name,
+        sum(main.signature.nbytes[i] for i in arrays),
+        len(arrays),
+        donated,
+        verdict,
+        path,
+        count,
+        "" if why is None else why.text,
+        None if why is None else why.file,
+        None if why is None else why.line,
+    )
+
+
+def _compared(main: _Use, promised: Sequence[str], wanted: Sequence[str], api: str) -> tuple[list[str], Figures]:
+    """What of `wanted` takes the least by the compiler's figures, and these. Promises that stand are not touched.
+
+    A compiler may copy what it is to write over, and then donating costs what it saves, or more. So where donating
+    everything saves less than was to be hoped, it is tried without.
+    """
+    as_jit = main.traced.as_jit
+    kept = [name for name in wanted if name in promised]
+    now = as_jit.footprint(promised)
+    base = now if set(kept) == set(promised) else as_jit.footprint(kept)
+    added = [name for name in wanted if name not in promised]
+    tried = {tuple(kept): base}
+    if added:
+        tried[tuple(wanted)] = full = as_jit.footprint(wanted)
+        hoped = (_gain(main, wanted) - _gain(main, kept)) // now.devices
+        if len(added) > 1 and api != "equinox.filter_jit" and (base.total - full.total) * 10 < hoped * 9:
+            for name in added:
+                names = tuple(each for each in wanted if each in promised or each == name)
+                tried[names] = as_jit.footprint(names)
+    best = min(tried, key=lambda names: (tried[names].total, len(names)))
+    if (base.total - tried[best].total) * WORTH < base.total:
+        best = tuple(kept)
+    return list(best), Figures(now.total, tried[best].total, _by_pytc(main)[1].total, now.devices)
+
+
+def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
+    """What `pytc.compile` would run where nothing but what was dead at every call is taken over."""
+    as_jit = main.traced.as_jit
+    leaves = as_jit.staged.leaves
+    keep = frozenset(
+        i
+        for i, leaf in enumerate(leaves)
+        if leaf.path in main.held
+        or not leaf.parameter
+        or not leaf.array
+        or (leaf.aval is not None and is_extended(leaf.aval.dtype))
+    )
+    program = passes.run(dataclasses.replace(as_jit.staged, keep=keep), passes.pipeline)
+    compiled = emit_jit(program, **as_jit.options).lower(as_jit.values).compile()
+    return program, footprint_of_program(program, compiled, as_jit.options)
+
+
+def _add(added: Sequence[str], found: Figures | None) -> Finding:
+    text = f"{_listed(added)} dead at every call seen"
+    return Finding("add", tuple(added), text, None if found is None else found.saves)
+
+
+def _wrong(name: str, arguments: Sequence[ArgumentReport]) -> Finding:
+    held = next((each for each in arguments if each.name == name), None)
+    why = f": {held.why} ({held.path})" if held is not None and held.why else ""
+    return Finding("wrong", (name,), f"{name} is donated, and was still held after the call{why}", None)
+
+
+def _useless(names: Sequence[str]) -> Finding:
+    text = f"{_listed(names, 'is', 'are')} donated for nothing: no output fits, so JAX keeps what was given and warns"
+    return Finding("useless", tuple(names), text, None)
+
+
+def _no_gain(names: Sequence[str]) -> Finding:
+    text = f"{_listed(names)} dead at every call seen, but donating saves nothing here: the compiler copies instead"
+    return Finding("no gain", tuple(names), text, None)
+
+
+def _pairing(main: _Use, wanted: Sequence[str], found: Figures, names: Sequence[str]) -> list[Finding]:
+    """What is lost because JAX pairs in order of position, or because arguments are donated whole."""
+    rest = found.advised - found.pytc
+    if rest * WORTH_ORDER < found.advised or rest <= 0:
+        return []
+    as_jit = main.traced.as_jit
+    program, _ = _by_pytc(main)
+    leaves = as_jit.staged.leaves
+    if wanted:
+        better = order.better(as_jit, wanted, program, found.advised - found.advised // WORTH_ORDER)
+        if better is not None:
+            text = (
+                f"the order of the results costs {size(found.advised - better.total)}: JAX writes them into arguments "
+                f"in order, first come, first served; return them as {better.text}"
+            )
+            return [Finding("pairing", tuple(wanted), text, found.advised - better.total)]
+    beyond = dict.fromkeys(leaves[i].parameter for i in program.donated if leaves[i].parameter not in wanted)
+    if beyond:
+        text = f"pytc.compile would reuse what is dead of {', '.join(beyond)}, leaf by leaf: {size(rest)} more"
+        return [Finding("leaf by leaf", tuple(beyond), text, rest)]
+    text = f"JAX's pairs of arguments and results cost {size(rest)}, which pytc.compile would not take"
+    return [Finding("pairing", tuple(wanted), text, rest)]
+
+
+def _listed(names: Sequence[str], one: str = "was", many: str = "were") -> str:
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"{listed} {one if len(names) == 1 else many}"

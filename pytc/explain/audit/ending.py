@@ -1,0 +1,56 @@
+"""The end of an audited script: what was seen becomes a report, and the report is written."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+
+from pytc.explain.audit import advice, watch
+from pytc.explain.audit.record import Function
+from pytc.explain.audit.report import Audit
+
+
+def report(functions: Sequence[Function], options: argparse.Namespace, error: BaseException | None) -> None:
+    """Write the report of these functions, as the options of the command line say."""
+    audit = audit_of(functions, options.script[0], error)
+    if options.json:
+        text = audit.to_json(indent=2)
+    else:
+        colour = options.out is None and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        text = audit.text(options.width, colour=colour)
+    if options.out is not None:
+        pathlib.Path(options.out).write_text(text + "\n", encoding="utf-8")
+    else:
+        sys.stdout.flush()
+        sys.stderr.write(text + "\n")
+    if isinstance(error, KeyboardInterrupt):
+        _still_interrupted()
+
+
+def _still_interrupted() -> None:
+    """The interpreter, which ends by SIGINT after an interrupt that nobody caught, forgets about it when it runs
+    source code anew, as `dataclasses` does; so it is told again."""
+    with contextlib.suppress(KeyboardInterrupt):
+        exec("raise KeyboardInterrupt")
+
+
+def audit_of(functions: Sequence[Function], script: str, error: BaseException | None) -> Audit:
+    """What was seen, with the compiler's figures; without them if that is interrupted."""
+    clock = watch.clock()
+    seconds, looking = time.perf_counter() - clock.started, clock.spent
+    try:
+        found = advice.functions(functions)
+    except KeyboardInterrupt:
+        found = advice.functions(functions, figures=False)
+    ended = "" if error is None else _in_words(error)
+    return Audit(script, ended, found, seconds, looking)
+
+
+def _in_words(error: BaseException) -> str:
+    first = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

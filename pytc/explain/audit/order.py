@@ -1,0 +1,81 @@
+"""Another order of the results, for a function whose arguments JAX pairs with results at a cost.
+
+JAX takes the results in order, and gives each the first donated argument that is left of its shape and dtype. So the
+order of a tuple of results decides over the pairs. Here the orders of a short tuple are compared by the pairs that
+come of them with the pairs that `pytc` chooses by data flow, and the nearest is compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+from pytc.explain.memory import AsJit
+from pytc.jax_compat import nbytes, with_outputs
+from pytc.program import Computed, Program
+
+MOST = 4
+"""Results of which every order is compared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Better:
+    """An order of the results that takes less."""
+
+    text: str
+    """`result[1], result[2], result[0]`."""
+    total: int
+
+
+def better(as_jit: AsJit, donated: Sequence[str], wanted: Program, below: int) -> Better | None:
+    """The order of the results that comes nearest to the pairs of `wanted`, if it takes less than `below` bytes."""
+    groups = _groups(as_jit.staged)
+    if not 1 < len(groups) <= MOST:
+        return None
+    pairs = {(alias.input, alias.output) for alias in wanted.aliases}
+    places = [given.leaf for given in wanted.inputs]
+    staged_place = {given.leaf: i for i, given in enumerate(as_jit.staged.inputs)}
+    origin = _origins(wanted)
+    aimed = {(staged_place[places[i]], origin[k]) for i, k in pairs if places[i] in staged_place and k in origin}
+    avals = as_jit.staged.out_avals
+
+    def agreement(permuted: AsJit, flat: Sequence[int]) -> int:
+        return sum(nbytes(avals[flat[out]]) for given, out in permuted.pairs(donated) if (given, flat[out]) in aimed)
+
+    best: tuple[int, tuple[int, ...], AsJit] | None = None
+    identity = tuple(range(len(groups)))
+    for chosen in itertools.permutations(identity):
+        flat = [i for number in chosen for i in groups[number]]
+        permuted = dataclasses.replace(as_jit, staged=_permuted(as_jit.staged, flat))
+        found = agreement(permuted, flat)
+        if best is None or found > best[0]:
+            best = found, chosen, permuted
+    if best is None or best[1] == identity:
+        return None
+    total = best[2].footprint(donated).total
+    if total >= below:
+        return None
+    return Better(", ".join(f"result[{number}]" for number in best[1]), total)
+
+
+def _groups(staged: Program) -> list[list[int]]:
+    """The outputs of each element of the result, where it is a tuple or a list."""
+    node = staged.out_tree.node_data()
+    if node is None or node[0] not in (tuple, list):
+        return []
+    groups, first = [], 0
+    for child in staged.out_tree.children():
+        groups.append(list(range(first, first + child.num_leaves)))
+        first += child.num_leaves
+    return groups
+
+
+def _origins(program: Program) -> dict[int, int]:
+    """From the outvars of a program after its passes to the number of the result that they are."""
+    return {o.origin.index: i for i, o in reversed(list(enumerate(program.outputs))) if isinstance(o.origin, Computed)}
+
+
+def _permuted(staged: Program, flat: Sequence[int]) -> Program:
+    outputs = tuple(dataclasses.replace(staged.outputs[i], origin=Computed(k)) for k, i in enumerate(flat))
+    return dataclasses.replace(staged, jaxpr=with_outputs(staged.jaxpr, flat), outputs=outputs)

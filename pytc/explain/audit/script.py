@@ -1,0 +1,176 @@
+"""Runs a Python script as `python script.py` does, and watches it. Started by `python -m pytc audit`, in a process of
+its own: as a file and not as a part of pytc, because pytc imports JAX, and a script may want to say something to JAX
+(`os.environ["JAX_ENABLE_X64"]`, `XLA_FLAGS`) before that.
+
+So nothing but the standard library is imported here before the script runs. When the script imports JAX, Equinox or
+Flax, what `watch` has to put in their place is put there right behind the import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import builtins
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import os
+import pathlib
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+_HERE = pathlib.Path(__file__).resolve()
+_PACKAGE = _HERE.parents[2]
+_WATCHED = ("jax", "equinox", "flax.nnx")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the script that the arguments name, and report."""
+    options = _parser().parse_args(arguments)
+    path = options.script[0] if options.script else ""
+    if not path:
+        _parser().error("the script is missing: python -m pytc audit train.py [args...]")
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        _parser().error(f"can't open file {path!r}: {error.strerror}")
+    sys.argv = list(options.script)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - as the interpreter does it
+    audit = _Audit(options)
+    sys.meta_path.insert(0, _Imports(audit.imported))
+    try:
+        _run(path, source)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the script as it would have without us
+        audit.ended(error)
+        _end(error)
+    finally:
+        audit.finish_without_jax()
+
+
+def _run(path: str, source: bytes) -> None:
+    """Run the source as the module `__main__`."""
+    module = types.ModuleType("__main__")
+    file = os.path.abspath(path)  # noqa: PTH100 - which would resolve nothing, as the interpreter does
+    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    vars(module).update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = module
+    code = compile(source, file, "exec", dont_inherit=True)
+    # A function made of the module's code rather than `exec`: the proof relies on no frame whose code names `exec`,
+    # and this one is above every other.
+    types.FunctionType(code, vars(module))()
+
+
+def _end(error: BaseException) -> NoReturn:
+    """Show the error as the interpreter does, without what is above the script, and end the process by it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.excepthook(type(error), error, trace)
+    sys.excepthook = lambda *_: None
+    raise error
+
+
+class _Audit:
+    """What happens beside the script."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.watch: Any = None
+        self.error: BaseException | None = None
+        self.process = os.getpid()
+
+    def imported(self, module: types.ModuleType) -> None:
+        """Watch what a module that was imported just now offers."""
+        if self.watch is None:
+            _load_pytc()
+            self.watch = importlib.import_module("pytc.explain.audit.watch")
+            # After what JAX has registered, which is therefore still to come when this runs.
+            atexit.register(self.report)
+        self.watch.install(module)
+
+    def ended(self, error: BaseException) -> None:
+        """Remember how the script ended."""
+        self.error = error
+
+    def report(self) -> None:
+        """Write what was seen. A forked child has nothing to report."""
+        if os.getpid() == self.process:
+            ending = importlib.import_module("pytc.explain.audit.ending")
+            ending.report(self.watch.functions(), self.options, self.error)
+
+    def finish_without_jax(self) -> None:
+        """Say so if there was nothing to watch."""
+        if self.watch is None and os.getpid() == self.process:
+            sys.stderr.write(f"pytc audit: {self.options.script[0]} did not import JAX\n")
+
+
+class _Imports(importlib.abc.MetaPathFinder):
+    """Tells of imports right behind them."""
+
+    def __init__(self, imported: Callable[[types.ModuleType], None]) -> None:
+        self.imported = imported
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """As the other finders find it, with a loader that tells."""
+        if name not in _WATCHED:
+            return None
+        for finder in sys.meta_path:
+            found = None if finder is self else finder.find_spec(name, path, target)
+            if found is not None:
+                self._tell(found.loader)
+                return found
+        return None
+
+    def _tell(self, loader: Any) -> None:
+        original = loader.exec_module
+
+        def exec_module(module: types.ModuleType) -> None:
+            del loader.exec_module
+            original(module)
+            self.imported(module)
+
+        loader.exec_module = exec_module
+
+
+def _load_pytc() -> None:
+    """Import pytc from where this file is, whether or not the script could."""
+    if "pytc" in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(
+        "pytc", _PACKAGE / "__init__.py", submodule_search_locations=[str(_PACKAGE)]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"there is no pytc in {_PACKAGE}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pytc"] = module
+    spec.loader.exec_module(module)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pytc audit",
+        usage="python -m pytc audit [--out FILE] [--json] [--width COLUMNS] script.py [args ...]",
+        description="Run a script as it is, watching what it compiles with jax.jit, jax.pmap, equinox.filter_jit and "
+        "flax.nnx.jit, and say at the end what could have been donated, what should not have been, and the edit to "
+        "make. Nothing is donated that the script does not donate.",
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the report to a file instead of to standard error")
+    parser.add_argument("--json", action="store_true", help="write JSON instead of text")
+    parser.add_argument("--width", type=int, help="columns of the report; those of the terminal if not given")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="the script, and its own arguments")
+    return parser
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,154 @@
+"""An audit as text: what to do first, and what stands behind it."""
+
+from __future__ import annotations
+
+import pathlib
+import textwrap
+from collections.abc import Iterable
+
+from pytc.explain.audit.report import ArgumentReport, Audit, FunctionReport
+from pytc.explain.text import NARROWEST, size
+
+MOST_SITES = 4
+"""Call sites that are listed for one function."""
+
+_COLOURS = {"headline": "1", "add": "32", "wrong": "31", "useless": "33", "pairing": "33", "quiet": "2"}
+
+
+def of_audit(audit: Audit, width: int, colour: bool) -> str:
+    """The whole text."""
+    width = max(width, NARROWEST)
+    called = [each for each in audit.functions if each.calls or each.note.startswith("not watched")]
+    lines = _wrap(_headline(audit), width, 2)
+    lines[0] = _painted(lines[0], "headline", colour)
+    for each in called:
+        lines += ["", *_function(each, width, colour)]
+    idle = [each for each in audit.functions if each not in called]
+    if idle:
+        named = ", ".join(f"{each.name} ({_where(each.file, each.line)}, {each.note})" for each in idle)
+        lines += ["", *_wrap(f"nothing to say of {named}", width, 2)]
+    return "\n".join(lines)
+
+
+def _headline(audit: Audit) -> str:
+    script = pathlib.Path(audit.script).name
+    ended = f", which ended with {audit.ended}" if audit.ended else ""
+    edits = [each for each in audit.functions if each.edit is not None]
+    watched = _count(len([each for each in audit.functions if each.calls]), "compiled function")
+    if not edits:
+        said = "nothing to change"
+    else:
+        saved = [each.figures for each in edits if each.figures is not None and each.figures.saves > 0]
+        said = _count(len(edits), "edit")
+        if saved:
+            most = max(saved, key=lambda figures: figures.saves)
+            said += f", saving up to {size(most.saves)} of {size(most.now)}"
+    return f"pytc audit of {script}{ended}: {watched}, {said}"
+
+
+def _function(report: FunctionReport, width: int, colour: bool) -> list[str]:
+    where = _where(report.file, report.line)
+    times = f", made {report.made} times" if report.made > 1 else ""
+    lines = _wrap(f"{report.name}, {report.api} in {where}{times}: {_calls(report)}", width, 2)
+    lines = [_painted(line, "headline", colour) for line in lines]
+    if report.note:
+        return [*lines, *_wrap(f"  {report.note}", width, 4)]
+    lines += _edit(report, width, colour)
+    for finding in report.findings:
+        if finding.kind != "add":
+            lines += [_painted(line, finding.kind, colour) for line in _wrap(f"  {finding.text}", width, 4)]
+    if not report.findings and report.edit is None:
+        lines.append("  nothing to change")
+    if report.figures is not None and report.figures.now != report.figures.advised:
+        lines += _wrap(_figures(report), width, 4)
+    lines += _arguments(report.arguments, width, colour)
+    return lines
+
+
+def _calls(report: FunctionReport) -> str:
+    sites = [f"{_where(site.file, site.line)}" for site in report.sites[:MOST_SITES]]
+    more = f" and {len(report.sites) - MOST_SITES} more places" if len(report.sites) > MOST_SITES else ""
+    seen = "" if report.seen == report.calls else f", {report.seen} of them looked at"
+    return f"{_count(report.calls, 'call')} from {', '.join(sites)}{more}{seen}" if sites else "never called"
+
+
+def _edit(report: FunctionReport, width: int, colour: bool) -> list[str]:
+    change = report.edit
+    if change is None:
+        return []
+    saves = report.figures.saves if report.figures is not None else 0
+    does = f"add {change.option}" if change.option and not _said(report) else f"change to {change.option}"
+    if not change.option:
+        does = "donate nothing"
+    gain = f"; saves {size(saves)}" if saves > 0 else ""
+    note = f" ({change.note})" if change.note else ""
+    lines = _wrap(f"  {_where(change.file, change.line)}: {does}{gain}{note}", width, 4)
+    lines = [_painted(line, "add", colour) for line in lines]
+    if change.after:
+        lines += [f"    - {_shortened(change.before, width)}", f"    + {_shortened(change.after, width)}"]
+    return lines
+
+
+def _said(report: FunctionReport) -> bool:
+    return any(argument.donated for argument in report.arguments)
+
+
+def _figures(report: FunctionReport) -> str:
+    figures = report.figures
+    if figures is None:
+        return ""
+    each = f" on each of {figures.devices} devices" if figures.devices > 1 else ""
+    return (
+        f"  the compiler's figures{each}: {size(figures.now)} now, {size(figures.advised)} with the edit, "
+        f"{size(figures.pytc)} with pytc.compile"
+    )
+
+
+def _arguments(arguments: Iterable[ArgumentReport], width: int, colour: bool) -> list[str]:
+    rows = sorted(arguments, key=lambda each: -each.nbytes)
+    if not rows:
+        return []
+    names = max(len(each.name) for each in rows)
+    sizes = max(len(size(each.nbytes)) for each in rows)
+    lines = []
+    for each in rows:
+        start = f"    {each.name:<{names}}  {size(each.nbytes):>{sizes}}  {'donated, ' if each.donated else ''}"
+        lines += _wrap(start + _verdict(each), width, names + sizes + 8)
+    return [_painted(line, "quiet", colour) for line in lines]
+
+
+def _verdict(argument: ArgumentReport) -> str:
+    match argument.verdict:
+        case "dead":
+            return "dead at every call seen"
+        case "no use":
+            return "no output fits into it"
+        case "unseen":
+            return "not looked at"
+        case "held":
+            times = f" in {_count(argument.held_calls, 'call')}" if argument.held_calls else ""
+            return f"held{times}: {argument.why} ({argument.path})" if argument.why else f"held{times}"
+
+
+def _where(file: str, line: int) -> str:
+    return f"{pathlib.Path(file).name}:{line}"
+
+
+def _shortened(text: str, width: int) -> str:
+    """Source on one line; of a long expression the beginning and the end, which are what an edit is about."""
+    text = " ".join(text.split())
+    room = width - 6
+    return text if len(text) <= room else f"{text[: room // 3]} ... {text[len(text) - (room - room // 3 - 5) :]}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _wrap(text: str, width: int, indent: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _painted(line: str, kind: str, colour: bool) -> str:
+    code = _COLOURS.get(kind)
+    return f"\x1b[{code}m{line}\x1b[0m" if colour and code else line

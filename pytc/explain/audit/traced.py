@@ -1,0 +1,182 @@
+"""The program that JAX traced for a call, with its leaves called what the script's caller calls them.
+
+Asking JAX for its trace of a call that is about to be made costs nothing: the call itself then finds the trace made.
+So the script's function runs no more often than it would have run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_leaves
+
+from pytc import shardings
+from pytc.explain.memory import AsJit, stand_ins
+from pytc.jax_compat import ClosedJaxpr, input_names, is_ref, may_call_python, short, subjaxprs, with_inputs
+from pytc.leaves import Parameters
+from pytc.program import Computed, Input, Leaf, Output, Program
+from pytc.stage import Stageable
+
+_NOT_FOR_THE_WHOLE = (
+    "donate_argnums donate_argnames static_argnums static_argnames in_shardings out_shardings inline".split()
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traced:
+    """One program, and which of its arguments the script donates."""
+
+    as_jit: AsJit
+    """No pass run and no array held: arrays that the function captured are inputs, the last ones, with no parameter."""
+    donated: frozenset[int]
+    """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
+    calls_python: bool
+    length: int | None
+    """The length of the result, where it is a tuple or a list."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Jit:
+    """How to trace what `jax.jit` made."""
+
+    jitted: Any
+    fun: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """JAX's trace; raises what the call would raise."""
+        return self.jitted.trace(*args, **kwargs)
+
+    def read(
+        self,
+        stage: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        names: Mapping[int, tuple[str, str]] | None = None,
+    ) -> Traced:
+        """What there is to know of it. With `names`, each leaf is called what that calls the array that it is, by its
+        id: Equinox and Flax take the arguments apart and put them together otherwise, but the arrays are the same."""
+        get = self.options.get
+        parameters = Parameters(self.fun, get("static_argnums"), get("static_argnames"))
+        stageable = Stageable(self.fun, parameters, "trace", get("in_shardings"), get("out_shardings"))
+        leaves = stageable.leaves(args, kwargs, share=False)
+        requested = shardings.for_result(get("out_shardings"), stage.out_info)
+        flags = [info.donated for info in tree_leaves(stage.args_info)]
+        options = {name: value for name, value in self.options.items() if name not in _NOT_FOR_THE_WHOLE}
+        values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
+        positional = tuple(map(parameters.positional_name, range(len(args))))
+        if names is not None:
+            leaves = tuple(
+                _renamed(leaf, *names.get(id(v), ("", leaf.path))) for leaf, v in zip(leaves, values, strict=True)
+            )
+            positional = tuple(dict.fromkeys(parameter for parameter, _ in names.values()))
+        return _traced(
+            stageable.name, stage.jaxpr, stage.out_info, leaves, values, requested, flags, options, positional
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Pmap:
+    """How to trace what `jax.pmap` made: a `jax.jit` of a `shard_map` since JAX 0.8."""
+
+    pmapped: Any
+    fun: Callable[..., Any]
+    options: Mapping[str, Any]
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The jaxpr and the result's shapes; raises what the call would raise."""
+        static = self.options.get("static_broadcasted_argnums", ())
+        return jax.make_jaxpr(self.pmapped, static_argnums=static, return_shape=True)(*args, **kwargs)
+
+    def read(self, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+        """What there is to know of it."""
+        closed, result = stage
+        parameters = Parameters(self.fun, self.options.get("static_broadcasted_argnums"))
+        stageable = Stageable(self.fun, parameters)
+        leaves = stageable.leaves(args, kwargs, share=False)
+        mapped = _mapped(closed)
+        places = [jax.NamedSharding(mapped.params["mesh"], spec) for spec in mapped.params["in_specs"]]
+        results = [jax.NamedSharding(mapped.params["mesh"], spec) for spec in mapped.params["out_specs"]]
+        dynamic = [i for i, leaf in enumerate(leaves) if not leaf.is_static]
+        changed = list(leaves)
+        for i, place in zip(dynamic, places, strict=True):
+            changed[i] = dataclasses.replace(leaves[i], sharding=None, requested=place)
+        donated = self.options.get("donate_argnums", ())
+        numbers = {donated} if isinstance(donated, int) else set(donated)
+        names = {parameters.positional_name(i) for i in numbers}
+        flags = [leaves[i].parameter in names for i in dynamic]
+        values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
+        positional = tuple(map(parameters.positional_name, range(len(args))))
+        return _traced(stageable.name, closed, result, changed, values, results, flags, {}, positional)
+
+
+def _mapped(closed: ClosedJaxpr) -> Any:
+    """The equation that maps over devices."""
+    ahead = list(closed.jaxpr.eqns)
+    while ahead:
+        eqn = ahead.pop(0)
+        if eqn.primitive.name == "shard_map":
+            return eqn
+        ahead += [inner for sub in subjaxprs(eqn) for inner in sub.eqns]
+    raise ValueError("jax.pmap traced to something else than a shard_map")
+
+
+def _traced(
+    name: str,
+    closed: ClosedJaxpr,
+    result: Any,
+    leaves: Sequence[Leaf],
+    values: Sequence[Any],
+    requested: Sequence[Any],
+    flags: Sequence[bool],
+    options: Mapping[str, Any],
+    positional: tuple[str, ...],
+) -> Traced:
+    dynamic = [i for i, leaf in enumerate(leaves) if not leaf.is_static]
+    constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    if not any(is_ref(var.aval) for var, _ in constants):
+        closed = with_inputs(
+            closed,
+            constants=(),
+            invars=[*closed.jaxpr.invars, *(var for var, _ in constants)],
+            names=[*input_names(closed.jaxpr), *("" for _ in constants)],
+        )
+    else:
+        constants = []
+    avals = [var.aval for var in closed.jaxpr.invars]
+    known = [
+        dataclasses.replace(leaf, value=None) if leaf.is_static else leaf for leaf in leaves
+    ]  # a static value may hold arrays
+    for i, aval in zip(dynamic, avals[: len(dynamic)], strict=True):
+        known[i] = dataclasses.replace(known[i], aval=aval)
+    for var, value in constants:
+        sharding = value.sharding if isinstance(value, jax.Array) and value.committed else None
+        known.append(Leaf(f"<captured {short(var.aval)}>", "", var.aval, array=True, sharding=sharding))
+    inputs = [*dynamic, *range(len(leaves), len(known))]
+    outputs = [
+        Output(keystr(path), Computed(i), requested[i] if requested else None)
+        for i, (path, _) in enumerate(tree_flatten_with_path(result)[0])
+    ]
+    tree = jax.tree.structure(result)
+    staged = Program(name, closed, tuple(known), tuple(map(Input, inputs)), tuple(outputs), tree)
+    given = stand_ins(
+        known,
+        [*(None if leaf.is_static else v for leaf, v in zip(leaves, values, strict=True)), *(None for _ in constants)],
+    )
+    first: dict[int, int] = {}
+    shared = [
+        frozenset((i, first[id(value)]))
+        for i, value in enumerate(values)
+        if isinstance(value, jax.Array) and first.setdefault(id(value), i) != i
+    ]
+    as_jit = AsJit(staged, given, dict(options), positional, (), tuple(shared))
+    donated = frozenset(i for i, flag in zip(dynamic, flags, strict=True) if flag)
+    length = len(result) if isinstance(result, tuple | list) else None
+    return Traced(as_jit, donated, may_call_python(closed), length)
+
+
+def _renamed(leaf: Leaf, parameter: str, path: str) -> Leaf:
+    return dataclasses.replace(leaf, parameter=parameter, path=path)

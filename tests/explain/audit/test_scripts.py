@@ -1,0 +1,99 @@
+"""Whole scripts, written as people write them: the audit changes nothing about them, its advice is right, and the
+advice, applied to the source by the letter, saves what was promised and changes nothing either."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    advice: dict[str, str | None]
+    """For each function what its `jax.jit` should say about donation, None where nothing is to change."""
+    arguments: tuple[str, ...] = ()
+    status: int = 0
+    repaired: int = 0
+    """The exit status after the edits."""
+
+
+CASES = {
+    "plain": Case({"train_step": "donate_argnums=(0, 1)", "loss": None}),
+    "flax_state": Case({"train_step": "donate_argnums=(0,)", "eval_step": None}, ("--steps", "4")),
+    "equinox_mlp": Case({"make_step": 'donate="all"'}),
+    "nnx_model": Case({"train_step": "donate_argnums=(0, 1)"}),
+    "trainer": Case({"_update": "donate_argnums=(1,)", "_blend": None}),
+    "notebook": Case({"<lambda>": "donate_argnums=(0, 1)"}),
+    "rl": Case({"store": "donate_argnums=(0,)", "learn": "donate_argnums=(2,)", "act": None}),
+    "devices": Case({"train_step": "donate_argnums=(0, 1)", "walk": "donate_argnums=(0,)"}),
+    "interrupted": Case({"<lambda>": "donate_argnums=(0,)"}, status=-signal.SIGINT, repaired=-signal.SIGINT),
+    "raises": Case({"update": "donate_argnums=(1,)", "score": None}, status=1),
+    "pairing": Case({"step": None}),
+}
+
+
+def python(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+
+
+def audited(script: Path, arguments: tuple[str, ...], out: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
+    run = python("-m", "pytc", "audit", "--json", "--out", out, script, *arguments)
+    return run, json.loads(out.read_text("utf-8"))
+
+
+def apply(report: Any, source: str) -> str:
+    """The source with every edit of the report, the last one first."""
+    lines = source.splitlines(keepends=True)
+    edits = [function["edit"] for function in report["functions"] if function["edit"] is not None]
+    for edit in sorted(edits, key=lambda edit: edit["start"], reverse=True):
+        (first, start), (last, end) = edit["start"], edit["end"]
+        text = "".join(lines[first - 1 : last])
+        stop = len(text) - len(lines[last - 1]) + end
+        assert text[start:stop] == edit["before"]
+        lines[first - 1 : last] = [text[:start] + edit["after"] + text[stop:]]
+    return "".join(lines)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_script(name: str, tmp_path: Path) -> None:
+    case, script = CASES[name], SCRIPTS / f"{name}.py"
+    alone = python(script, *case.arguments)
+    assert alone.returncode == case.status, alone.stderr
+    watched, report = audited(script, case.arguments, tmp_path / "report.json")
+    assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+
+    functions = {function["name"]: function for function in report["functions"]}
+    advice = {name: function["edit"] and function["edit"]["option"] for name, function in functions.items()}
+    assert advice == case.advice
+
+    changed = tmp_path / script.name
+    changed.write_text(apply(report, script.read_text("utf-8")), "utf-8")
+    again, after = audited(changed, case.arguments, tmp_path / "after.json")
+    assert again.returncode == case.repaired, again.stderr
+    if case.repaired == case.status:
+        assert again.stdout == alone.stdout
+    for function in after["functions"]:
+        before = functions[function["name"]]
+        assert function["edit"] is None, function
+        assert not [finding for finding in function["findings"] if finding["kind"] in ("wrong", "useless")]
+        if before["figures"] is not None:
+            assert function["figures"]["now"] == before["figures"]["advised"]
+        if before["edit"] is not None and name != "raises":
+            assert before["figures"]["now"] > before["figures"]["advised"]
