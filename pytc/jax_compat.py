@@ -397,11 +397,17 @@ def may_call_python(closed: ClosedJaxpr) -> bool:
     """Whether Python code may run while or after the program does: callbacks, prints, primitives that may hide one,
     and that of `jax.jit` itself around results that wrap an array, such as PRNG keys."""
     wraps = any(is_extended(v.aval.dtype) for v in closed.jaxpr.outvars if hasattr(v.aval, "dtype"))
-    return wraps or bool(closed.jaxpr.effects) or any(map(_may_call_python, _primitives(closed.jaxpr)))
+    return wraps or bool(closed.jaxpr.effects) or any(map(may_be_foreign, _primitives(closed.jaxpr)))
 
 
-def _may_call_python(name: str) -> bool:
+def may_be_foreign(name: str) -> bool:
+    """Whether a primitive of this name may run code that is not XLA's: callbacks, kernels, feeds."""
     return any(part in name for part in ("callback", "print", "ffi", "pallas", "custom_call", "infeed", "outfeed"))
+
+
+def draws_hidden_numbers(closed: ClosedJaxpr) -> bool:
+    """Whether the result depends on the state of a random number generator of XLA's own (`lax.rng_uniform`)."""
+    return any(name == "rng_uniform" for name in _primitives(closed.jaxpr))
 
 
 def _primitives(jaxpr: Jaxpr) -> Iterator[str]:

@@ -129,3 +129,8 @@ def test_the_variable_has_every_pass_checked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTC_VERIFY", "1")
     with pytest.raises(VerificationError, match="the pass `wrong`"):
         passes.run(staged, (passes.finalise, wrong))
+
+
+def test_hidden_random_numbers_are_not_compared() -> None:
+    before = program_of(lambda x: (x + lax.rng_uniform(0.0, 1.0, (3,)),), X)
+    verify(before, _with_jaxpr_of(before, lambda x: (x + lax.rng_uniform(0.0, 1.0, (3,)),), X), by="p")

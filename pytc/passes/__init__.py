@@ -19,7 +19,7 @@ __all__ = ["Pass", "alias", "finalise", "forward", "hoist", "pipeline", "prune",
 
 Pass: TypeAlias = Callable[[Program], Program]
 
-pipeline: tuple[Pass, ...] = (hoist, share, finalise, forward, prune, alias)
+pipeline: tuple[Pass, ...] = (hoist, finalise, share, forward, prune, alias)
 
 
 def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:

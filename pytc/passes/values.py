@@ -1,0 +1,114 @@
+"""Which variables of a jaxpr are sure to hold equal values: value numbering.
+
+Two results have one number if the same repeatable primitive makes them, with equal parameters, of operands that have
+one number each; so two chains of such equations do. A jaxpr among the parameters stands for what its results are as
+functions of its operands, so that two traces of one loop body are equal.
+
+What is not certain to be equal is different. An equation is repeatable unless it has an effect, reads or makes a
+`Ref`, may call foreign code, draws hidden random numbers (`lax.rng_uniform`), is not JAX's own, or is there in order
+not to be merged with another like it (`optimization_barrier`, a remat's recomputation). Parameters are equal if they
+are of one type and compare equal, floats if their bits do; what cannot be hashed is equal to nothing but itself.
+
+Cost: one look at each equation at every depth, in time linear in their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytc import jax_compat
+from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from pytc.passes.subjaxprs import OPAQUE
+
+_UNREPEATABLE = OPAQUE | {"checkpoint", "optimization_barrier", "remat", "remat2", "rng_uniform"}
+
+_SMALL = 16
+"""Up to how many elements an array among the parameters is compared bit by bit; larger ones are equal if they are one
+object."""
+
+
+def value_numbers(jaxpr: Jaxpr) -> list[int]:
+    """A number for each outvar; outvars of one number have one type, and hold equal bits whenever the jaxpr is run."""
+    return _Numbering().of_results(jaxpr)
+
+
+class _Numbering:
+    """Numbers for values, told apart by what they are made of. An operand of a jaxpr is told by its place alone, so a
+    number means the same in every jaxpr."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[int, tuple[Any, int | None]] = {}
+        self._unlike = 0
+
+    def of_results(self, jaxpr: Jaxpr, consts: Sequence[Any] | None = None) -> list[int]:
+        values: dict[Var, int] = {}
+        for i, var in enumerate(jaxpr.constvars):
+            values[var] = self._number(("constvar", i, var.aval) if consts is None else ("const", id(consts[i])))
+        for i, var in enumerate(jaxpr.invars):
+            values[var] = self._number(("operand", i, var.aval))
+        for eqn in jaxpr.eqns:
+            made = self._equation(eqn, [self._atom(v, values) for v in eqn.invars])
+            for i, var in enumerate(eqn.outvars):
+                values[var] = self._number((made, i, var.aval))
+        return [self._atom(v, values) for v in jaxpr.outvars]
+
+    def _number(self, what: Hashable) -> int:
+        return self._numbers.setdefault(what, len(self._numbers))
+
+    def _new(self) -> Hashable:
+        self._unlike += 1
+        return "unlike any other", self._unlike
+
+    def _atom(self, atom: Any, values: dict[Var, int]) -> int:
+        if isinstance(atom, Literal):
+            return self._number(("literal", atom.aval, self._parameter(atom.val)))
+        return values[atom]
+
+    def _equation(self, eqn: JaxprEqn, operands: list[int]) -> Hashable:
+        if not _is_repeatable(eqn):
+            return self._new()
+        params = tuple((name, self._parameter(value)) for name, value in eqn.params.items())
+        return eqn.primitive, id(eqn.ctx), tuple(operands), params
+
+    def _parameter(self, value: Any) -> Hashable:
+        if isinstance(value, (Jaxpr, ClosedJaxpr)):
+            return self._jaxpr(value)
+        if isinstance(value, (tuple, list)):
+            return type(value), *map(self._parameter, value)
+        if isinstance(value, (float, complex, np.generic, np.ndarray)) and np.size(value) <= _SMALL:
+            array = np.asarray(value)
+            return type(value), array.dtype, array.shape, array.tobytes()
+        try:
+            hash(value)
+        except TypeError:
+            return "is", id(value)
+        return type(value), value
+
+    def _jaxpr(self, jaxpr: Any) -> Hashable:
+        """One number for all of it: what stands deep inside is hashed once, not again at every level above."""
+        if id(jaxpr) not in self._known:
+            inside, consts, unlike = jax_compat.inner(jaxpr), getattr(jaxpr, "consts", ()), self._unlike
+            repeatable = len(consts) == len(inside.constvars)
+            if repeatable:
+                results = self.of_results(inside, consts)
+                repeatable = self._unlike == unlike
+            known = self._number(("jaxpr", *results, *(v.aval for v in inside.invars))) if repeatable else None
+            self._known[id(jaxpr)] = jaxpr, known
+        known = self._known[id(jaxpr)][1]
+        return self._new() if known is None else ("jaxpr", known)
+
+
+def _is_repeatable(eqn: JaxprEqn) -> bool:
+    """Whether doing the equation again on equal operands gives equal results and nothing else."""
+    return (
+        not eqn.effects
+        and eqn.primitive.name not in _UNREPEATABLE
+        and jax_compat.home(eqn.primitive) == "jax"
+        and not jax_compat.may_be_foreign(eqn.primitive.name)
+        and not eqn.ctx.xla_metadata
+        and not any(jax_compat.is_ref(v.aval) for v in (*eqn.invars, *eqn.outvars))
+    )

@@ -1,0 +1,48 @@
+"""forward: outputs that are inputs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import pytc
+from pytc.passes import forward, prune
+from pytc.program import Computed, Passed
+
+
+def test_an_input_that_is_returned_is_passed():
+    program = forward(pytc.stage(lambda x, y: (x, x + y), jnp.ones(3), jnp.ones(3)))
+    assert [o.origin for o in program.outputs] == [Passed(0), Computed(1)]
+    assert "result[0] is x" in program.notes[-1].text
+
+
+def test_a_passed_input_that_nothing_reads_leaves_the_program():
+    program = prune(forward(pytc.stage(lambda x, y: (x, y * 2), jnp.ones(3), jnp.ones(3))))
+    assert [given.leaf for given in program.inputs] == [1]
+    assert [o.origin for o in program.outputs] == [Passed(0), Computed(0)]
+
+
+def test_host_data_is_not_passed():
+    program = forward(pytc.stage(lambda x, n: (x, n), np.ones(3), 2.0))
+    assert all(isinstance(o.origin, Computed) for o in program.outputs)
+    result = pytc.compile(lambda x, n: (x, n))(np.ones(3), 2.0)
+    assert all(isinstance(r, jax.Array) for r in result)
+    assert result[1].weak_type
+
+
+def test_an_output_with_a_sharding_asked_for_is_not_passed():
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    compiled = pytc.compile(lambda x: x, out_shardings=sharding)
+    x = jnp.ones(3)
+    result = compiled(x)
+    assert result is not x
+    assert result.sharding == sharding
+    assert result.committed
+
+
+def test_the_caller_gets_its_own_array():
+    x = jnp.ones(3)
+    first, second = pytc.compile(lambda tree: (tree["x"], tree["x"] + 1))({"x": x})
+    assert first is x
+    np.testing.assert_array_equal(second, 2 * np.ones(3))

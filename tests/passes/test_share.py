@@ -1,0 +1,203 @@
+"""share: outputs that are one value are one array, and weights that came in tied go out tied."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import pytc
+from pytc.passes import share
+from pytc.passes.values import value_numbers
+from pytc.program import Computed
+
+
+def test_one_value_at_two_outputs_is_one_output_and_one_object():
+    def twice(x):
+        y = x + 1
+        return y, {"again": y}, x * 2
+
+    program = share(pytc.stage(twice, jnp.ones(3)))
+    assert [o.origin for o in program.outputs] == [Computed(0), Computed(0), Computed(2)]
+    first, again, _ = pytc.compile(twice)(jnp.ones(3))
+    assert again["again"] is first
+
+
+def test_equal_values_computed_twice_are_two_outputs_as_for_jax_jit():
+    program = share(pytc.stage(lambda x: (x + 1, x + 1), jnp.ones(3)))
+    assert len({o.origin for o in program.outputs}) == 2
+    one, other = pytc.compile(lambda x: (x + 1, x + 1))(jnp.ones(3))
+    assert one is not other
+
+
+def after_steps(step, n=3):
+    """`tied = step(tied)`, n times over: the trees after the steps, by a compiled function and by `jax.jit`."""
+
+    def run(step):
+        weight = jnp.linspace(0.1, 1.0, 16).reshape(4, 4)
+        tied = {"in": weight, "out": weight, "bias": jnp.ones(4)}
+        del weight
+        for _ in range(n):
+            tied = step(tied)
+        return tied
+
+    return run(pytc.compile(step)), run(jax.jit(step))
+
+
+def each_leaf(change):
+    return lambda tree: jax.tree.map(change, tree)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        each_leaf(lambda x: 0.9 * x),
+        each_leaf(jax.nn.gelu),
+        each_leaf(lambda x: x.at[0].add(1.0)),
+        each_leaf(jax.jit(lambda x: jnp.sin(x) * jnp.cos(x) + jnp.tanh(x) - 1)),
+        each_leaf(lambda x: lax.scan(lambda c, _: (jnp.sin(c) * x, None), x, None, length=3)[0]),
+        each_leaf(lambda x: lax.cond(x.sum() > 0, jnp.sin, jnp.cos, x)),
+        each_leaf(lambda x: lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, jnp.sin(s[1])), (0, x))[1]),
+        each_leaf(lambda x: x + jax.random.normal(jax.random.key(0), x.shape)),
+        each_leaf(lambda x: x - 0.1 * jax.grad(lambda v: jnp.sum(jnp.sin(v) ** 2))(x)),
+        each_leaf(jax.checkpoint(jnp.sin)),
+        lambda tree: dict.fromkeys(("in", "out"), tree["in"] * 0.5) | {"bias": tree["bias"]},
+    ],
+)
+def test_tied_weights_stay_tied_over_many_steps(step):
+    tied, wanted = after_steps(step)
+    assert tied["in"] is tied["out"]
+    assert tied["bias"] is not tied["in"]
+    jax.tree.map(np.testing.assert_array_equal, tied, wanted)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda tree: tree | {"in": tree["in"] * 0.0, "out": tree["out"] * -0.0},
+        lambda tree: tree | {"in": tree["in"] * 1.0, "out": tree["out"] * 2.0},
+        lambda tree: tree | {"in": tree["in"] - tree["bias"], "out": tree["bias"] - tree["out"]},
+        each_leaf(lambda x: lax.optimization_barrier(x + 1)),
+        lambda tree: tree | {k: lax.cond(tree["bias"][0] > 0, f, jnp.tanh, tree[k]) for k, f in _FUNCTIONS.items()},
+        lambda tree: tree | {k: lax.fori_loop(0, n, lambda _, x: x * 0.5, tree[k]) for k, n in _NUMBERS.items()},
+    ],
+)
+def test_different_computations_untie(step):
+    trees = after_steps(step, n=1)
+    assert trees[0]["in"] is not trees[0]["out"]
+    jax.tree.map(np.testing.assert_array_equal, *trees)
+
+
+_FUNCTIONS = {"in": jnp.sin, "out": jnp.cos}
+_NUMBERS = {"in": 2, "out": 3}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_what_draws_hidden_random_numbers_is_not_repeatable(wrap):
+    noisy = wrap(lambda x: x + lax.rng_uniform(0.0, 1.0, x.shape))
+    one, other, again = value_numbers(jax.make_jaxpr(lambda x: (noisy(x), noisy(x), x))(jnp.ones(3)).jaxpr)
+    assert len({one, other, again}) == 3
+
+
+def test_what_has_effects_is_done_as_often_as_it_says():
+    seen = []
+
+    def tell(x):
+        jax.debug.callback(lambda v: seen.append(float(v)), x[0, 0])
+        return x * 2
+
+    step = pytc.compile(each_leaf(tell))
+    weight = jnp.ones((4, 4))
+    tied = step({"in": weight, "out": weight})
+    jax.effects_barrier()
+    assert seen == [1.0, 1.0]
+    assert tied["in"] is tied["out"]
+
+
+def test_foreign_calls_and_references_are_unlike_any_other():
+    def foreign(x):
+        return jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def referring(x):
+        ref = jax.new_ref(x)
+        ref[...] = ref[...] + 1
+        return ref[...]
+
+    for f in (foreign, referring):
+        one, other = value_numbers(jax.make_jaxpr(lambda x, f=f: (f(x), f(x)))(jnp.ones(3)).jaxpr)
+        assert one != other
+
+
+def test_gradients_of_tied_leaves_are_two_values():
+    def loss(tree):
+        return jnp.sum(jnp.sin(tree["in"]) @ tree["out"])
+
+    step = lambda tree: jax.tree.map(lambda p, g: p - 0.1 * g, tree, jax.grad(loss)(tree))  # noqa: E731
+    trees = after_steps(lambda tree: step({k: tree[k] for k in ("in", "out")}), n=1)
+    assert trees[0]["in"] is not trees[0]["out"]
+    jax.tree.map(np.testing.assert_array_equal, *trees)
+
+
+def test_one_gradient_for_both_places_keeps_them_tied():
+    def loss(weight):
+        return jnp.sum(jnp.sin(weight) @ weight)
+
+    step = each_leaf(lambda weight: weight - 0.1 * jax.grad(loss)(weight))
+    tied, wanted = after_steps(lambda tree: step({k: tree[k] for k in ("in", "out")}))
+    assert tied["in"] is tied["out"]
+    jax.tree.map(np.testing.assert_array_equal, tied, wanted)
+
+
+def test_equal_outputs_for_which_other_shardings_are_asked_are_two():
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    x = jnp.ones(3)
+    one, other = pytc.compile(lambda a, b: (a * 2, b * 2), out_shardings=(sharding, None))(x, x)
+    assert one is not other
+
+
+def test_numbering_is_linear_in_equations_and_depth():
+    def seconds(depth):
+        f = jnp.sin
+        for _ in range(depth):
+            f = lambda x, f=f: lax.scan(lambda c, _: (f(c) * 2, None), x, None, length=2)[0]  # noqa: E731
+        jaxpr = jax.make_jaxpr(lambda x: (f(x), f(x)))(jnp.ones(3)).jaxpr
+        start = time.process_time()
+        one, other = value_numbers(jaxpr)
+        taken = time.process_time() - start
+        assert one == other
+        return taken
+
+    seconds(2)
+    assert seconds(40) < 20 * seconds(10) + 0.05
+
+
+def test_another_sharing_structure_is_another_signature():
+    traces = []
+
+    @pytc.compile
+    def total(a, b):
+        traces.append(a is b)
+        return a + b
+
+    x, y = jnp.ones(3), jnp.ones(3)
+    for _ in range(2):
+        np.testing.assert_array_equal(total(x, y), total(x, x))
+    assert traces == [False, True]
+
+
+def test_sharing_can_be_turned_off():
+    traces = []
+
+    @pytc.compile(share=False)
+    def total(a, b):
+        traces.append(a is b)
+        return a + b
+
+    x = jnp.ones(3)
+    total(x, x)
+    total(x, jnp.zeros(3))
+    assert traces == [False]
