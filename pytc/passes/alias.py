@@ -30,7 +30,7 @@ from pytc.passes.cycles import bits, break_cycles
 from pytc.passes.dataflow import Flow, Kind, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
-from pytc.program import Alias, Computed, Program
+from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
 """What one copy weighs against steps between input and output."""
@@ -47,7 +47,8 @@ SETTLED = 64
 def alias(program: Program) -> Program:
     """Fill `program.aliases`.
 
-    Never pairs an input that the caller will read again (`program.keep`) or an array that the function captured.
+    Never pairs an input that the caller will read again (`program.keep`) or is handed back, or an array that the
+    function captured.
     Notes, for each leaf that could have been reused and is not, why.
     """
     flow = flatten(program.jaxpr.jaxpr)
@@ -164,14 +165,20 @@ def _second_choices(program: Program, pairs: Sequence[Alias], outputs: Sequence[
     return _grouped(program, inputs, results, outputs, retyped=True)
 
 
+def _kept(program: Program) -> frozenset[int]:
+    """The leaves that live on: the caller reads them again, or is handed them back."""
+    return program.keep.union(o.origin.leaf for o in program.outputs if isinstance(o.origin, Passed))
+
+
 _Keys = dict[int, tuple[Hashable, ...]]
 
 
 def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys, _Keys]:
     """The inputs that may be written and the outputs that may be written there, with what must be equal of both."""
     inputs, results = {}, {}
+    kept = _kept(program)
     for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
-        if given.leaf is not None and given.leaf not in program.keep and _is_array(aval):
+        if given.leaf is not None and given.leaf not in kept and _is_array(aval):
             leaf = program.leaves[given.leaf]
             inputs[number] = _key(aval, leaf.requested if leaf.requested is not None else leaf.sharding)
     requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
@@ -288,8 +295,9 @@ def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]
     taken = {pair.input for pair in pairs}
     shapes = {short(aval) for aval in program.out_avals}
     texts = []
+    kept = _kept(program)
     for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
-        if number in taken or given.leaf is None or given.leaf in program.keep or not _is_array(aval):
+        if number in taken or given.leaf is None or given.leaf in kept or not _is_array(aval):
             continue
         shape = short(aval)
         others = f"every output {shape} is written elsewhere" if shape in shapes else f"no output is {shape}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import pytc
 from pytc.passes import forward, prune
@@ -21,6 +22,25 @@ def test_a_passed_input_that_nothing_reads_leaves_the_program():
     program = prune(forward(pytc.stage(lambda x, y: (x, y * 2), jnp.ones(3), jnp.ones(3))))
     assert [given.leaf for given in program.inputs] == [1]
     assert [o.origin for o in program.outputs] == [Passed(0), Computed(0)]
+
+
+@pytest.mark.parametrize("donate", ["auto", "all", "require"])
+def test_what_is_handed_back_is_not_written_over(donate):
+    def both(x, y):
+        return x, jnp.sin(x), y * 2
+
+    compiled = pytc.compile(both, donate=donate)
+
+    def handed_back():
+        return compiled(jnp.ones(3) + 1, jnp.ones(3) + 2)  # nobody else has them
+
+    for _ in range(2):
+        x, sine, double = handed_back()
+        np.testing.assert_array_equal(x, np.full(3, 2.0))
+        np.testing.assert_array_equal(sine, np.sin(np.full(3, 2.0, "float32")))
+        np.testing.assert_array_equal(double, np.full(3, 6.0))
+    x, *_ = pytc.compile(both)(pytc.move(jnp.ones(3)), jnp.ones(3))
+    assert not x.is_deleted()
 
 
 def test_host_data_is_not_passed():
