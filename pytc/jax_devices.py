@@ -28,8 +28,8 @@ def compiler_is_installed(platform: str) -> bool:
 
 
 def described_devices(platform: str, topology: str, description: str | None) -> Sequence[Any]:
-    """Devices that need not be here, and that only compile: `("tpu", "v5e:2x2", None)`, or `("cuda", "1x1x8", text)` for
-    hosts x processes x GPUs that XLA's `GpuTargetConfigProto` describes.
+    """Devices that need not be here, and that only compile: `("tpu", "v5e:2x2", None)`, or `("cuda", "1x1x8", text)`
+    for hosts x processes x GPUs that XLA's `GpuTargetConfigProto` describes.
 
     Raises `NotImplementedError` or `RuntimeError` where the platform's plugin is not there or knows no such device.
     """
@@ -61,7 +61,8 @@ def _placed(jaxpr: Jaxpr, move: Callable[[Any], Any]) -> Jaxpr:
             eqns.append(
                 jex_core.new_jaxpr_eqn(eqn.invars, eqn.outvars, eqn.primitive, params, eqn.effects, eqn.source_info)
             )
-    return jaxpr.replace(eqns=eqns)
+    replaced: Jaxpr = jaxpr.replace(eqns=eqns)  # type: ignore[no-untyped-call]
+    return replaced
 
 
 def _moved(value: Any, move: Callable[[Any], Any]) -> Any:

@@ -135,36 +135,34 @@ def _gpu(name: str, kind: str, count: int) -> Target:
     if count < 1:
         raise DeviceError(f"{name!r} is no GPU at all: give the number of them, as in h200:8")
     if not compiler_is_installed("cuda"):
-        raise DeviceError(
-            f"to compile for {name!r} takes NVIDIA's compiler: pip install 'pytc[cuda]' (no GPU is needed)"
-        )
+        raise DeviceError(f"compiling for {name!r} takes NVIDIA's compiler, but no GPU: pip install 'pytc[cuda]'")
     gpu = GPUS[kind]
     devices = _described(name, "cuda", f"1x1x{count}", gpu.description())
-    device = Device(name, gpu.kind, "cuda", count, gpu.memory, gpu.memory_name, "NVIDIA's driver, for this kind of GPU")
+    device = Device(name, gpu.kind, "cuda", count, gpu.memory, gpu.memory_name, "NVIDIA's driver")
     return Target(device, devices)
 
 
 @functools.cache
 def _tpu(name: str, kind: str, shape: str) -> Target:
     if not compiler_is_installed("tpu"):
-        raise DeviceError(
-            f"to compile for {name!r} takes the TPU's compiler: pip install 'pytc[tpu]' (no TPU is needed)"
-        )
+        raise DeviceError(f"compiling for {name!r} takes the TPU's compiler, but no TPU: pip install 'pytc[tpu]'")
     devices = _described(name, "tpu", f"{kind}:{shape}", None)
     _, memory_name, memory = TPUS[kind]
-    source = "the limit that the TPU's compiler states"
+    source = "the TPU's compiler"
     return Target(Device(name, devices[0].device_kind, "tpu", len(devices), memory, memory_name, source), devices)
+
+
+_LOST = (
+    " If the hardware is not here, start Python with JAX_PLATFORMS=cpu: a GPU's or TPU's plugin that looks for its "
+    "hardware and finds none takes its compiler away with it."
+)
 
 
 def _described(name: str, platform: str, topology: str, description: str | None) -> Sequence[Any]:
     try:
         return described_devices(platform, topology, description)
     except (RuntimeError, NotImplementedError) as error:
-        lost = (
-            " If the hardware is not here, start Python with JAX_PLATFORMS=cpu: a GPU's or TPU's plugin that looks for"
-        )
-        lost += " its hardware and finds none takes its compiler away with it."
-        hint = "" if os.environ.get("JAX_PLATFORMS") == "cpu" else lost
+        hint = "" if os.environ.get("JAX_PLATFORMS") == "cpu" else _LOST
         raise DeviceError(f"JAX cannot compile for {name!r}: {str(error).splitlines()[0]}.{hint}") from error
 
 
@@ -181,4 +179,4 @@ def needed(message: str) -> int | None:
     if not figures:
         return None
     number, unit = figures[0]
-    return math.ceil(float(number) * 1024 ** " KMGT".index(unit or " "))
+    return math.ceil(float(number) * float(1024 ** " KMGT".index(unit or " ")))

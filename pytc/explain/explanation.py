@@ -103,9 +103,7 @@ class Explanation:
         names = (batch,) if isinstance(batch, str) else tuple(batch)
         memory = self.device.memory if memory is None else memory
         if memory is None or memory <= 0:
-            raise ValueError(
-                f"how much memory is there? That of {self.device.kind} is not known: pass memory= in bytes"
-            )
+            raise ValueError(f"the memory of {self.device.kind} is not known: pass memory= in bytes")
         chosen, start, parts = self.resizable.batch(names)
         progress = Progress(", ".join(names), memory)
         try:

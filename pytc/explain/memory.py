@@ -107,11 +107,11 @@ class Compiler:
         self._known: dict[bytes, Footprint] = {}
 
     def footprint(self, lowered: jax.stages.Lowered, paths: Sequence[str], given: Sequence[int]) -> Footprint:
-        """The figures of a lowered program. `paths` names its flat arguments, in order; `given` are the numbers of those
-        that JAX gives to it.
+        """The figures of a lowered program. `paths` names its flat arguments, in order; `given` are the numbers of
+        those that JAX gives to it.
 
-        Raises `RuntimeError` where the backend's compiler counts no memory, and whatever compiling raises; but not where
-        it gives up because the program does not fit.
+        Raises `RuntimeError` where the backend's compiler counts no memory, and whatever compiling raises; but not
+        where it gives up because the program does not fit.
         """
         key = hashlib.sha256("\0".join([lowered.as_text(), *(paths[i] for i in given)]).encode()).digest()
         if key not in self._known:

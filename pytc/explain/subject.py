@@ -50,12 +50,12 @@ class Subject:
     def resizable(self) -> Resizable:
         """The function with the types of its arguments, to be asked again for a batch of another size."""
         wrapped = self.function.parameters.wrap_static(self._args, self._kwargs)
-        values, tree = tree_flatten(wrapped)
+        values, tree = jax.tree.flatten(wrapped)
         leaves = self.function.stageable.leaves(self._args, self._kwargs, share=False)
         function, target = self.function, self._target  # and not `self`, which has the arguments
 
         def total(given: Sequence[Any]) -> int:
-            args, kwargs = tree.unflatten(given)
+            args, kwargs = jax.tree.unflatten(tree, given)
             args = tuple(map(_unwrapped, args))
             kwargs = {name: _unwrapped(value) for name, value in kwargs.items()}
             return Subject(function, args, kwargs, target).footprint.total
@@ -100,8 +100,8 @@ class Subject:
     def _place(self, target: Target, values: Sequence[Any]) -> Placement:
         if not jax.sharding.get_abstract_mesh().empty:
             raise DeviceError(
-                f"under jax.set_mesh a program is tied to the devices of that mesh: explain it for {target.device.name} "
-                "outside, with its mesh in the shardings of the arguments"
+                "under jax.set_mesh a program is tied to the devices of that mesh: explain it for "
+                f"{target.device.name} outside, with its mesh in the shardings of the arguments"
             )
         leaves = self.function.stageable.leaves(self._args, self._kwargs, share=False)
         for leaf, value in zip(leaves, values, strict=True):

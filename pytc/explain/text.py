@@ -80,7 +80,11 @@ def _fit(explanation: Explanation) -> str:
     if device.memory is None:
         return f"total {size(total)}"
     there = device.memory_name or size(device.memory)
-    return f"{'fits' if explanation.fits else 'does not fit'} in {there}: {size(total)}, {total / device.memory:.0%}"
+    return f"{'fits' if explanation.fits else 'does not fit'} in {there}: {size(total)}, {_share(total, device.memory)}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if part * 200 >= whole else "<1%"
 
 
 def about_device(explanation: Explanation) -> str:

@@ -131,7 +131,7 @@ def test_calls_are_not_explained_for_another_device():
 
 
 def test_what_a_compiler_says_that_gives_up():
-    said = "RESOURCE_EXHAUSTED: E1000: the total memory required for HLO temporaries (54.77G) exceeds available HBM (15.75G)."
+    said = "RESOURCE_EXHAUSTED: E1000: the total memory required for HLO temporaries (54.77G) exceeds HBM (15.75G)."
     assert needed(said) == pytest.approx(54.77 * 2**30, abs=1)
     assert needed("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.0M of 16M hbm.") == 512 * 2**20
     assert needed("INVALID_ARGUMENT: required (54.77G)") is None

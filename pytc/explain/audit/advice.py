@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from pytc import passes
-from pytc.emit import emit_jit
 from pytc.explain.audit import edit, order
 from pytc.explain.audit.record import Function, Signature
 from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
