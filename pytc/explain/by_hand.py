@@ -146,7 +146,8 @@ class AsJit:
         return ByHand(best, tried[best], words, tuple(tried.items()))
 
     def pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
-        """Which outputs JAX writes into which traced leaves, by number: outputs in order, each the first donated input that fits."""
+        """Which outputs JAX writes into which traced leaves, by number: outputs in order, each the first donated
+        leaf that fits."""
         free: dict[Any, collections.deque[int]] = {}
         for number, i in enumerate(self._traced):
             leaf = self.staged.leaves[i]

@@ -23,7 +23,7 @@ from pytc.explain.audit.report import ArgumentReport, Figures, Finding, Function
 from pytc.explain.audit.traced import Traced
 from pytc.explain.memory import Footprint
 from pytc.explain.subject import footprint_of
-from pytc.explain.text import size
+from pytc.explain.sizes import size
 from pytc.jax_compat import is_extended
 from pytc.program import Program
 
