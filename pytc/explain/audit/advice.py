@@ -22,8 +22,8 @@ from pytc.explain.audit.record import Function, Signature
 from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
 from pytc.explain.audit.traced import Traced
 from pytc.explain.memory import Footprint
-from pytc.explain.subject import footprint_of
 from pytc.explain.sizes import size
+from pytc.explain.subject import footprint_of
 from pytc.jax_compat import is_extended
 from pytc.program import Program
 
