@@ -17,18 +17,23 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from pytc import passes
+from pytc.emit import emit_jit
+from pytc.explain import footprint_of_program
 from pytc.explain.audit import edit, order
 from pytc.explain.audit.record import Function, Signature
 from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
 from pytc.explain.audit.traced import Traced
 from pytc.explain.memory import Footprint
-from pytc.explain.sizes import size
-from pytc.explain.subject import footprint_of
+from pytc.explain.text import size
 from pytc.jax_compat import is_extended
 from pytc.program import Program
 
 WORTH = 1000
 """A difference of less than this part of what a program takes is not worth an edit."""
+
+VAGUE = frozenset(["unknown", "introspection", "interpreter", "observer"])
+"""What hinders the proof without anything being known to hold the array: no reason to promise, and none to accuse a
+promise of being wrong."""
 
 WORTH_ORDER = 50
 """Nor is one of less than this part worth another order of the results, or another compiler."""
@@ -41,7 +46,9 @@ class _Use:
     signature: Signature
     traced: Traced
     held: frozenset[str]
-    """Paths of the leaves that something held at a call that was looked at."""
+    """Paths of the leaves that were not proven dead at a call that was looked at."""
+    known: frozenset[str]
+    """The parameters of those of which it is known what held them."""
 
     @property
     def nbytes(self) -> int:
@@ -110,7 +117,7 @@ def _report(group: Sequence[Function], figures: bool) -> FunctionReport:
         api=first.api,
         file=first.place.file,
         line=first.place.line,
-        made=len(group),
+        made=len(group) + first.unwatched,
         calls=calls,
         seen=seen,
         sites=_sites(group),
@@ -131,7 +138,8 @@ def _calls(signature: Signature) -> int:
 
 def _use(signature: Signature, traced: Traced) -> _Use:
     held = {signature.names[i][1] for seen in signature.seen.values() for i in seen.held}
-    return _Use(signature, traced, frozenset(held))
+    why = [(signature.names[i][0], reason) for seen in signature.seen.values() for i, reason in seen.why.items()]
+    return _Use(signature, traced, frozenset(held), frozenset(name for name, reason in why if reason.kind not in VAGUE))
 
 
 def _silence(group: Sequence[Function], calls: int, uses: Sequence[_Use]) -> str:
@@ -158,7 +166,7 @@ def _advised(base: FunctionReport, function: Function, uses: Sequence[_Use], fig
     main = max(uses, key=lambda use: use.nbytes)
     names = [name for name in dict.fromkeys(n for use in uses for n in use.traced.as_jit.parameters) if name]
     promised = [name for name in names if any(_promised(use, name) for use in uses)]
-    wrong = sorted(frozenset().union(*(use.harmed(promised) for use in uses)), key=names.index)
+    wrong = sorted(frozenset().union(*(use.harmed(promised) & use.known for use in uses)), key=names.index)
     used = frozenset().union(*(use.used(promised) for use in uses))
     useless = [name for name in promised if name not in used]
     if function.api == "equinox.filter_jit" and used:
@@ -189,6 +197,12 @@ def _advised(base: FunctionReport, function: Function, uses: Sequence[_Use], fig
     return dataclasses.replace(base, findings=tuple(findings), edit=change, figures=found)
 
 
+def _broken(use: _Use, donated: Collection[str], promised: Collection[str]) -> frozenset[str]:
+    """The arguments among `donated` that should not be. The script's own promise stands where nothing is known
+    against it."""
+    return frozenset(name for name in use.harmed(donated) if name in use.known or name not in promised)
+
+
 def _promised(use: _Use, name: str) -> bool:
     leaves = use.traced.as_jit.staged.leaves
     return any(leaves[i].parameter == name for i in use.traced.donated)
@@ -202,10 +216,10 @@ def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequ
     """The arguments to donate: all into which something fits, less those of which a call would delete what is held."""
     if api == "equinox.filter_jit":
         choices = [list(names), [name for name in names if name != main.signature.positional[:1][0]]] if names else []
-        safe = [each for each in choices if each and not any(use.harmed(each) for use in uses)]
+        safe = [each for each in choices if each and not any(_broken(use, each, promised) for use in uses)]
         return next((each for each in safe if _gain(main, each)), [])
     wanted = [name for name in names if name in promised or any(_gain(use, [name]) for use in uses)]
-    while harmed := frozenset().union(*(use.harmed(wanted) for use in uses)):
+    while harmed := frozenset().union(*(_broken(use, wanted, promised) for use in uses)):
         wanted = [name for name in wanted if name not in harmed]
     used = frozenset().union(*(use.used(wanted) for use in uses))
     return [name for name in wanted if name in used]
@@ -227,7 +241,8 @@ def _argument(
     together = promised if donated else [*wanted, name]
     fits = donated or any(_gain(use, [name]) for use in uses)
     harmed = fits and any(name in use.harmed(together) for use in uses)
-    verdict: Any = "held" if harmed else "dead" if name in taken else "no use"
+    known = any(name in use.known for use in uses)
+    verdict: Any = ("held" if known else "not proven") if harmed else "dead" if name in taken else "no use"
     path, count, why = "", 0, None
     for use in uses:
         for seen in use.signature.seen.values():
@@ -280,13 +295,11 @@ def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
     keep = frozenset(
         i
         for i, leaf in enumerate(leaves)
-        if leaf.path in main.held
-        or not leaf.parameter
-        or not leaf.array
-        or (leaf.aval is not None and is_extended(leaf.aval.dtype))
+        if leaf.path in main.held or not leaf.array or (leaf.aval is not None and is_extended(leaf.aval.dtype))
     )
     program = passes.run(dataclasses.replace(as_jit.staged, keep=keep), passes.pipeline)
-    return program, footprint_of(program, as_jit.values, as_jit.options, as_jit.compiler)
+    compiled = emit_jit(program, **as_jit.options).lower(as_jit.values).compile()
+    return program, footprint_of_program(program, compiled, as_jit.options)
 
 
 def _add(added: Sequence[str], found: Figures | None) -> Finding:

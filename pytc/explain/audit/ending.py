@@ -8,16 +8,15 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
 
-from pytc.explain.audit import advice, watch
-from pytc.explain.audit.record import Function
+from pytc.explain.audit import advice
 from pytc.explain.audit.report import Audit
+from pytc.explain.audit.watch import Watch
 
 
-def report(functions: Sequence[Function], options: argparse.Namespace, error: BaseException | None) -> None:
-    """Write the report of these functions, as the options of the command line say."""
-    audit = audit_of(functions, options.script[0], error)
+def report(watch: Watch, options: argparse.Namespace, error: BaseException | None) -> None:
+    """Write the report of what was watched, as the options of the command line say."""
+    audit = audit_of(watch, options.script[0], error)
     if options.json:
         text = audit.to_json(indent=2)
     else:
@@ -39,14 +38,13 @@ def _still_interrupted() -> None:
         exec("raise KeyboardInterrupt")
 
 
-def audit_of(functions: Sequence[Function], script: str, error: BaseException | None) -> Audit:
+def audit_of(watch: Watch, script: str, error: BaseException | None) -> Audit:
     """What was seen, with the compiler's figures; without them if that is interrupted."""
-    clock = watch.clock()
-    seconds, looking = time.perf_counter() - clock.started, clock.spent
+    seconds, looking = time.perf_counter() - watch.clock.started, watch.clock.spent
     try:
-        found = advice.functions(functions)
+        found = advice.functions(watch.functions)
     except KeyboardInterrupt:
-        found = advice.functions(functions, figures=False)
+        found = advice.functions(watch.functions, figures=False)
     ended = "" if error is None else _in_words(error)
     return Audit(script, ended, found, seconds, looking)
 

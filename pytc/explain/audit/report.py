@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 SCHEMA = "pytc.audit/1"
 
-Verdict = Literal["dead", "held", "no use", "unseen"]
+Verdict = Literal["dead", "held", "not proven", "no use"]
 
 Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf"]
 
@@ -28,8 +28,8 @@ class ArgumentReport:
     """Whether the script donates it."""
     verdict: Verdict
     """`dead`: an output fits into it, and whatever a call would delete was dead at every call seen · `held`: something
-    still had a part of it that a call would delete · `no use`: no output fits into it, so donating changes nothing ·
-    `unseen`: no call was looked at."""
+    still had a part of it that a call would delete · `not proven`: the same, but nothing is
+    known to have it; the proof gave up · `no use`: no output fits into it, so donating changes nothing."""
     path: str
     """Of what is held the largest leaf that is explained; empty where nothing is held."""
     held_calls: int

@@ -94,7 +94,7 @@ class _Audit:
         """Watch what a module that was imported just now offers."""
         if self.watch is None:
             _load_pytc()
-            self.watch = importlib.import_module("pytc.explain.audit.watch")
+            self.watch = importlib.import_module("pytc.explain.audit.watch").Watch()
             # After what JAX has registered, which is therefore still to come when this runs.
             atexit.register(self.report)
         self.watch.install(module)
@@ -107,7 +107,7 @@ class _Audit:
         """Write what was seen. A forked child has nothing to report."""
         if os.getpid() == self.process:
             ending = importlib.import_module("pytc.explain.audit.ending")
-            ending.report(self.watch.functions(), self.options, self.error)
+            ending.report(self.watch, self.options, self.error)
 
     def finish_without_jax(self) -> None:
         """Say so if there was nothing to watch."""

@@ -7,8 +7,7 @@ import textwrap
 from collections.abc import Iterable
 
 from pytc.explain.audit.report import ArgumentReport, Audit, FunctionReport
-from pytc.explain.sizes import size
-from pytc.explain.text import NARROWEST
+from pytc.explain.text import NARROWEST, size
 
 MOST_SITES = 4
 """Call sites that are listed for one function."""
@@ -124,11 +123,10 @@ def _verdict(argument: ArgumentReport) -> str:
             return "dead at every call seen"
         case "no use":
             return "no output fits into it"
-        case "unseen":
-            return "not looked at"
-        case "held":
+        case "held" | "not proven":
+            held = "held" if argument.verdict == "held" else "not proven dead"
             times = f" in {_count(argument.held_calls, 'call')}" if argument.held_calls else ""
-            return f"held{times}: {argument.why} ({argument.path})" if argument.why else f"held{times}"
+            return f"{held}{times}: {argument.why} ({argument.path})" if argument.why else f"{held}{times}"
 
 
 def _where(file: str, line: int) -> str:

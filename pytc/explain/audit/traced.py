@@ -14,9 +14,8 @@ import jax
 from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_leaves
 
 from pytc import shardings
-from pytc.explain.by_hand import AsJit
-from pytc.explain.memory import stand_ins
-from pytc.jax_compat import ClosedJaxpr, input_names, is_ref, may_call_python, short, subjaxprs, with_inputs
+from pytc.explain.memory import AsJit, stand_ins
+from pytc.jax_compat import ClosedJaxpr, may_call_python, subjaxprs
 from pytc.leaves import Parameters
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
@@ -31,7 +30,7 @@ class Traced:
     """One program, and which of its arguments the script donates."""
 
     as_jit: AsJit
-    """No pass run and no array held: arrays that the function captured are inputs, the last ones, with no parameter."""
+    """No pass run, and no array held but those that the function captured."""
     donated: frozenset[int]
     """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
     calls_python: bool
@@ -137,36 +136,19 @@ def _traced(
     positional: tuple[str, ...],
 ) -> Traced:
     dynamic = [i for i, leaf in enumerate(leaves) if not leaf.is_static]
-    constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    if not any(is_ref(var.aval) for var, _ in constants):
-        closed = with_inputs(
-            closed,
-            constants=(),
-            invars=[*closed.jaxpr.invars, *(var for var, _ in constants)],
-            names=[*input_names(closed.jaxpr), *("" for _ in constants)],
-        )
-    else:
-        constants = []
     avals = [var.aval for var in closed.jaxpr.invars]
     known = [
         dataclasses.replace(leaf, value=None) if leaf.is_static else leaf for leaf in leaves
     ]  # a static value may hold arrays
-    for i, aval in zip(dynamic, avals[: len(dynamic)], strict=True):
+    for i, aval in zip(dynamic, avals, strict=True):
         known[i] = dataclasses.replace(known[i], aval=aval)
-    for var, value in constants:
-        sharding = value.sharding if isinstance(value, jax.Array) and value.committed else None
-        known.append(Leaf(f"<captured {short(var.aval)}>", "", var.aval, array=True, sharding=sharding))
-    inputs = [*dynamic, *range(len(leaves), len(known))]
     outputs = [
         Output(keystr(path), Computed(i), requested[i] if requested else None)
         for i, (path, _) in enumerate(tree_flatten_with_path(result)[0])
     ]
     tree = jax.tree.structure(result)
-    staged = Program(name, closed, tuple(known), tuple(map(Input, inputs)), tuple(outputs), tree)
-    given = stand_ins(
-        known,
-        [*(None if leaf.is_static else v for leaf, v in zip(leaves, values, strict=True)), *(None for _ in constants)],
-    )
+    staged = Program(name, closed, tuple(known), tuple(map(Input, dynamic)), tuple(outputs), tree)
+    given = stand_ins(known, [None if leaf.is_static else v for leaf, v in zip(leaves, values, strict=True)])
     first: dict[int, int] = {}
     shared = [
         frozenset((i, first[id(value)]))

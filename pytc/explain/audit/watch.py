@@ -25,135 +25,125 @@ from pytc.explain.audit.record import Clock, Function, Look, Tracing
 from pytc.explain.audit.traced import Jit, Pmap
 from pytc.jax_compat import is_library
 
-_clock = Clock()
-_functions: list[Function] = []
-_expecting: list[tuple[Function, Look, Mapping[int, tuple[str, str]]]] = []
-"""The call whose `jax.jit` inside a library is to be looked into, if there is one."""
+MOST_MADE = 8
+"""Functions made by one expression under one name that are watched; what a loop makes beyond that is like those."""
+
+_TAPPED = frozenset(["equinox", "flax"])
+"""Packages whose own use of `jax.jit` is looked into."""
 
 
-def functions() -> list[Function]:
-    """Everything that the script has made so far, in order."""
-    return list(_functions)
+class Watch:
+    """Everything that is watched."""
 
+    def __init__(self) -> None:
+        self.functions: list[Function] = []
+        """What the script has made so far, in order."""
+        self.clock = Clock()
+        self._expecting: list[_Expected] = []
+        """The call, if there is one, whose `jax.jit` inside a library is to be looked into."""
 
-def clock() -> Clock:
-    """How much time has gone into looking."""
-    return _clock
+    def install(self, module: types.ModuleType) -> None:
+        """Watch what this module, which was imported just now, offers."""
+        names = {"jax": ("jit", "pmap"), "equinox": ("filter_jit",), "flax.nnx": ("jit",)}[module.__name__]
+        for name in names:
+            setattr(module, name, self.watching(f"{module.__name__}.{name}", getattr(module, name)))
 
+    def watching(self, api: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        """`real`, whose results are watched where the script asks for them."""
 
-def install(module: types.ModuleType) -> None:
-    """Watch what this module, which was imported just now, offers."""
-    if module.__name__ == "jax":
-        module.jit = _watching("jax.jit", module.jit)  # type: ignore[attr-defined]
-        module.pmap = _watching("jax.pmap", module.pmap)  # type: ignore[attr-defined]
-    elif module.__name__ == "equinox":
-        module.filter_jit = _watching("equinox.filter_jit", module.filter_jit)  # type: ignore[attr-defined]
-    else:
-        module.jit = _watching("flax.nnx.jit", module.jit)  # type: ignore[attr-defined]
-
-
-def _watching(api: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """`real`, whose results are watched where the script asks for them."""
-
-    def watching(*args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
-        place = None if is_library(frame.f_code.co_filename) else place_of(frame)
-        inside = place is None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("equinox", "flax")
-        del frame
-        try:
-            made = real(*args, **kwargs)
-        except BaseException as error:
-            error.__traceback__ = _without_ours(error.__traceback__)
-            raise
-        if args:
-            if inside and api == "jax.jit":
-                return _tapped(made, args[0], kwargs)
-            return made if place is None else _watched(api, made, args[0], kwargs, place)
-        if place is None:
-            return made
-        # Options first, and the function later: `@jax.jit(static_argnums=0)`.
-        decorate, asked_at = made, place
-        return lambda fun: _watched(api, decorate(fun), fun, kwargs, asked_at)
-
-    return functools.wraps(real)(watching)
-
-
-def _watched(api: str, made: Any, fun: Callable[..., Any], options: Mapping[str, Any], place: Place) -> Any:
-    """What the script gets."""
-    if api == "equinox.filter_jit" and any(isinstance(leaf, jax.Array) for leaf in tree_leaves(fun)):
-        # It is a pytree with arrays in it, and has to stay one.
-        function = Function(api, fun, options, place, _clock)
-        function.trouble = "it is a module with arrays in it, and stays as it is"
-        _functions.append(function)
-        return made
-    tracing: Tracing | None = None
-    if api == "jax.jit":
-        tracing = Jit(made, fun, options)
-    elif api == "jax.pmap":
-        tracing = Pmap(made, fun, options)
-    renewed = _renewed_by_flax if api == "flax.nnx.jit" else None
-    function = Function(api, fun, options, place, _clock, tracing, renewed)
-    _functions.append(function)
-    needs_program = tracing is None
-
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
-        try:
-            look = function.arrive(frame, args, kwargs)
+        def watching(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            place = None if is_library(frame.f_code.co_filename) else place_of(frame)
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             del frame
-            if look is None:
-                return made(*args, **kwargs)
-            if needs_program and look.signature.traced is None:
-                return _looking_inside(function, look, made, args, kwargs)
+            try:
+                made = real(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = _without_ours(error.__traceback__)
+                raise
+            if not args:
+                # Options first, and the function later: `@jax.jit(static_argnums=0)`.
+                return made if place is None else lambda fun: self._watched(api, made(fun), fun, kwargs, place)
+            if place is not None:
+                return self._watched(api, made, args[0], kwargs, place)
+            return self._tapped(made, args[0], kwargs) if package in _TAPPED and api == "jax.jit" else made
+
+        return functools.wraps(real)(watching)
+
+    def _watched(self, api: str, made: Any, fun: Callable[..., Any], options: Mapping[str, Any], place: Place) -> Any:
+        """What the script gets."""
+        tracing: Tracing | None = None
+        if api == "jax.jit":
+            tracing = Jit(made, fun, options)
+        elif api == "jax.pmap":
+            tracing = Pmap(made, fun, options)
+        renewed = _renewed_by_flax if api == "flax.nnx.jit" else None
+        function = Function(api, fun, options, place, self.clock, tracing, renewed)
+        alike = [each for each in self.functions if (each.place, each.name) == (place, function.name)]
+        if len(alike) == MOST_MADE:
+            alike[0].unwatched += 1
+            return made
+        self.functions.append(function)
+        if api == "equinox.filter_jit" and any(isinstance(leaf, jax.Array) for leaf in tree_leaves(fun)):
+            function.trouble = "it is a module with arrays in it, and has to stay one"
+            return made
+        from_inside = tracing is None
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            try:
+                look = function.arrive(frame, args, kwargs)
+                del frame
+                if look is None:
+                    return made(*args, **kwargs)
+                if from_inside and look.signature.traced is None:
+                    return self._looking_inside(function, look, made, args, kwargs)
+                result = made(*args, **kwargs)
+                function.left(look, result)
+            except BaseException as error:
+                error.__traceback__ = _without_ours(error.__traceback__)
+                raise
+            return result
+
+        return _like(watched, made)
+
+    def _looking_inside(
+        self, function: Function, look: Look, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The first call of a function of Equinox's or Flax's: what it gives to `jax.jit` is its program."""
+        names = dict(zip(map(id, tree_leaves((args, kwargs))), look.signature.names, strict=True))
+        expected = function, look, names
+        self._expecting.append(expected)
+        try:
             result = made(*args, **kwargs)
-            function.left(look, result)
-        except BaseException as error:
-            error.__traceback__ = _without_ours(error.__traceback__)
-            raise
+        finally:
+            if expected in self._expecting:
+                self._expecting.remove(expected)
+        function.left(look, result)
         return result
 
-    return _like(watched, made)
+    def _tapped(self, jitted: Any, fun: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+        """A `jax.jit` of Equinox's or Flax's own, which is looked into when somebody waits for it."""
+        tracing = Jit(jitted, fun, options)
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            try:
+                if self._expecting:
+                    _look_into(self._expecting.pop(), tracing, args, kwargs)
+                return jitted(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = _without_ours(error.__traceback__)
+                raise
+
+        return _like(tapped, jitted)
 
 
-def _looking_inside(function: Function, look: Look, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The first call of a function of Equinox's or Flax's: what it gives to `jax.jit` is its program."""
-    leaves = tree_leaves((args, kwargs))
-    names = {id(leaf): name for leaf, name in zip(leaves, look.signature.names, strict=True)}
-    del leaves
-    _expecting.append((function, look, names))
-    try:
-        result = made(*args, **kwargs)
-    finally:
-        if _expecting and _expecting[-1][1] is look:
-            _expecting.pop()
-    function.left(look, result)
-    return result
+_Expected = tuple[Function, Look, Mapping[int, tuple[str, str]]]
+"""A call, and what each of its leaves is called, by the leaf's id."""
 
 
-def _tapped(jitted: Any, fun: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-    """A `jax.jit` of Equinox's or Flax's own, which is looked into when somebody waits for it."""
-    tracing = Jit(jitted, fun, options)
-
-    def tapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            if _expecting:
-                _look_into(*_expecting.pop(), tracing, args, kwargs)
-            return jitted(*args, **kwargs)
-        except BaseException as error:
-            error.__traceback__ = _without_ours(error.__traceback__)
-            raise
-
-    return _like(tapped, jitted)
-
-
-def _look_into(
-    function: Function,
-    look: Look,
-    names: Mapping[int, tuple[str, str]],
-    tracing: Jit,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> None:
+def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    function, look, names = expected
     stage = tracing.trace(args, kwargs)
     try:
         look.signature.traced = tracing.read(stage, args, kwargs, names)

@@ -40,7 +40,7 @@ def main():
         x = jax.device_put(jnp.ones((8, 128)) * step, split)
         params, momentum, value = train_step(params, momentum, x)
         print(f"{value:.4f}")
-    position = jnp.stack([jnp.zeros((64, 32))] * jax.local_device_count())
+    position = jnp.zeros((jax.local_device_count(), 64, 32))
     for step in range(3):
         position = walk(position, jnp.ones((jax.local_device_count(), 32)) * step)
     print(position.shape, f"{position[0].sum():.3f}")

@@ -1,0 +1,194 @@
+"""What stands in the place of `jax.jit` behaves as what it stands for, and what is written down of its calls is so."""
+
+import functools
+import inspect
+import traceback
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pytc.explain.audit import advice, record
+from pytc.explain.audit.report import FunctionReport
+from pytc.explain.audit.watch import Watch
+
+
+@pytest.fixture(name="watch")
+def _watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture(name="jit")
+def _jit(watch: Watch) -> Any:
+    return watch.watching("jax.jit", jax.jit)
+
+
+def double(x):
+    """Twice."""
+    return x * 2
+
+
+def report_of(watch: Watch, name: str) -> FunctionReport:
+    return next(report for report in advice.functions(watch.functions) if report.name == name)
+
+
+def test_attributes(jit: Any) -> None:
+    real, watched = jax.jit(double), jit(double)
+    assert watched.__name__ == "double"
+    assert watched.__doc__ == "Twice."
+    assert watched.__wrapped__ is double
+    assert inspect.signature(watched) == inspect.signature(real)
+    assert isinstance(watched, jax.stages.Wrapped)
+    missing = [name for name in dir(real) if not name.startswith("__") and not hasattr(watched, name)]
+    assert not missing
+    assert watched.lower(jnp.ones(3)).as_text() == real.lower(jnp.ones(3)).as_text()
+    assert watched.eval_shape(jnp.ones(3)).shape == (3,)
+    assert watched._cache_size() == 0
+    watched(jnp.ones(3))
+    assert watched._cache_size() == 1
+    watched.clear_cache()
+    assert watched._cache_size() == 0
+    assert {watched: 1}[watched] == 1
+
+
+def test_under_transformations_nothing_is_counted(watch: Watch, jit: Any) -> None:
+    f = jit(lambda x: jnp.sum(x**2))
+    x = jnp.arange(3.0)
+    np.testing.assert_array_equal(jax.grad(f)(x), 2 * x)
+    np.testing.assert_array_equal(jax.vmap(f)(x[None]), f(x)[None])
+    np.testing.assert_array_equal(jax.jit(f)(x), f(x))
+    (function,) = watch.functions
+    assert sum(site.calls for site in function.sites.values()) == 2
+    assert function.inner_calls == 3
+
+
+def test_methods(jit: Any) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.scale = 3.0
+            self.bound = jit(self.plain)
+
+        def plain(self, x):
+            return x * self.scale
+
+        @functools.partial(jit, static_argnums=0)
+        def method(self, x):
+            return x + self.scale
+
+        @staticmethod
+        @jit
+        def static(x):
+            return x - 1
+
+    model = Model()
+    assert float(model.bound(jnp.float32(2))) == 6
+    assert float(model.method(jnp.float32(2))) == 5
+    assert float(Model.method(model, jnp.float32(2))) == 5
+    assert float(model.static(jnp.float32(2))) == 1
+
+
+def test_options_first(watch: Watch, jit: Any) -> None:
+    @jit(static_argnames="n")
+    def power(x, n):
+        return x**n
+
+    assert float(power(jnp.float32(2), n=3)) == 8
+    (function,) = watch.functions
+    assert (function.name, function.place.line) == ("power", inspect.getsourcelines(power.__wrapped__)[1])
+
+
+def test_errors_are_those_of_jax(jit: Any) -> None:
+    def fails(x):
+        raise LookupError("inside")
+
+    def texts(make: Any) -> list[list[str]]:
+        calls = [
+            lambda: make(fails)(jnp.ones(3)),
+            lambda: make(double)("text"),
+            lambda: make(double, static_argnums=0)([1]),
+            lambda: make(double, donate_argnums=0, static_argnums=0)(1),
+            lambda: make(double, no_such_option=1),
+            lambda: make(double)(jnp.ones(3), jnp.ones(3)),
+        ]
+        found = []
+        for call in calls:
+            with pytest.raises(Exception) as caught:  # noqa: PT011 - which one is what is compared
+                call()
+            frames = traceback.extract_tb(caught.value.__traceback__)
+            ours = [frame for frame in frames if frame.filename == __file__ or "audit" in frame.filename]
+            found.append([type(caught.value).__name__, str(caught.value), *(frame.line or "" for frame in ours)])
+        return found
+
+    assert texts(jit) == texts(jax.jit)
+
+
+def test_a_function_is_traced_once(jit: Any) -> None:
+    traced = []
+
+    @jit
+    def f(state, batch, scale=1.0):
+        traced.append(1)
+        return jax.tree.map(lambda s: s + scale * batch.sum(), state)
+
+    def run() -> None:
+        state = {"a": jnp.ones(3), "b": np.ones(2), "c": 1.0}
+        for _ in range(3):
+            state = f(state, jnp.ones(4))
+        f(state, batch=jnp.ones(4), scale=2)
+
+    run()
+    assert len(traced) == 3  # of NumPy data and a number, of arrays, and with another keyword
+
+
+def test_a_fault_of_the_audit_is_not_the_scripts(watch: Watch, jit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(record.Function, "_new_signature", broken)
+    assert float(jit(double)(jnp.float32(4))) == 8
+    assert report_of(watch, "double").note == "not watched: ZeroDivisionError: ours"
+
+
+def test_calls_beyond_the_first_are_sampled_by_the_clock(watch: Watch, jit: Any) -> None:
+    f = jit(double)
+
+    def run(count: int) -> None:
+        x = jnp.ones(3)
+        for _ in range(count):
+            x = f(x)
+
+    watch.clock.sampling = 1e9
+    run(record.FIRST + 100)
+    report = report_of(watch, "double")
+    assert (report.calls, report.seen) == (record.FIRST + 100, record.FIRST)
+    watch.clock.sampling = -1e9
+    run(1)
+    assert report_of(watch, "double").seen == record.FIRST + 1
+
+
+def scaled(params, x, *, flag=True):
+    w, b = params
+    return (w * x.sum() + constant[: len(b)].sum() if flag else w, b + 1), x.mean()
+
+
+constant = jnp.arange(4096.0)
+
+
+@pytest.mark.parametrize("donate", [(), (0,), (0, 1)])
+@pytest.mark.parametrize("options", [{}, {"keep_unused": True}, {"static_argnames": "flag"}])
+def test_the_figures_are_those_of_the_compiler(watch: Watch, jit: Any, donate: Any, options: Any) -> None:
+    def arguments() -> Any:
+        return (jnp.ones((64, 64)), jnp.zeros(1000)), jnp.ones(500)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        jit(scaled, donate_argnums=donate, **options)(*arguments())
+        compiled = jax.jit(scaled, donate_argnums=donate, **options).lower(*arguments()).compile()
+    counted = compiled.memory_analysis()
+    taken = counted.argument_size_in_bytes + counted.output_size_in_bytes + counted.temp_size_in_bytes
+    found = report_of(watch, "scaled").figures
+    assert found is not None
+    assert found.now == taken - counted.alias_size_in_bytes
