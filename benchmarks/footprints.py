@@ -19,70 +19,40 @@ import argparse
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import itertools
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-# A TPU compiler without a TPU machine around it looks for one unless it is told not to.
-os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-
 import jax
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import pytc
 from benchmarks.footprint_programs import Workload, everything
 from benchmarks.memory import Memory, memory
 from pytc.emit import emit_jit
+from pytc.explain.device import find
+from pytc.jax_devices import compiler_is_installed
 
 RESULTS = Path(__file__).parent / "results"
 SAME = 1e-3
 MB = 1e6
 
-TOPOLOGIES = {"v5e": "v5e:2x2"}
-COMPILERS = {"h200": "jax_plugins.xla_cuda13", "v5e": "libtpu"}
-"""The module that has to be there for each target."""
-
-H200 = """
-platform_name: "CUDA" device_description_str: "NVIDIA H200" dnn_version_info { major: 9 minor: 10 patch: 0 }
-gpu_device_info {
-  name: "NVIDIA H200" cuda_compute_capability { major: 9 }
-  core_count: 132 fpus_per_core: 128 threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  thread_dim_limit_x: 1024 thread_dim_limit_y: 1024 thread_dim_limit_z: 64
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
-  l2_cache_size: 52428800 clock_rate_ghz: 1.98 memory_bandwidth: 4800000000000 device_memory_size: 151397597184
-  driver_version: "13.0.0" runtime_version: "13.0.0" compile_time_toolkit_version: "13.0.0" dnn_version: "9.10.0"
-}
-"""
+COMPILERS = {"h200": "cuda", "v5e": "tpu"}
+"""Whose compiler has to be there for each target."""
 
 
 def targets() -> list[str]:
     """What can be compiled for here."""
-    return ["cpu", *(name for name, module in COMPILERS.items() if _is_installed(module))]
-
-
-def _is_installed(module: str) -> bool:
-    package = module.partition(".")[0]
-    return importlib.util.find_spec(package) is not None and importlib.util.find_spec(module) is not None
+    return ["cpu", *(name for name, platform in COMPILERS.items() if compiler_is_installed(platform))]
 
 
 @functools.cache
 def device(target: str) -> Any:
     """A device of this kind, perhaps one that is only compiled for."""
-    if target == "cpu":
-        return jax.devices("cpu")[0]
-    if target == "h200":
-        return topologies.get_topology_desc("1x1x1", "cuda", target_config=H200, topology="1x1x1").devices[0]
-    return topologies.get_topology_desc(TOPOLOGIES[target], "tpu").devices[0]
+    return find(target).devices[0]
 
 
 def on(target: str, args: Any) -> Any:
@@ -99,8 +69,7 @@ def footprint(lowered: jax.stages.Lowered, target: str) -> Memory:
     """Compile, and count."""
     key = hashlib.sha256(f"{jax.__version__} {target} {lowered.as_text()}".encode()).hexdigest()
     if key not in measured:
-        # Choosing among algorithms takes the GPU itself; what decides memory does not.
-        compiled = lowered.compile(compiler_options={"xla_gpu_autotune_level": 0} if target == "h200" else None)
+        compiled = lowered.compile(compiler_options=dict(find(target).compiler_options) or None)
         measured[key] = memory(compiled.memory_analysis(), compiled.as_text())
     return measured[key]
 

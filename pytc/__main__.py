@@ -1,8 +1,11 @@
 """`python -m pytc`: explanations from a shell.
 
 python -m pytc explain package.module:function --args package.module:example_args
-    [--html report.html] [--json] [--require reused=0.95]
+    [--html report.html] [--json] [--device h200] [--require reused=0.95] [--require fits]
 python -m pytc audit [--out report.txt] [--json] train.py [args...]
+
+The exit status of `explain` is 0 where all is well, 1 where `--require` does not hold, and 2 for wrong usage; that of
+`audit` is the script's.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from pytc.explain import Explanation, RequirementError, explain
+from pytc.compile import compile  # noqa: A004 - the public name
+from pytc.explain import DeviceError, Explanation, RequirementError, explain_program
 from pytc.explain.audit import start
+from pytc.jax_compat import config
 
 UNMET = 1
 """The exit status where `--require` does not hold. Wrong usage is 2, as everywhere."""
@@ -32,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         start.audit(arguments[1:])
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.device is not None and not os.environ.get("JAX_PLATFORMS"):
+        # A GPU's or TPU's plugin that looks for its hardware and finds none takes its compiler away with it.
+        config.update("jax_platforms", "cpu")
     try:
         function = _load(options.function)
         example = () if options.args is None else _load(options.args)
@@ -43,8 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args, kwargs = _as_arguments(function, example)
     if not args and not kwargs:
         parser.error("--args is needed: where example arguments are, package.module:name")
-    explanation = explain(function, *args, **kwargs)
-    _show(explanation, options)
+    compiled = getattr(function, "__pytc__", None) or getattr(compile(function), "__pytc__")  # noqa: B009
+    try:
+        explanation = explain_program(
+            compiled, args, kwargs, device=options.device, memory=options.memory, passes=options.passes
+        )
+        _show(explanation, options)
+        if options.largest:
+            stream = sys.stderr if options.json else sys.stdout
+            stream.write(f"\n{explanation.largest(options.largest)}\n")
+    except DeviceError as error:
+        parser.error(str(error))
     try:
         explanation.require(**requirements)
     except RequirementError as error:
@@ -87,6 +104,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--quick", action="store_true", help="leave out of the table what it takes compiling again to know"
     )
+    command.add_argument(
+        "--device", help="compile for hardware that need not be here: h200, a100, tpu v5e:16x16; on the CPU otherwise"
+    )
+    command.add_argument("--memory", type=_bytes, help="bytes on each device, such as 40GiB, in place of what is known")
+    command.add_argument(
+        "--largest",
+        metavar="ARGUMENT",
+        action="append",
+        help="the argument that is the batch: find the largest that fits; several times if it is in several arguments",
+    )
+    command.add_argument("--passes", action="store_true", help="show the equations that each pass changed")
     command.add_argument("--width", type=int, help="columns of the table; those of the terminal if not given")
     command.add_argument(
         "--require",
@@ -94,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="NAME=VALUE",
         help="exit with status 1 unless it holds: reused=0.95 (at least this share of the outputs' bytes), copies=0, "
-        "total_bytes=1.5GiB (at most); can be given several times",
+        "total_bytes=1.5GiB (at most), fits (in the device's memory); can be given several times",
     )
     return parser
 
@@ -140,11 +168,20 @@ def _fits(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
     return True
 
 
+def _bytes(text: str) -> int:
+    """A number of bytes with a unit, such as `40GiB`."""
+    return int(_requirement(f"total_bytes={text}")[1])
+
+
 def _requirement(text: str) -> tuple[str, float | int]:
+    if text == "fits":
+        return "fits", True
     name, _, value = text.partition("=")
     number = re.fullmatch(r"([\d.]+)\s*([A-Za-z]*)", value)
     if number is None or name not in ("reused", "copies", "total_bytes"):
-        raise argparse.ArgumentTypeError(f"--require takes reused=SHARE, copies=N or total_bytes=BYTES, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"--require takes reused=SHARE, copies=N, total_bytes=BYTES or fits, not {text!r}"
+        )
     try:
         amount = float(number[1])
     except ValueError:

@@ -22,11 +22,13 @@ from jax.tree_util import (
     register_pytree_node,
     tree_flatten,
     tree_flatten_with_path,
+    tree_map,
     tree_unflatten,
 )
 
 from pytc import shardings
 from pytc.jax_compat import Tracer
+from pytc.jax_devices import stand_in
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
 
@@ -168,11 +170,27 @@ class Stageable:
                 arrays.append(leaf)
         return Returned(arrays, tuple(origins), tree)
 
-    def stage(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> Program:
+    def stage(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        share: bool,
+        place: Callable[[Leaf], Leaf] | None = None,
+    ) -> Program:
         """Trace the function, once. With `share`, an array object at several leaves becomes one input, and the
-        function sees one tracer at all of them. Captured arrays are consts of the jaxpr."""
+        function sees one tracer at all of them. Captured arrays are consts of the jaxpr.
+
+        `place` puts leaves elsewhere than their arrays are: the function is traced for arrays of their types there.
+        """
         leaves = self.leaves(args, kwargs, share=share)
         hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves)
+        if place is not None:
+            leaves = tuple(map(place, leaves))
+            passed = (leaf for leaf in leaves if not leaf.is_static and leaf.same_as is None)
+            hidden_args, hidden_kwargs = tree_map(
+                lambda _: stand_in((leaf := next(passed)).aval, leaf.sharding), (hidden_args, hidden_kwargs)
+            )
         seen: list[tuple[Returned, Any]] = []
         traceable = self.traceable(lambda split, result: seen.append((split, result)))
         jaxpr = jax.jit(traceable).trace(*hidden_args, **hidden_kwargs).jaxpr

@@ -10,10 +10,13 @@ import dataclasses
 import difflib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pytc.jax_compat import Jaxpr, JaxprEqn, short, source_line, subjaxprs
 from pytc.jax_compat import Literal as AtomLiteral
+
+if TYPE_CHECKING:
+    from pytc.explain.decisions import PassReport
 
 CONTEXT = 1
 """Unchanged lines that are shown around a change."""
@@ -75,6 +78,12 @@ def compare(before: Sequence[Line], after: Sequence[Line]) -> Iterator[Change]:
         else:
             yield from (Change("went", line) for line in before[a:b])
             yield from (Change("came", line) for line in after[c:d])
+
+
+def changes(report: PassReport, namer: Namer, most: int) -> tuple[Change, ...]:
+    """At most `most` lines of what a pass changed in the equations, and how many more there are."""
+    before, after = namer.lines(report.before.jaxpr.jaxpr), namer.lines(report.after.jaxpr.jaxpr)
+    return first(compare(before, after), most) if before != after else ()
 
 
 def first(changes: Iterator[Change], most: int) -> tuple[Change, ...]:

@@ -8,11 +8,14 @@ import json
 import os
 import pathlib
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 from pytc.explain import page, schema, text
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
+from pytc.explain.device import Device
 from pytc.explain.jit_call import nearest_call
+from pytc.explain.largest import LargestBatch, Progress, Resizable, search
 from pytc.explain.memory import Memory
 from pytc.explain.timeline import Step, timeline
 from pytc.program import Program
@@ -42,8 +45,14 @@ class Explanation:
     """The compiler's own figures."""
     assumption: str
     """What is taken for granted about the caller, in words."""
+    device: Device
+    """What was compiled for, and its memory."""
     program: Program = dataclasses.field(repr=False, compare=False)
     """What is compiled, after all passes; without the arrays that the function captured."""
+    resizable: Resizable = dataclasses.field(repr=False, compare=False)
+    """The function and the types of its arguments, for `largest`."""
+    with_passes: bool = False
+    """Whether the text shows the equations that each pass took away and put in."""
 
     @property
     def reused_bytes(self) -> int:
@@ -65,6 +74,47 @@ class Explanation:
         total = sum(each.nbytes for each in computed)
         return sum(each.nbytes for each in computed if each.origin == "reuses") / total if total else 1.0
 
+    @property
+    def fits(self) -> bool | None:
+        """Whether the program fits in the device's memory, on each device; None where nobody knows how much that is.
+
+        All of the memory counts. Of a GPU's, JAX takes three quarters unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says
+        otherwise.
+        """
+        return None if self.device.memory is None else self.memory.program.total <= self.device.memory
+
+    def largest(
+        self, batch: str | Sequence[str], *, memory: int | None = None, step: int | None = None
+    ) -> LargestBatch:
+        """The largest size of a batch with which the program fits in the device's memory.
+
+        Compiles for one size after another, mostly four to eight of them, and shows on a terminal how far it is.
+
+        Args:
+          batch: the argument, or a leaf by its path, whose arrays' leading axes are the batch: `"batch"`,
+            `"data['x']"`; several of them if they are of one size: `("x", "y")`.
+          memory: bytes on each device, in place of the device's.
+          step: the size is a multiple of this; by default of the number of devices that the axis is split over.
+
+        Raises:
+          ValueError: the memory is not known, `batch` is no argument with a leading axis, axes are of several sizes, or
+            the program does not grow with them; and whatever tracing and compiling raise for another size.
+        """
+        names = (batch,) if isinstance(batch, str) else tuple(batch)
+        memory = self.device.memory if memory is None else memory
+        if memory is None or memory <= 0:
+            raise ValueError(f"the memory of {self.device.kind} is not known: pass memory= in bytes")
+        chosen, start, parts = self.resizable.batch(names)
+        progress = Progress(", ".join(names), memory)
+        try:
+            tried = search(
+                lambda measure: self.resizable.total_with(chosen, measure), memory, start, step or parts, progress.show
+            )
+        finally:
+            progress.done()
+        size, total = max((each for each in tried if each[1] <= memory), default=(0, 0))
+        return LargestBatch(names, size, total, memory, tuple(tried))
+
     @functools.cached_property
     def jit_call(self) -> str:
         """The `jax.jit` call that comes nearest to this program, to write by hand. Compiles what `memory.by_hand`
@@ -77,7 +127,12 @@ class Explanation:
         return timeline(self.program)
 
     def require(
-        self, *, reused: float | None = None, copies: int | None = None, total_bytes: int | None = None
+        self,
+        *,
+        reused: float | None = None,
+        copies: int | None = None,
+        total_bytes: int | None = None,
+        fits: bool = False,
     ) -> Explanation:
         """Check what must not get worse, in a test or in CI; returns the explanation itself.
 
@@ -85,11 +140,12 @@ class Explanation:
           reused: the least share of the outputs' bytes that must be written into arguments, from 0 to 1.
           copies: the most arrays that the compiled program may copy.
           total_bytes: the most that the program may take on each device, as `memory.program.total` counts.
+          fits: whether it must fit in the device's memory.
 
         Raises:
           RequirementError: one of them does not hold; the message says which, and ends with the table. Nothing more
             is compiled for it.
-          ValueError: `reused` is no share.
+          ValueError: `reused` is no share; or nobody knows how much memory the device has that it must fit in.
         """
         if reused is not None and not 0 <= reused <= 1:
             raise ValueError(f"reused is a share from 0 to 1, not {reused!r}")
@@ -101,6 +157,10 @@ class Explanation:
             unmet.append(f"{len(program.copies)} arrays are copied ({program.copied:,} bytes), not {copies}")
         if total_bytes is not None and program.total > total_bytes:
             unmet.append(f"it takes {program.total:,} bytes, not {total_bytes:,}")
+        if fits and self.fits is None:
+            raise ValueError(f"the memory of {self.device.kind} is not known: explain with memory= in bytes")
+        if fits and not self.fits:
+            unmet.append(f"it takes {program.total:,} bytes, and there are {self.device.memory:,}")
         if unmet:
             compare = "by_hand" in vars(self.memory)  # what is failing need not compile more
             raise RequirementError(f"{self.name}: {'; '.join(unmet)}\n\n{self.text(compare=compare)}")
@@ -111,7 +171,15 @@ class Explanation:
         Compiles what `memory.by_hand` does."""
         return json.dumps(schema.of_explanation(self), **options)
 
-    def text(self, width: int | None = None, *, rows: int = 30, colour: bool = False, compare: bool = True) -> str:
+    def text(
+        self,
+        width: int | None = None,
+        *,
+        rows: int = 30,
+        colour: bool = False,
+        compare: bool = True,
+        passes: bool | None = None,
+    ) -> str:
         """The table.
 
         Args:
@@ -120,10 +188,12 @@ class Explanation:
             to less than a hundredth of the bytes, is summed up.
           colour: whether to mark verdicts with ANSI colours.
           compare: whether to show what `jax.jit` takes and the best by hand, for which several programs are compiled.
+          passes: whether to show the equations that each pass took away and put in; as `explain` was told if None.
         """
         if width is None:
             width = shutil.get_terminal_size((100, 24)).columns
-        return text.of_explanation(self, width, rows, colour, compare)
+        passes = self.with_passes if passes is None else passes
+        return text.of_explanation(self, width, rows, colour, compare, passes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page: one self-contained HTML file. Compiles what `memory.by_hand` does."""

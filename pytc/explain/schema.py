@@ -8,7 +8,10 @@
     inputs      the fields of `InputReport`, one object for each leaf and captured array
     outputs     the fields of `OutputReport`
     passes      the fields of `PassReport` but for the programs; pairs are [before, after]
+    device      the fields of `Device`: what was compiled for, and its memory
+    fits        whether the program fits in that memory; null where it is not known
     memory      {"program", "undonated", "by_hand"}: the fields of `Footprint` with "total", in bytes on each device;
+                of what a compiler "refused", since it does not fit, only "total" is known;
                 "declined": leaves into which the compiler writes nothing although they were donated;
                 "by_hand" has "parameters", "search" and "tried" beside its "footprint"
     jit_call    the nearest `jax.jit` call
@@ -51,6 +54,8 @@ def of_explanation(explanation: Explanation) -> dict[str, Any]:
             }
             for each in explanation.passes
         ],
+        "device": dataclasses.asdict(explanation.device),
+        "fits": explanation.fits,
         "memory": {
             "program": _footprint(memory.program),
             "undonated": _footprint(memory.undonated),

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
+from pytc.explain.device import JAX_TAKES
+from pytc.explain.equations import Change, Namer, changes
 from pytc.explain.fold import Fold, fold
 from pytc.explain.jit_call import mixed
 from pytc.explain.memory import Copy, Footprint, Memory
+from pytc.explain.sizes import size
 
 if TYPE_CHECKING:
     from pytc.explain.calls import Calls, SiteReport
@@ -21,6 +24,9 @@ FEWEST_ROWS = 10
 
 MOST_NOTES = 6
 """Lines of notes shown for one pass."""
+
+MOST_CHANGES = 40
+"""Lines shown of what one pass changed in the equations."""
 
 MOST_COPIES = 8
 """Lines shown of the arrays that the compiled program copies."""
@@ -52,33 +58,52 @@ Paint = Callable[[str, str], str]
 """From a text and what it is to the text in colour."""
 
 
-def size(nbytes: int) -> str:
-    """`4.0 MiB`, `12 KiB`, `512 B`."""
-    if nbytes < 1024:
-        return f"{nbytes} B"
-    number = float(nbytes)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        number /= 1024
-        if number < 1023.5 or unit == "TiB":
-            break
-    return f"{number:.1f} {unit}" if number < 9.95 else f"{number:.0f} {unit}"
-
-
 def headline(explanation: Explanation, compare: bool = True) -> str:
-    """`step: 1.1 GiB reused, 12 MiB kept; total 1.3 GiB, jax.jit 2.4 GiB, best by hand 1.6 GiB`."""
-    memory = explanation.memory
-    each = f" on each of {memory.program.devices} devices" if memory.program.devices > 1 else ""
+    """`step: 1.1 GiB reused, 12 MiB kept; total 1.3 GiB, jax.jit 2.4 GiB, best by hand 1.6 GiB`. Where the device's
+    memory is known, `fits in 141 GB: 1.3 GiB, 1%` in place of the total."""
+    memory, device = explanation.memory, explanation.device
+    place = "" if device.name == "here" else f" on {device.kind}"
     said = (
-        f"{explanation.name}: {size(explanation.reused_bytes)} reused, {size(explanation.kept_bytes)} kept; "
-        f"total {size(memory.program.total)}{each}"
+        f"{explanation.name}{place}: {size(explanation.reused_bytes)} reused, {size(explanation.kept_bytes)} kept; "
+        f"{_fit(explanation)}"
     )
+    if memory.program.devices > 1:
+        said += f" on each of {memory.program.devices} devices"
     if not compare:
         return said
     best = memory.by_hand.footprint
     return f"{said}, jax.jit {size(memory.undonated.total)}, best by hand {size(best.total)}"
 
 
-def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool, compare: bool) -> str:
+def _fit(explanation: Explanation) -> str:
+    total, device = explanation.memory.program.total, explanation.device
+    if device.memory is None:
+        return f"total {size(total)}"
+    there = device.memory_name or size(device.memory)
+    return f"{'fits' if explanation.fits else 'does not fit'} in {there}: {size(total)}, {_share(total, device.memory)}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if part * 200 >= whole else "<1%"
+
+
+def about_device(explanation: Explanation) -> str:
+    """What there is to know of whether the program fits besides the headline; empty where there is nothing."""
+    device, program = explanation.device, explanation.memory.program
+    if device.memory is None:
+        return ""
+    said = f"{size(device.memory)} of memory on each {device.kind}, says {device.source}."
+    if program.refused:
+        said += " The compiler makes no program that does not fit, and tells of it only what it needs in all."
+    elif device.platform == "cuda" and explanation.fits and program.total > JAX_TAKES * device.memory:
+        said += (
+            f" JAX takes {JAX_TAKES:.0%} of a GPU's memory by itself, which is not enough here: "
+            "set XLA_PYTHON_CLIENT_MEM_FRACTION=.95."
+        )
+    return said
+
+
+def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool, compare: bool, passes: bool) -> str:
     """The whole text; `Explanation.text` says what the arguments mean."""
     width = max(width, NARROWEST)
     paint = _painter(colour)
@@ -88,8 +113,13 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
         + _wrap(explanation.assumption, width),
         [paint("inputs", "title"), *_inputs(explanation.inputs, width, rows, paint)],
         [paint("outputs", "title"), *_outputs(explanation.outputs, width, rows, paint)],
-        [paint("passes", "title"), *_passes(explanation.passes, width)],
-        [paint("memory", "title"), *_memory(memory, width, compare), *_copies(memory, width)],
+        [paint("passes", "title"), *_passes(explanation.passes, width, Namer() if passes else None, paint)],
+        [
+            paint("memory", "title"),
+            *_memory(memory, width, compare),
+            *_copies(memory, width),
+            *_wrap(about_device(explanation), width, 2, 2),
+        ],
     ]
     if compare:
         about = _wrap(_about_by_hand(memory), width, 2, 2)
@@ -241,7 +271,8 @@ def _said(row: tuple[str, str, str, str, str, str]) -> str:
     return f"{row[3]}: {row[4]}" if row[4] else row[3]
 
 
-def _passes(passes: Sequence[PassReport], width: int) -> list[str]:
+def _passes(passes: Sequence[PassReport], width: int, namer: Namer | None, paint: Paint) -> list[str]:
+    """What each pass did; with names for the values of programs, also which equations it took away and put in."""
     lines = []
     name = max((len(each.name) for each in passes), default=0)
     for each in passes:
@@ -265,9 +296,17 @@ def _passes(passes: Sequence[PassReport], width: int) -> list[str]:
         if wrapped:
             wrapped[0] = f"  {each.name:<{name}}  {wrapped[0].lstrip()}"
         lines += wrapped
+        if namer is not None and each.changed:
+            lines += [f"  {_elide(_changed(change), width - 2)}" for change in changes(each, namer, MOST_CHANGES)]
     if idle := [each.name for each in passes if not each.changed]:
         lines += _wrap(f"{', '.join(idle)}: nothing to do", width, 4, 2)
     return lines or ["  none"]
+
+
+def _changed(change: Change) -> str:
+    """`- v7:f32[8] = cos v3  train.py:8 (loss)`."""
+    mark = {"went": "-", "came": "+", "same": " ", "skipped": "..."}[change.kind]
+    return f"{mark} {change.line.text}  {change.line.source}".rstrip()
 
 
 def _memory(memory: Memory, width: int, compare: bool) -> list[str]:
@@ -285,6 +324,8 @@ def _memory(memory: Memory, width: int, compare: bool) -> list[str]:
 
 
 def _figures(name: str, found: Footprint) -> tuple[str, ...]:
+    if found.refused:
+        return name, size(found.total), "?", "?", "?", "?", "?"
     figures = (found.total, found.argument, found.output, found.temp, found.alias)
     return name, *map(size, figures), f"{len(found.copies)}: {size(found.copied)}" if found.copies else "0"
 

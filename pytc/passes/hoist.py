@@ -161,7 +161,10 @@ def _same_by_anyone(eqn: JaxprEqn) -> bool:
         return True
     atoms = [*eqn.invars, *eqn.outvars]
     return not list(jax_compat.subjaxprs(eqn)) and all(
-        np.issubdtype(a.aval.dtype, np.integer) or a.aval.dtype == np.bool_ for a in atoms if hasattr(a.aval, "dtype")
+        not jax_compat.is_extended(a.aval.dtype)
+        and (np.issubdtype(a.aval.dtype, np.integer) or a.aval.dtype == np.bool_)
+        for a in atoms
+        if hasattr(a.aval, "dtype")
     )
 
 

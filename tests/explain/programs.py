@@ -59,6 +59,12 @@ def with_figures(explanation):
     return dataclasses.replace(explanation, memory=memory)
 
 
+def wasteful(a, b):
+    """Which computes what nobody reads."""
+    jnp.cos(a) * 5
+    return jnp.sin(a), b
+
+
 def swapped_arguments():
     """Types are enough."""
     return (jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2

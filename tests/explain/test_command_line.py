@@ -1,6 +1,7 @@
 """`python -m pytc explain`."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,3 +126,37 @@ def test_what_examples_mean(example, args, kwargs):
         return x + y
 
     assert command_line._as_arguments(function, example) == (args, kwargs)
+
+
+def test_whether_it_fits_on_a_device(capsys):
+    on_cpu = [*SWAPPED, "--device", "cpu", "--quick", "--require", "fits", "--memory"]
+    status, out, err = run(capsys, *on_cpu, "1MiB")
+    assert (status, err) == (0, "")
+    assert out.startswith("swapped on CPU: 32 KiB reused, 0 B kept; fits in 1.0 MiB: ")
+    status, out, err = run(capsys, *on_cpu, "1KiB")
+    assert status == 1
+    assert "there are 1,024" in err
+
+
+def test_the_largest_batch(capsys):
+    status, out, _ = run(capsys, *SWAPPED, "--device", "cpu", "--quick", "--memory", "1MiB", "--largest", "a")
+    assert status == 0
+    assert re.search(r"\n\na: [\d,]+ fits in 1.0 MiB: 1.0 MiB, 100%; ", out)
+    status, out, err = run(capsys, *SWAPPED, "--device", "cpu", "--memory", "1MiB", "--largest", "a", "--json")
+    assert json.loads(out)["device"]["memory"] == 2**20
+    assert err.startswith("\na: ")
+
+
+@pytest.mark.parametrize("wrong", [["--device", "h2000"], ["--device", "cpu", "--memory", "much"]])
+def test_a_wrong_device_is_wrong_usage(capsys, wrong):
+    with pytest.raises(SystemExit, match="2"):
+        run(capsys, *SWAPPED, *wrong)
+    assert "error: " in capsys.readouterr().err
+
+
+def test_what_each_pass_changed(capsys):
+    wasteful = ["explain", f"{HERE}:wasteful", "--args", f"{HERE}:swapped_arguments", "--quick"]
+    _, out, _ = run(capsys, *wasteful, "--passes")
+    assert re.search(r"\n  - v\d+:f32\[64,64\] = cos v\d+  programs.py:\d+ \(wasteful\)\n", out)
+    _, out, _ = run(capsys, *wasteful)
+    assert "= cos" not in out

@@ -181,7 +181,8 @@ def test_many_arguments_are_searched_within_bounds():
     arrays = [jnp.ones(100 + i) for i in range(6)]
     found = explain(many, *arrays).memory.by_hand
     assert found.parameters == tuple("abcdef")
-    assert len(found.tried) == 2 * 2**4
+    assert len(found.tried) == 2  # nothing, and everything; what donates less cannot save as much
+    assert "could not save as much" in found.search
     assert "f, e, d, c" in found.search
 
 
@@ -193,7 +194,7 @@ def test_what_jit_would_refuse_is_not_proposed():
     explanation = explain(both, x, x)
     assert by_path(explanation)["b"].verdict == "shared"
     assert by_path(explanation)["b"].target == "a"
-    assert [names for names, _ in explanation.memory.by_hand.tried] == [(), ("a",), ("b",)]
+    assert [names for names, _ in explanation.memory.by_hand.tried] == [(), ("a",)]  # "b" alone can save no more
 
 
 def test_figures_to_compare_with_wait_until_they_are_asked_for():

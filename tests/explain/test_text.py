@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from pytc.explain import Explanation, InputReport, explain
-from pytc.explain.text import size
+from pytc.explain.sizes import size
 from tests.explain.programs import squared_thrice, update, update_arguments, with_figures
 
 GOLDEN = Path(__file__).parent / "golden"

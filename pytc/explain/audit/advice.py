@@ -17,14 +17,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from pytc import passes
-from pytc.emit import emit_jit
-from pytc.explain import footprint_of_program
 from pytc.explain.audit import edit, order
 from pytc.explain.audit.record import Function, Signature
 from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
 from pytc.explain.audit.traced import Traced
 from pytc.explain.memory import Footprint
-from pytc.explain.text import size
+from pytc.explain.sizes import size
+from pytc.explain.subject import footprint_of
 from pytc.jax_compat import is_extended
 from pytc.program import Program
 
@@ -298,8 +297,7 @@ def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
         if leaf.path in main.held or not leaf.array or (leaf.aval is not None and is_extended(leaf.aval.dtype))
     )
     program = passes.run(dataclasses.replace(as_jit.staged, keep=keep), passes.pipeline)
-    compiled = emit_jit(program, **as_jit.options).lower(as_jit.values).compile()
-    return program, footprint_of_program(program, compiled, as_jit.options)
+    return program, footprint_of(program, as_jit.values, as_jit.options, as_jit.compiler)
 
 
 def _add(added: Sequence[str], found: Figures | None) -> Finding:

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from pytc.explain.memory import AsJit
+from pytc.explain.by_hand import AsJit
 from pytc.jax_compat import nbytes, with_outputs
 from pytc.program import Computed, Program
 

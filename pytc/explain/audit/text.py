@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterable
 
 from pytc.explain.audit.report import ArgumentReport, Audit, FunctionReport
-from pytc.explain.text import NARROWEST, size
+from pytc.explain.sizes import size
+from pytc.explain.text import NARROWEST
 
 MOST_SITES = 4
 """Call sites that are listed for one function."""

@@ -14,7 +14,8 @@ import jax
 from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_leaves
 
 from pytc import shardings
-from pytc.explain.memory import AsJit, stand_ins
+from pytc.explain.by_hand import AsJit
+from pytc.explain.memory import stand_ins
 from pytc.jax_compat import ClosedJaxpr, may_call_python, subjaxprs
 from pytc.leaves import Parameters
 from pytc.program import Computed, Input, Leaf, Output, Program

@@ -44,7 +44,7 @@ def fragment(explanation: Explanation) -> str:
     name = f"pytc-explain-{next(_numbers)}"
     first, _, figures = text.headline(explanation).partition("; ")
     sections = [
-        ("Memory", "The compiler's own figures, in bytes on each device.", tables.bars(explanation.memory)),
+        ("Memory", _about_figures(explanation), tables.bars(explanation.memory)),
         ("Over time", timeline.CAPTION, timeline.drawing(explanation)),
         ("From inputs to outputs", "Each band is memory: its height is its bytes.", flow.drawing(explanation)),
         ("Inputs and outputs", "", tables.leaves(explanation)),
@@ -61,6 +61,10 @@ def fragment(explanation: Explanation) -> str:
         f"<p>{html.escape(explanation.assumption)}</p></header>\n{body}"
         f'<script>\n({_asset("page.js").strip()})(document.getElementById("{name}"));\n</script>\n</div>'
     )
+
+
+def _about_figures(explanation: Explanation) -> str:
+    return f"The compiler's own figures, in bytes on each device. {text.about_device(explanation)}".rstrip()
 
 
 def _asset(name: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from pytc.explain.text import fold_inputs, fold_outputs, size
+from pytc.explain.sizes import size
+from pytc.explain.text import fold_inputs, fold_outputs
 
 if TYPE_CHECKING:
     from pytc.explain.explanation import Explanation

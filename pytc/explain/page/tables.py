@@ -5,10 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from pytc.explain.equations import Change, Namer, compare, first
+from pytc.explain.equations import Change, Namer, changes
 from pytc.explain.jit_call import mixed
 from pytc.explain.memory import Footprint, Memory
-from pytc.explain.text import size, verdict_of
+from pytc.explain.sizes import size
+from pytc.explain.text import verdict_of
 
 if TYPE_CHECKING:
     from pytc.explain.decisions import InputReport, OutputReport, PassReport
@@ -40,6 +41,13 @@ def bars(memory: Memory) -> str:
 
 
 def _bar(name: str, found: Footprint, most: int) -> str:
+    if found.refused:
+        cells = "<td>?</td>" * 5
+        drawn = f'<i class="refused" style="width:{100 * found.total / most:.2f}%"></i>'
+        return (
+            f"<tr><th scope=row>{name}</th><td><b>{size(found.total)}</b></td>"
+            f"<td class=bar><span>{drawn}</span></td>{cells}</tr>"
+        )
     parts = [("kept", found.argument), ("output", max(found.output - found.alias, 0)), ("temporary", found.temp)]
     drawn = "".join(f'<i class="{kind}" style="width:{100 * part / most:.2f}%"></i>' for kind, part in parts if part)
     copies = f"{len(found.copies)}: {size(found.copied)}" if found.copies else "0"
@@ -110,9 +118,7 @@ def _pass(each: PassReport, namer: Namer) -> str:
     if len(each.notes) > MOST_NOTES:
         notes.append(f"and {len(each.notes) - MOST_NOTES:,} more")
     listed = f"<ul>{''.join(f'<li>{note}</li>' for note in notes)}</ul>" if notes else ""
-    before, after = namer.lines(each.before.jaxpr.jaxpr), namer.lines(each.after.jaxpr.jaxpr)
-    changes = first(compare(before, after), MOST_LINES) if before != after else ()
-    lines = "".join(map(_change, changes))
+    lines = "".join(map(_change, changes(each, namer, MOST_LINES)))
     return (
         f"<details><summary><b>{escape(each.name)}</b> {told}</summary>{listed}"
         f"{f'<pre tabindex=0>{lines}</pre>' if lines else ''}</details>"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pytc.explain.page.script import inert
-from pytc.explain.text import size
+from pytc.explain.sizes import size
 from pytc.explain.timeline import LAYERS, Step, thinned
 
 if TYPE_CHECKING:

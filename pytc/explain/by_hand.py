@@ -1,0 +1,177 @@
+"""The best that can be donated by hand: what `jax.jit` makes of the same function, and of each choice of arguments."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from pytc.explain.memory import Compiler, Footprint, compiler_here, given_arguments
+from pytc.jax_compat import given_away, is_ref, unusable_donations_ignored
+from pytc.program import Computed, Program
+
+MOST_SEARCHED = 4
+"""Arguments of which every subset is tried."""
+
+LEAST_GAIN = 1000
+"""An argument that can save less than this part of what donation can save in all is not worth a promise: a counter."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ByHand:
+    """The best that `donate_argnums` and `donate_argnames` can do, and how it was found."""
+
+    parameters: tuple[str, ...]
+    """The arguments to donate; empty where donating none is best."""
+    footprint: Footprint
+    search: str
+    """Which choices were compared, in words."""
+    tried: tuple[tuple[tuple[str, ...], Footprint], ...]
+    """Each choice that was compiled. Choices for which JAX pairs the same buffers are compiled once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AsJit:
+    """A function as `jax.jit` compiles it: its arguments and results as they are, in their own order."""
+
+    staged: Program
+    """With no pass run but those that change nothing for the compiler, and every leaf that is read an input of its own;
+    the inputs are traced leaves in order."""
+    values: Sequence[Any]
+    """For each leaf what `stand_ins` gives."""
+    options: Mapping[str, Any]
+    positional: tuple[str, ...] = ()
+    """What the positional arguments are called, in order; the others are passed by keyword."""
+    given: tuple[str, ...] = ()
+    """Names of the options of `jax.jit` that the function was compiled with."""
+    shared: Collection[frozenset[int]] = ()
+    """Pairs of leaves (indices) that are one array, which `jax.jit` refuses to be given twice where it is donated."""
+    compiler: Compiler = dataclasses.field(default_factory=compiler_here)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What the arguments with leaves are called, in order."""
+        return tuple(dict.fromkeys(leaf.parameter for leaf in self.staged.leaves))
+
+    @functools.cached_property
+    def _traced(self) -> list[int]:
+        return [i for i, leaf in enumerate(self.staged.leaves) if not leaf.is_static]
+
+    @functools.cached_property
+    def _places(self) -> list[int]:
+        """Which of the traced leaves each input is."""
+        place = {leaf: number for number, leaf in enumerate(self._traced)}
+        return [place[given.leaf] for given in self.staged.inputs if given.leaf is not None]
+
+    @functools.cached_property
+    def _flat(self) -> Callable[..., list[Any]]:
+        """The function on its traced leaves; one object for all choices, so that JAX traces it once."""
+        closed = self.staged.jaxpr
+
+        def flat(*values: Any) -> list[Any]:
+            return list(jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *(values[i] for i in self._places)))
+
+        flat.__name__ = flat.__qualname__ = self.staged.name
+        return flat
+
+    def lowered(self, donated: Collection[str] = ()) -> jax.stages.Lowered:
+        """Lowered with these arguments donated whole. Nothing is compiled."""
+        leaves = [self.staged.leaves[i] for i in self._traced]
+        shardings: dict[str, Any] = {}
+        if any(leaf.requested is not None for leaf in leaves):
+            shardings["in_shardings"] = tuple(leaf.requested for leaf in leaves)
+        requested = {o.origin.index: o.requested for o in self.staged.outputs if isinstance(o.origin, Computed)}
+        if any(wanted is not None for wanted in requested.values()):
+            shardings["out_shardings"] = [requested[i] for i in range(len(requested))]
+        numbers = tuple(i for i, leaf in enumerate(leaves) if leaf.parameter in donated)
+        jitted = jax.jit(self._flat, donate_argnums=numbers, **shardings, **self.options)
+        with unusable_donations_ignored():
+            lowered: jax.stages.Lowered = jitted.lower(*(self.values[i] for i in self._traced))
+        return lowered
+
+    def footprint(self, donated: Collection[str] = ()) -> Footprint:
+        """Compile with these arguments donated whole."""
+        paths = [self.staged.leaves[i].path for i in self._traced]
+        return self.compiler.footprint(self.lowered(donated), paths, self._given)
+
+    def deleted(self, donated: Collection[str]) -> frozenset[int]:
+        """The leaves (indices) that a call deletes where these arguments are donated whole: those of which JAX thinks
+        that an output may be written into them. The others it leaves alone."""
+        flags = given_away(self.lowered(donated))[-len(self._given) :] if self._given else []
+        return frozenset(self._traced[number] for number, flag in zip(self._given, flags, strict=True) if flag)
+
+    @functools.cached_property
+    def _given(self) -> list[int]:
+        """The numbers of the traced leaves that the compiled program is given."""
+        return given_arguments(self.staged.jaxpr, self._places, len(self._traced), self.options)
+
+    def search(self, undonated: Footprint) -> ByHand:
+        """Compile what can be donated by hand, and keep what takes the least memory; of equals, what copies least and
+        then what donates least.
+
+        The choices that can save most come first. One that would not beat the best so far even if it saved all that it
+        can is not compiled.
+        """
+        referring = {leaf.parameter for leaf in self.staged.leaves if leaf.aval is not None and is_ref(leaf.aval)}
+        gains = {name: gain for name in self.parameters if name not in referring and (gain := self.gain([name]))}
+        useful = [name for name, gain in gains.items() if gain * LEAST_GAIN >= sum(gains.values())]
+        largest = sorted(useful, key=lambda name: -gains[name])[:MOST_SEARCHED]
+        others = [name for name in useful if name not in largest]
+        words = f"every choice among {', '.join(useful)}" if useful else "nothing, since no output fits in an argument"
+        if others:
+            words = f"every choice among the largest, {', '.join(largest)}, with the other {len(others)} donated or not"
+        if small := [name for name in gains if name not in useful]:
+            words += f"; not {', '.join(small)}, worth {self.gain(small)} bytes at most"
+        tried: dict[tuple[str, ...], Footprint] = {(): undonated}
+        least, hopeless = undonated.total, 0
+        seen: set[tuple[tuple[int, int], ...]] = {()}
+        for names in sorted(_choices(useful, largest, others), key=lambda names: -self.gain(names)):
+            pairs = self.pairs(names)
+            if pairs in seen or self._given_twice(names):
+                continue
+            seen.add(pairs)
+            if undonated.total - self.gain(names) >= least:
+                hopeless += 1
+                continue
+            tried[names] = self.footprint(names)
+            least = min(least, tried[names].total)
+        if hopeless:
+            words += f", but for {hopeless} that could not save as much"
+        best = min(tried, key=lambda names: (tried[names].total, tried[names].copied, len(names)))
+        return ByHand(best, tried[best], words, tuple(tried.items()))
+
+    def pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
+        """Which outputs JAX writes into which traced leaves, by number: outputs in order, each the first donated
+        leaf that fits."""
+        free: dict[Any, collections.deque[int]] = {}
+        for number, i in enumerate(self._traced):
+            leaf = self.staged.leaves[i]
+            if leaf.parameter in donated and leaf.aval is not None and hasattr(leaf.aval, "shape"):
+                free.setdefault((leaf.aval.shape, leaf.aval.dtype), collections.deque()).append(number)
+        pairs = []
+        for output, aval in enumerate(self.staged.out_avals):
+            if hasattr(aval, "shape") and (fitting := free.get((aval.shape, aval.dtype))):
+                pairs.append((fitting.popleft(), output))
+        return tuple(pairs)
+
+    def gain(self, donated: Collection[str]) -> int:
+        """The bytes that donating these can save at most."""
+        return sum(self.staged.leaves[self._traced[given]].nbytes for given, _ in self.pairs(donated))
+
+    def _given_twice(self, donated: Collection[str]) -> bool:
+        leaves = self.staged.leaves
+        return any(all(leaves[i].parameter in donated for i in pair) for pair in self.shared)
+
+
+def _choices(useful: Sequence[str], largest: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Every subset of the largest, alone and with all the others; the arguments in their order."""
+    for size in range(len(largest) + 1):
+        for chosen in itertools.combinations(largest, size):
+            for rest in [others, ()] if others else [()]:
+                taken = {*chosen, *rest}
+                yield tuple(name for name in useful if name in taken)

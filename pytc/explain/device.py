@@ -1,0 +1,182 @@
+"""Hardware that need not be here: what a name such as `h200` or `tpu v5e:16x16` stands for.
+
+JAX compiles for a device that it is only told of, and the executable's figures are those that the device's own compiler
+makes. What it takes is the compiler (`pip install 'pytc[cuda]'` or `'pytc[tpu]'`, no hardware) and a description of the
+device: a TPU's compiler knows its own, a GPU's is put together here.
+
+    h200, h100, a100, a100-40gb, b200, a6000      one GPU; up to eight of them for a program over a mesh
+    h200:64                                       as many as that
+    tpu v5e, tpu v5p, tpu v6e, ...                one chip
+    tpu v5e:16x16, v5p:4x4x4                      a slice, by Google's name for it
+    cpu                                           the processor that is here
+
+Nothing is run there, and nothing is said of time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+
+from pytc.explain.hardware import GPUS, TPUS
+from pytc.jax_devices import compiler_is_installed, described_devices
+
+GPUS_OF_A_HOST = 8
+"""As many GPUs are described where a name says no number."""
+
+JAX_TAKES = 0.75
+"""The share of a GPU's memory that JAX allocates, unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says otherwise."""
+
+
+class DeviceError(ValueError):
+    """A device that cannot be compiled for: unknown, too small for the program's mesh, or its compiler is not here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A kind of device, and what is known of its memory."""
+
+    name: str
+    """As it was asked for: `h200`, `tpu v5e:16x16`."""
+    kind: str
+    """What its maker calls it: `NVIDIA H200`."""
+    platform: Literal["cpu", "cuda", "tpu"]
+    count: int
+    """Devices that were described; a program need not use all."""
+    memory: int | None
+    """Bytes on each device that a program can have; None where nobody said."""
+    memory_name: str
+    """What people call that: `141 GB`; empty where nobody said."""
+    source: str
+    """Where the bytes are from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A device to compile for."""
+
+    device: Device
+    devices: Sequence[Any] = dataclasses.field(repr=False, compare=False)
+    """JAX's devices: those of a topology, which only compile, or those that are here."""
+
+    @property
+    def compiler_options(self) -> Mapping[str, Any]:
+        """What the compiler has to be told besides."""
+        # Choosing among algorithms takes the GPU itself; what decides memory does not.
+        return {"xla_gpu_autotune_level": 0} if self.device.platform == "cuda" else {}
+
+
+_NAME = re.compile(r"(?:tpu[ _-]+)?(?P<kind>[a-z0-9-]+)(?::(?P<shape>[0-9x]+))?")
+
+
+def find(name: str, memory: int | None = None) -> Target:
+    """The device of this name, in capitals or not; `memory` says how many bytes each has in place of what is known.
+
+    Raises `DeviceError` where nobody knows the name, or where the compiler for it is not installed or has not been
+    started; the message says what to do.
+    """
+    if memory is not None and memory <= 0:
+        raise DeviceError(f"memory is a number of bytes, not {memory!r}")
+    parts = _NAME.fullmatch(name.strip().lower())
+    kind, shape = (parts["kind"], parts["shape"]) if parts else ("", None)
+    if kind == "cpu" and shape is None:
+        target = _host(name)
+    elif kind in GPUS and (shape is None or shape.isdecimal()):
+        target = _gpu(name, kind, int(shape or GPUS_OF_A_HOST))
+    elif kind in TPUS:
+        target = _tpu(name, kind, shape or TPUS[kind][0])
+    else:
+        known = ", ".join(["cpu", *GPUS, *(kind if kind.startswith("tpu") else f"tpu {kind}" for kind in TPUS)])
+        raise DeviceError(
+            f"no device is called {name!r}. Known are {known}; a GPU with a number of them (h200:16), a TPU with the "
+            "shape of a slice (tpu v5e:16x16)"
+        )
+    return target if memory is None else with_memory(target, memory)
+
+
+def with_memory(target: Target, memory: int) -> Target:
+    """The target with this many bytes on each device."""
+    device = dataclasses.replace(target.device, memory=memory, memory_name="", source="the caller")
+    return dataclasses.replace(target, device=device)
+
+
+def here(memory: int | None) -> Device:
+    """The device that programs run on here. What memory it has is what its runtime says, if it does: a CPU's says
+    nothing."""
+    first = jax.devices()[0]
+    limit = (first.memory_stats() or {}).get("bytes_limit") if memory is None else memory
+    platform: Literal["cpu", "cuda", "tpu"] = "tpu" if first.platform == "tpu" else "cuda"
+    return Device(
+        "here",
+        first.device_kind,
+        "cpu" if first.platform == "cpu" else platform,
+        len(jax.devices()),
+        limit,
+        "",
+        "" if limit is None else "the caller" if memory is not None else "its runtime",
+    )
+
+
+@functools.cache
+def _host(name: str) -> Target:
+    devices = jax.devices("cpu")
+    return Target(Device(name, "CPU", "cpu", len(devices), None, "", ""), devices)
+
+
+@functools.cache
+def _gpu(name: str, kind: str, count: int) -> Target:
+    if count < 1:
+        raise DeviceError(f"{name!r} is no GPU at all: give the number of them, as in h200:8")
+    if not compiler_is_installed("cuda"):
+        raise DeviceError(f"compiling for {name!r} takes NVIDIA's compiler, but no GPU: pip install 'pytc[cuda]'")
+    gpu = GPUS[kind]
+    devices = _described(name, "cuda", f"1x1x{count}", gpu.description())
+    device = Device(name, gpu.kind, "cuda", count, gpu.memory, gpu.memory_name, "NVIDIA's driver")
+    return Target(device, devices)
+
+
+@functools.cache
+def _tpu(name: str, kind: str, shape: str) -> Target:
+    if not compiler_is_installed("tpu"):
+        raise DeviceError(f"compiling for {name!r} takes the TPU's compiler, but no TPU: pip install 'pytc[tpu]'")
+    devices = _described(name, "tpu", f"{kind}:{shape}", None)
+    _, memory_name, memory = TPUS[kind]
+    source = "the TPU's compiler"
+    return Target(Device(name, devices[0].device_kind, "tpu", len(devices), memory, memory_name, source), devices)
+
+
+_LOST = (
+    " If the hardware is not here, start Python with JAX_PLATFORMS=cpu: a GPU's or TPU's plugin that looks for its "
+    "hardware and finds none takes its compiler away with it."
+)
+
+
+def _described(name: str, platform: str, topology: str, description: str | None) -> Sequence[Any]:
+    try:
+        return described_devices(platform, topology, description)
+    except (RuntimeError, NotImplementedError) as error:
+        hint = "" if os.environ.get("JAX_PLATFORMS") == "cpu" else _LOST
+        raise DeviceError(f"JAX cannot compile for {name!r}: {str(error).splitlines()[0]}.{hint}") from error
+
+
+def needed(message: str) -> int | None:
+    """The bytes that a program would need in all, of what a compiler says that gives up for want of memory; None where
+    the message is about something else.
+
+    A TPU's compiler makes no program that does not fit: "the total memory required ... (18.26G) exceeds available HBM
+    (15.75G)".
+    """
+    if "RESOURCE_EXHAUSTED" not in message:
+        return None
+    figures = re.findall(r"(?:required[^(]*\(|Used )([\d.]+)([KMGT]?)", message)
+    if not figures:
+        return None
+    number, unit = figures[0]
+    return math.ceil(float(number) * float(1024 ** " KMGT".index(unit or " ")))

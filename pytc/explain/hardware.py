@@ -1,0 +1,133 @@
+"""What is known of GPUs and TPUs, as their compilers need to be told and as people ask about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU as CUDA describes it; sizes in bytes, the clock in GHz, the bandwidth in bytes a second."""
+
+    kind: str
+    memory_name: str
+    capability: tuple[int, int]
+    cores: int
+    units: int
+    """Floating-point units of a core."""
+    threads: int
+    """Threads that a core can hold."""
+    shared: int
+    """Shared memory of a core, of which a block can have all but a KiB."""
+    cache: int
+    clock: float
+    bandwidth: int
+    memory: int
+
+    def description(self) -> str:
+        """What XLA takes for a target, in the text form of its `GpuTargetConfigProto`."""
+        major, minor = self.capability
+        figures = {
+            "core_count": self.cores,
+            "fpus_per_core": self.units,
+            "threads_per_core_limit": self.threads,
+            "shared_memory_per_core": self.shared,
+            "shared_memory_per_block_optin": self.shared - 1024,
+            "shared_memory_per_block": 48 * 1024,
+            "l2_cache_size": self.cache,
+            "clock_rate_ghz": self.clock,
+            "memory_bandwidth": self.bandwidth,
+            "device_memory_size": self.memory,
+            # The same for every GPU since 2017.
+            "threads_per_warp": 32,
+            "threads_per_block_limit": 1024,
+            "registers_per_core_limit": 65536,
+            "registers_per_block_limit": 65536,
+            "block_dim_limit_x": 2**31 - 1,
+            "block_dim_limit_y": 65535,
+            "block_dim_limit_z": 65535,
+            "thread_dim_limit_x": 1024,
+            "thread_dim_limit_y": 1024,
+            "thread_dim_limit_z": 64,
+        }
+        versions = {
+            "driver_version": "13.0.0",
+            "runtime_version": "13.0.0",
+            "compile_time_toolkit_version": "13.0.0",
+            "dnn_version": "9.10.0",
+        }
+        told = " ".join(f"{name}: {value}" for name, value in figures.items())
+        told += "".join(f' {name}: "{value}"' for name, value in versions.items())
+        return (
+            f'platform_name: "CUDA" device_description_str: "{self.kind}" '
+            f"dnn_version_info {{ major: 9 minor: 10 patch: 0 }} gpu_device_info {{ "
+            f'name: "{self.kind}" cuda_compute_capability {{ major: {major} minor: {minor} }} {told} }}'
+        )
+
+
+GPUS: Mapping[str, Gpu] = {
+    "a6000": Gpu(
+        "NVIDIA RTX A6000", "48 GB", (8, 6), 84, 128, 1536, 100 * KIB, 6 * MIB, 1.8, 768_096_000_000, 51_041_271_808
+    ),
+    "a100-40gb": Gpu(
+        "NVIDIA A100 40GB",
+        "40 GB",
+        (8, 0),
+        108,
+        64,
+        2048,
+        164 * KIB,
+        40 * MIB,
+        1.41,
+        1_555_200_000_000,
+        42_297_786_368,
+    ),
+    "a100": Gpu(
+        "NVIDIA A100 80GB",
+        "80 GB",
+        (8, 0),
+        108,
+        64,
+        2048,
+        164 * KIB,
+        40 * MIB,
+        1.41,
+        2_039_040_000_000,
+        85_100_068_864,
+    ),
+    "h100": Gpu(
+        "NVIDIA H100", "80 GB", (9, 0), 132, 128, 2048, 228 * KIB, 50 * MIB, 1.98, 3_352_320_000_000, 84_942_979_072
+    ),
+    "h200": Gpu(
+        "NVIDIA H200", "141 GB", (9, 0), 132, 128, 2048, 228 * KIB, 50 * MIB, 1.98, 4_800_000_000_000, 151_397_597_184
+    ),
+    "b200": Gpu(
+        "NVIDIA B200",
+        "192 GB",
+        (10, 0),
+        148,
+        128,
+        2048,
+        228 * KIB,
+        132_644_864,
+        1.965,
+        7_672_320_000_000,
+        191_514_411_008,
+    ),
+}
+"""What NVIDIA says of each, as the driver reports it (`cudaGetDeviceProperties`)."""
+
+TPUS: Mapping[str, tuple[str, str, int]] = {
+    "v2": ("1x1", "8 GB", round(7.48 * GIB)),
+    "v3": ("1x1", "16 GB", round(15.48 * GIB)),
+    "v4": ("1x1x1", "16 GB", round(15.25 * GIB)),
+    "v5e": ("1x1", "16 GB", round(15.75 * GIB)),
+    "v5p": ("1x1x1", "95 GB", round(95.73 * GIB)),
+    "v6e": ("1x1", "32 GB", round(31.24 * GIB)),
+    "tpu7x": ("1x1x1", "96 GB", round(94.74 * GIB)),
+}
+"""The smallest slice, and the memory of one of JAX's devices: what people call it, and what the compiler (libtpu
+0.0.51) lets a program have. Of v2, v3, v4 and tpu7x, JAX's devices are a chip's cores, two on each."""

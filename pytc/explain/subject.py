@@ -1,0 +1,166 @@
+"""What an explanation is about: a function for some arguments on some device, staged, planned and compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import tree_flatten
+
+from pytc import passes
+from pytc.compile import Function
+from pytc.emit import emit_jit
+from pytc.explain.by_hand import AsJit
+from pytc.explain.decisions import PassReport, count_equations, kept_by_the_caller, pass_report
+from pytc.explain.device import DeviceError, Target
+from pytc.explain.largest import Resizable, held
+from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, given_arguments, stand_ins
+from pytc.explain.placement import Placement
+from pytc.jax_compat import Jaxpr, subjaxprs
+from pytc.leaves import StaticArgument
+from pytc.program import Computed, Program
+
+
+class Subject:
+    """The function for these arguments. Making one traces, plans and compiles it; nothing is run."""
+
+    def __init__(
+        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], target: Target | None
+    ) -> None:
+        """`target` is the device to compile for; None for the one that is here."""
+        self.function = function
+        self._args, self._kwargs, self._target = args, kwargs, target
+        planner = function.planner
+        values, _ = tree_flatten(function.parameters.wrap_static(args, kwargs))
+        self._placement = None if target is None else self._place(target, values)
+        self._staged = self._stage(share=function.share)
+        self.kept = kept_by_the_caller(planner.policy, self._staged.leaves, values)
+        """The leaves that are never written over: why, and what would change it."""
+        self.program, self.reports = _run(
+            dataclasses.replace(self._staged, keep=frozenset(self.kept)), planner.pipeline
+        )
+        if self._placement is not None:
+            self.program = self._placement.captured(self.program)
+        self._given = stand_ins(self._staged.leaves, values)
+        self._compiler = compiler_here() if target is None else _compiler(target)
+        self.footprint = footprint_of(self.program, self._given, planner.options, self._compiler)
+
+    def resizable(self) -> Resizable:
+        """The function with the types of its arguments, to be asked again for a batch of another size."""
+        wrapped = self.function.parameters.wrap_static(self._args, self._kwargs)
+        values, tree = jax.tree.flatten(wrapped)
+        leaves = self.function.stageable.leaves(self._args, self._kwargs, share=False)
+        function, target = self.function, self._target  # and not `self`, which has the arguments
+
+        def total(given: Sequence[Any]) -> int:
+            args, kwargs = jax.tree.unflatten(tree, given)
+            args = tuple(map(_unwrapped, args))
+            kwargs = {name: _unwrapped(value) for name, value in kwargs.items()}
+            return Subject(function, args, kwargs, target).footprint.total
+
+        return Resizable(leaves, tuple(map(held, leaves, values)), total)
+
+    @property
+    def declined(self) -> tuple[str, ...]:
+        """Leaves that were donated for an output and into which the compiler writes none."""
+        if self.footprint.refused:
+            return ()
+        donated = [self.program.leaves[i].path for i in self.program.donated]
+        return tuple(path for path in donated if path not in self.footprint.aliased)
+
+    def as_jit(self) -> AsJit:
+        """The same as `jax.jit` compiles it."""
+        function = self.function
+        shared = {
+            frozenset((i, leaf.same_as)) for i, leaf in enumerate(self._staged.leaves) if leaf.same_as is not None
+        }
+        staged = self._stage(share=False) if shared else self._staged
+        return AsJit(
+            self.program if not shared and self._is_only_unwrapped() else staged,
+            self._given,
+            function.planner.options,
+            tuple(map(function.parameters.positional_name, range(len(self._args)))),
+            tuple(name for name in function.jit_options if not name.startswith("static_")),
+            tuple(shared),
+            self._compiler,
+        )
+
+    def _is_only_unwrapped(self) -> bool:
+        """Whether the passes did nothing that XLA does not do anyway: took wrappers off, and dead equations and inputs
+        outside of loops away. Then `jax.jit` of what they made of the function is compiled to the same as `jax.jit` of
+        the function; and often to the very program that pytc made, which need not be compiled again."""
+        before, after = self._staged, self.program
+        of_before = [o.origin.index if isinstance(o.origin, Computed) else None for o in before.outputs]
+        of_after = [o.origin.index if isinstance(o.origin, Computed) else None for o in after.outputs]
+        only_leaves = all(given.leaf is not None for given in after.inputs)
+        return only_leaves and of_before == of_after and _looped(before.jaxpr.jaxpr) == _looped(after.jaxpr.jaxpr)
+
+    def _place(self, target: Target, values: Sequence[Any]) -> Placement:
+        if not jax.sharding.get_abstract_mesh().empty:
+            raise DeviceError(
+                "under jax.set_mesh a program is tied to the devices of that mesh: explain it for "
+                f"{target.device.name} outside, with its mesh in the shardings of the arguments"
+            )
+        leaves = self.function.stageable.leaves(self._args, self._kwargs, share=False)
+        for leaf, value in zip(leaves, values, strict=True):
+            if isinstance(value, jax.Ref):
+                raise DeviceError(f"`{leaf.path}` is a jax.Ref, which cannot be moved to {target.device.name}")
+        return Placement(target, (each for leaf in leaves for each in (leaf.sharding, leaf.requested)))
+
+    def _stage(self, *, share: bool) -> Program:
+        stageable, placement = self.function.stageable, self._placement
+        if placement is None:
+            return stageable.stage(self._args, self._kwargs, share=share)
+        return placement.program(stageable.stage(self._args, self._kwargs, share=share, place=placement.leaf))
+
+
+def _unwrapped(argument: Any) -> Any:
+    return argument.value if isinstance(argument, StaticArgument) else argument
+
+
+def _run(program: Program, pipeline: Sequence[passes.Pass]) -> tuple[Program, tuple[PassReport, ...]]:
+    """The program after the pipeline, and a report for each pass."""
+    reports = []
+    for each in pipeline:
+        after = passes.run(program, (each,))
+        reports.append(pass_report(getattr(each, "__name__", type(each).__name__), program, after))
+        program = after
+    return program, tuple(reports)
+
+
+def footprint_of(program: Program, values: Sequence[Any], options: Mapping[str, Any], compiler: Compiler) -> Footprint:
+    """The figures of what pytc runs for a program; `values` are what `stand_ins` gives for its leaves."""
+    lowered = emit_jit(program, **options).lower(values)
+    return compiler.footprint(lowered, *_arguments(program, options))
+
+
+def _compiler(target: Target) -> Compiler:
+    return Compiler(FAST if target.device.platform == "cpu" else target.compiler_options)
+
+
+def _arguments(program: Program, options: Mapping[str, Any]) -> tuple[list[str], list[int]]:
+    """Of an emitted program, whose flat arguments are the traced leaves and then the captured arrays: what they are
+    called, and the numbers of those that the compiled program is given."""
+    passed = [i for i, leaf in enumerate(program.leaves) if leaf.aval is not None and leaf.same_as is None]
+    captured = [i for i, each in enumerate(program.inputs) if each.leaf is None]
+    leaf_place = {leaf: number for number, leaf in enumerate(passed)}
+    captured_place = {i: len(passed) + number for number, i in enumerate(captured)}
+    places = [
+        captured_place[i] if each.leaf is None else leaf_place[each.leaf] for i, each in enumerate(program.inputs)
+    ]
+    paths = [program.leaves[i].path for i in passed] + [program.input_path(i) for i in captured]
+    return paths, given_arguments(program.jaxpr, places, len(paths), options)
+
+
+def _looped(jaxpr: Jaxpr) -> list[int]:
+    """The equations inside of each loop and branch that is in none, in order."""
+    counts = []
+    for eqn in jaxpr.eqns:
+        inside = list(subjaxprs(eqn))
+        if eqn.primitive.name in ("scan", "while", "cond"):
+            counts.append(sum(map(count_equations, inside)))
+        else:
+            counts += [count for sub in inside for count in _looped(sub)]
+    return counts

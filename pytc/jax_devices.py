@@ -1,0 +1,83 @@
+"""Devices that are not here, and programs moved to them: the part of `jax_compat` that is about where programs run.
+
+For JAX 0.10 to 0.12: `jax.experimental.topologies`, and the parameters of equations in which meshes stand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.extend import core as jex_core
+
+from pytc.jax_compat import AbstractValue, ClosedJaxpr, Jaxpr, close
+
+_COMPILERS = {"cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"), "tpu": ("libtpu",)}
+
+
+def compiler_is_installed(platform: str) -> bool:
+    """Whether JAX finds a compiler for `cuda` or `tpu` among the installed packages, be the hardware here or not."""
+    return any(
+        importlib.util.find_spec(name.partition(".")[0]) is not None and importlib.util.find_spec(name) is not None
+        for name in _COMPILERS[platform]
+    )
+
+
+def described_devices(platform: str, topology: str, description: str | None) -> Sequence[Any]:
+    """Devices that need not be here, and that only compile: `("tpu", "v5e:2x2", None)`, or `("cuda", "1x1x8", text)`
+    for hosts x processes x GPUs that XLA's `GpuTargetConfigProto` describes.
+
+    Raises `NotImplementedError` or `RuntimeError` where the platform's plugin is not there or knows no such device.
+    """
+    if platform == "tpu":
+        # A TPU's compiler without a TPU machine around it looks for one unless it is told not to.
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+        return topologies.get_topology_desc(topology, "tpu").devices
+    return topologies.get_topology_desc(topology, platform, target_config=description, topology=topology).devices
+
+
+def with_placements(closed: ClosedJaxpr, move: Callable[[Any], Any]) -> ClosedJaxpr:
+    """The jaxpr with every sharding, mesh and device in its equations' parameters, at every depth, replaced by what
+    `move` makes of it. `move` is given each value that stands in a parameter, and returns what is none of its business
+    as it is."""
+    return close(_placed(closed.jaxpr, move), closed.consts)
+
+
+def _placed(jaxpr: Jaxpr, move: Callable[[Any], Any]) -> Jaxpr:
+    eqns = []
+    for eqn in jaxpr.eqns:
+        params = {name: _moved(value, move) for name, value in eqn.params.items()}
+        mesh = move(eqn.ctx.cur_abstract_mesh)
+        if mesh is eqn.ctx.cur_abstract_mesh:
+            eqns.append(eqn.replace(params=params))
+            continue
+        with eqn.ctx.manager, jax.sharding.use_abstract_mesh(mesh):  # a new equation remembers the mesh that it is in
+            eqns.append(
+                jex_core.new_jaxpr_eqn(eqn.invars, eqn.outvars, eqn.primitive, params, eqn.effects, eqn.source_info)
+            )
+    replaced: Jaxpr = jaxpr.replace(eqns=eqns)  # type: ignore[no-untyped-call]
+    return replaced
+
+
+def _moved(value: Any, move: Callable[[Any], Any]) -> Any:
+    if isinstance(value, ClosedJaxpr) and value.consts:
+        return with_placements(value, move)
+    if isinstance(value, Jaxpr):
+        return _placed(value, move)
+    if isinstance(value, ClosedJaxpr):
+        return with_placements(value, move)
+    if type(value) in (tuple, list):
+        return type(value)(_moved(each, move) for each in value)
+    return move(value)
+
+
+def stand_in(aval: AbstractValue, sharding: Any) -> Any:
+    """Something to trace or lower for, of this type and at this place, that holds no memory."""
+    described = {"weak_type": bool(getattr(aval, "weak_type", False)), "sharding": sharding}
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, **described)  # type: ignore[no-untyped-call]
