@@ -30,6 +30,9 @@ from pytc.program import Program
 WORTH = 1000
 """A difference of less than this part of what a program takes is not worth an edit."""
 
+LEAST = 1024
+"""Nor is a saving of fewer bytes than this."""
+
 VAGUE = frozenset(["unknown", "introspection", "interpreter", "observer"])
 """What hinders the proof without anything being known to hold the array: no reason to promise, and none to accuse a
 promise of being wrong."""
@@ -282,7 +285,7 @@ def _compared(main: _Use, promised: Sequence[str], wanted: Sequence[str], api: s
                 names = tuple(each for each in wanted if each in promised or each == name)
                 tried[names] = as_jit.footprint(names)
     best = min(tried, key=lambda names: (tried[names].total, len(names)))
-    if (base.total - tried[best].total) * WORTH < base.total:
+    if base.total - tried[best].total < max(LEAST, base.total // WORTH):
         best = tuple(kept)
     return list(best), Figures(now.total, tried[best].total, _by_pytc(main)[1].total, now.devices)
 

@@ -15,6 +15,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import io
+import json
 import os
 import pathlib
 import sys
@@ -59,7 +60,7 @@ def _run(path: str, source: bytes) -> None:
     module = types.ModuleType("__main__")
     file = os.path.abspath(path)  # noqa: PTH100 - which would resolve nothing, as the interpreter does
     loader = importlib.machinery.SourceFileLoader("__main__", file)
-    vars(module).update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None)
+    vars(module).update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None, __annotations__={})
     sys.modules["__main__"] = module
     code = compile(source, file, "exec", dont_inherit=True)
     # A function made of the module's code rather than `exec`: the proof relies on no frame whose code names `exec`,
@@ -111,8 +112,17 @@ class _Audit:
 
     def finish_without_jax(self) -> None:
         """Say so if there was nothing to watch."""
-        if self.watch is None and os.getpid() == self.process:
-            sys.stderr.write(f"pytc audit: {self.options.script[0]} did not import JAX\n")
+        if self.watch is not None or os.getpid() != self.process:
+            return
+        script = self.options.script[0]
+        text = f"pytc audit: {script} did not import JAX"
+        if self.options.json:
+            nothing = {"schema": "pytc.audit/1", "script": script, "ended": "", "functions": []}
+            text = json.dumps({**nothing, "seconds": 0.0, "looking": 0.0})
+        if self.options.out is not None:
+            pathlib.Path(self.options.out).write_text(text + "\n", encoding="utf-8")
+        else:
+            sys.stderr.write(text + "\n")
 
 
 class _Imports(importlib.abc.MetaPathFinder):

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-SIZE, OBSERVATION, ACTIONS = 256, 24, 4
+SIZE, OBSERVATION, ACTIONS = 256, 96, 4
 
 
 @functools.partial(jax.jit)

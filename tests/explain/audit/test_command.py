@@ -1,0 +1,165 @@
+"""`python -m pytc audit` runs a script as `python` does, whatever the script is."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+
+
+def write(folder: Path, **sources: str) -> None:
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(source), "utf-8")
+
+
+def alike(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """The run without the audit, which has to be like that with it."""
+    alone = run([*options, *arguments], folder)
+    watched = run([*options, "-m", "pytc", "audit", "--out", "report.txt", *arguments], folder)
+    assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    return alone
+
+
+def test_what_a_script_sees_of_itself(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        helper="where = __file__",
+        script="""
+        import os, pickle, sys, warnings
+        os.environ["JAX_ENABLE_X64"] = "1"
+        assert "jax" not in sys.modules and "numpy" not in sys.modules
+        import jax, jax.numpy as jnp
+        import helper
+
+        class Thing:
+            pass
+
+        @jax.jit
+        def f(x):
+            return x + 1
+
+        if __name__ == "__main__":
+            print(sys.argv, sys.path[0], __file__, __name__, __spec__, __doc__, __package__, helper.where)
+            print(sys.modules["__main__"].Thing is Thing, type(pickle.loads(pickle.dumps(Thing()))) is Thing)
+            print(f(jnp.arange(3.0)).dtype, sys.flags.dev_mode, sys.warnoptions, sorted(vars())[:6])
+            warnings.warn("seen")
+            sys.stderr.write("and this\\n")
+        """,
+    )
+    alone = alike(tmp_path, "script.py", "--out", "a b", options=("-W", "always", "-X", "utf8"))
+    assert "float64" in alone.stdout
+    assert "f, jax.jit in script.py" in (tmp_path / "report.txt").read_text("utf-8")
+
+
+ENDINGS = {
+    "zero": "import sys, jax; sys.exit()",
+    "number": "import sys, jax; sys.exit(7)",
+    "text": "import sys, jax; sys.exit('not today')",
+    "error": "import jax\ndef f():\n    raise KeyError('k')\nf()",
+    "chained": "import jax\ntry:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise RuntimeError('b') from e",
+    "syntax": "import jax\nx = = 1",
+    "hook": "import jax, sys\nsys.excepthook = lambda *e: print('mine', e[0], e[2].tb_lineno)\n1 / 0",
+    "at exit": "import atexit, jax\natexit.register(print, 'last words')\nraise SystemExit(3)",
+    "thread": "import jax, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.3), print('later'))).start()",
+    "killed": "import jax, os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_how_a_script_ends(name: str, tmp_path: Path) -> None:
+    write(tmp_path, script=ENDINGS[name])
+    alike(tmp_path, "script.py")
+
+
+def test_the_report_is_on_standard_error(tmp_path: Path) -> None:
+    write(tmp_path, script="import jax\nf = jax.jit(lambda x: x + 1)\nprint(f(f(1)))")
+    watched = run(["-m", "pytc", "audit", "script.py"], tmp_path)
+    assert watched.stdout == "3\n"
+    assert watched.stderr.startswith("pytc audit of script.py: 1 compiled function, nothing to change\n")
+    assert run(["-m", "pytc", "audit", "script.py"], tmp_path, PYTHONSAFEPATH="1").returncode == 0
+
+
+def test_a_script_without_jax(tmp_path: Path) -> None:
+    write(tmp_path, script="print('hello')")
+    watched = run(["-m", "pytc", "audit", "script.py"], tmp_path)
+    assert (watched.returncode, watched.stdout) == (0, "hello\n")
+    assert watched.stderr == "pytc audit: script.py did not import JAX\n"
+
+
+def test_wrong_usage(tmp_path: Path) -> None:
+    assert run(["-m", "pytc", "audit"], tmp_path).returncode == 2
+    missing = run(["-m", "pytc", "audit", "missing.py"], tmp_path)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "can't open file 'missing.py'" in missing.stderr
+    assert "audit" in run(["-m", "pytc", "--help"], tmp_path).stdout
+    assert "--json" in run(["-m", "pytc", "audit", "--help"], tmp_path).stdout
+
+
+def test_children_are_left_alone(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        script="""
+        import multiprocessing, os, sys
+        import jax, jax.numpy as jnp
+
+        f = jax.jit(lambda x: x + 1)
+
+        def work(x):
+            return float(f(jnp.float32(x)))
+
+        if __name__ == "__main__":
+            print(multiprocessing.get_context("spawn").Pool(1).map(work, [1, 2]))
+            child = os.fork()
+            if not child:
+                sys.exit(5)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+    )
+    alike(tmp_path, "script.py", options=("-W", "ignore"))
+    assert (tmp_path / "report.txt").read_text("utf-8").count("pytc audit of") == 1
+
+
+def test_modules_of_the_script(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        model="""
+        from functools import partial
+        from jax import jit
+        import jax
+
+        @partial(jit, static_argnums=1)
+        def step(state, scale):
+            return jax.tree.map(lambda s: s * scale, state)
+        """,
+        script="""
+        import jax.numpy as jnp
+        from model import step
+
+        def run():
+            state = {"a": jnp.ones(1000), "b": jnp.zeros(3000)}
+            for _ in range(3):
+                state = step(state, 2)
+            return state
+
+        print(run()["a"].sum())
+        """,
+    )
+    alike(tmp_path, "script.py")
+    assert "model.py:6: add donate_argnums=(0,); saves 16 KiB" in (tmp_path / "report.txt").read_text("utf-8")
