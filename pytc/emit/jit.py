@@ -6,13 +6,14 @@ and does not transfer them; so its own dispatch, in C++, is what notices that a 
 
 Which output goes into which donated input is JAX's to say: it takes the outputs in order, and gives each the first
 donated input that is left of the same shape and dtype. So the outputs are ordered here such that exactly the
-program's aliases come about: aliased outputs first, in the order of their inputs, then the others. (Among inputs and
-outputs of one shape and dtype, the k-th donated input then meets the k-th output, and no donated input is left over
-for a later one.)
+program's aliases come about: as they are, where that does it; else aliased outputs first, in the order of their inputs,
+then the others. (Among inputs and outputs of one shape and dtype, the k-th donated input then meets the k-th output,
+and no donated input is left over for a later one.)
 """
 
 from __future__ import annotations
 
+import collections
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ import jax
 
 from pytc import jax_compat
 from pytc.interrupt import call_into
-from pytc.program import Computed, Kept, Leaf, Passed, Program
+from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 
 
 class Retrace(Exception):
@@ -47,8 +48,10 @@ class Emitted:
             for i, given in enumerate(program.inputs)
         ]
         aliased = sorted(program.aliases, key=lambda alias: place_of_input[alias.input])
-        self._order = [alias.output for alias in aliased]
-        self._order += sorted(set(range(len(program.out_avals))) - set(self._order))
+        self._order = list(range(len(program.out_avals)))
+        if _jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
+            self._order = [alias.output for alias in aliased]
+            self._order += sorted(set(range(len(program.out_avals))) - set(self._order))
         self._place_of_input = place_of_input
         self._captured = [jax_compat.place_with(program.inputs[i].captured, program.leaves) for i in captured]
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
@@ -140,6 +143,21 @@ class Emitted:
         makes of it. Nothing is run or donated."""
         given = leaves if self._take is None else self._take(leaves)
         return self._jitted.lower(*given, *self._captured)
+
+
+def _jax_pairs(program: Program, aliased: Sequence[Alias]) -> dict[int, int]:
+    """From outputs to the inputs that JAX would write them into, were these inputs donated and the outputs in their own
+    order."""
+    free: dict[Any, collections.deque[int]] = {}
+    for alias in aliased:
+        aval = program.in_avals[alias.input]
+        free.setdefault((aval.shape, aval.dtype), collections.deque()).append(alias.input)
+    pairs = {}
+    for output, aval in enumerate(program.out_avals):
+        fitting = free.get((aval.shape, aval.dtype)) if hasattr(aval, "shape") else None
+        if fitting:
+            pairs[output] = fitting.popleft()
+    return pairs
 
 
 def emit_jit(program: Program, **options: Any) -> Emitted:

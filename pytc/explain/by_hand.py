@@ -11,12 +11,16 @@ from typing import Any
 
 import jax
 
+from pytc.explain.decisions import count_equations
 from pytc.explain.memory import Compiler, Footprint, compiler_here, given_arguments
 from pytc.jax_compat import given_away, is_ref, unusable_donations_ignored
 from pytc.program import Computed, Program
 
 MOST_SEARCHED = 4
 """Arguments of which every subset is tried."""
+
+LARGE = 1000
+"""Equations from which on a program takes long to compile, and only nothing and everything are compared."""
 
 LEAST_GAIN = 1000
 """An argument that can save less than this part of what donation can save in all is not worth a promise: a counter."""
@@ -125,12 +129,16 @@ class AsJit:
         words = f"every choice among {', '.join(useful)}" if useful else "nothing, since no output fits in an argument"
         if others:
             words = f"every choice among the largest, {', '.join(largest)}, with the other {len(others)} donated or not"
+        choices = sorted(_choices(useful, largest, others), key=lambda names: -self.gain(names))
+        if count_equations(self.staged.jaxpr.jaxpr) > LARGE and len(useful) > 1:
+            words = f"nothing and all of {', '.join(useful)}, since it takes long to compile the program"
+            choices = [tuple(useful)]
         if small := [name for name in gains if name not in useful]:
             words += f"; not {', '.join(small)}, worth {self.gain(small)} bytes at most"
         tried: dict[tuple[str, ...], Footprint] = {(): undonated}
         least, hopeless = undonated.total, 0
         seen: set[tuple[tuple[int, int], ...]] = {()}
-        for names in sorted(_choices(useful, largest, others), key=lambda names: -self.gain(names)):
+        for names in choices:
             pairs = self.pairs(names)
             if pairs in seen or self._given_twice(names):
                 continue

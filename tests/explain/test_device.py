@@ -346,7 +346,7 @@ from tests.explain.test_device import arguments, train
 one, several, sides = sys.argv[1], sys.argv[2], tuple(map(int, sys.argv[3].split("x")))
 found = explain(train, *arguments(), device=one)
 assert found.fits and found.reused > 0.99, found
-assert found.memory.program.total <= found.memory.by_hand.footprint.total * 1.01 + 4096, found.memory
+assert 0 < found.memory.by_hand.footprint.total <= found.memory.undonated.total, found.memory
 assert found.largest("batch", memory=2**22).size > 64
 mesh = AbstractMesh(sides, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 spread = explain(train, *arguments(mesh, 512), device=several)

@@ -1,0 +1,93 @@
+"""What explaining costs, against compiling, on models of the kinds that people have."""
+
+import dataclasses
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+
+import pytc
+from benchmarks.workloads.gpt_adamw import init_gpt, loss_fn
+from tests.explain.test_text import reports
+
+ADAM = optax.adam(1e-3)
+
+
+def gpt():
+    """24 layers."""
+    params = jax.eval_shape(lambda key: init_gpt(key, 24, 128, 64), jax.random.key(0))
+
+    def step(params, opt_state, batch):
+        loss, gradients = jax.value_and_grad(loss_fn)(params, batch)
+        updates, opt_state = ADAM.update(gradients, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    return step, (params, jax.eval_shape(ADAM.init, params), jax.ShapeDtypeStruct((4, 65), jnp.int32))
+
+
+def flax():
+    class Block(nnx.Module):
+        def __init__(self, rngs):
+            self.norm = nnx.LayerNorm(64, rngs=rngs)
+            self.attention = nnx.MultiHeadAttention(4, 64, decode=False, rngs=rngs)
+            self.up, self.down = nnx.Linear(64, 256, rngs=rngs), nnx.Linear(256, 64, rngs=rngs)
+
+        def __call__(self, x):
+            x = x + self.attention(self.norm(x))
+            return x + self.down(nnx.gelu(self.up(x)))
+
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.blocks = nnx.List([Block(rngs) for _ in range(6)])
+
+        def __call__(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    graph, params = nnx.split(Model(nnx.Rngs(0)), nnx.Param)
+    return training(lambda params, x: nnx.merge(graph, params)(x), params, jnp.ones((4, 16, 64)))
+
+
+def equinox():
+    model = eqx.nn.MLP(64, 64, 256, 24, key=jax.random.key(0))
+    params, static = eqx.partition(model, eqx.is_array)
+    return training(lambda params, x: jax.vmap(eqx.combine(params, static))(x), params, jnp.ones((32, 64)))
+
+
+def training(apply, params, x):
+    def step(params, opt_state, x):
+        loss, gradients = jax.value_and_grad(lambda params: jnp.mean(apply(params, x) ** 2))(params)
+        updates, opt_state = ADAM.update(gradients, opt_state)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    return step, (params, ADAM.init(params), x)
+
+
+def fastest(work, times):
+    """The processor's time, which does not count what else runs on the machine."""
+    seconds = []
+    for _ in range(times):
+        jax.clear_caches()
+        start = time.process_time()
+        work()
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
+@pytest.mark.parametrize("model", [gpt, flax, equinox])
+def test_explaining_takes_at_most_twice_as_long_as_compiling(model):
+    step, args = model()
+    compiling = fastest(lambda: jax.jit(step).lower(*args).compile(), 2)
+    explaining = fastest(lambda: str(pytc.explain(step, *args)), 2)
+    assert explaining <= 2 * compiling
+
+
+def test_a_table_of_5000_leaves_is_made_at_once():
+    explanation = pytc.explain(lambda x: x + 1, jnp.ones(8))
+    many = dataclasses.replace(explanation, inputs=reports(1250))
+    assert fastest(lambda: many.text(100, compare=False), 3) < 1
