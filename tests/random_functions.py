@@ -7,8 +7,9 @@ anywhere: while JAX traces it, it draws its next operation from a random number 
 and applies it to arrays that it has. So tracing it twice gives one jaxpr, as long as the arguments have the same
 types, and any failure is reproduced from its seed.
 
-`check(seed)` is the whole comparison: results equal to those of `jax.jit` to the bit and in type, the same effects in
-the same order, jaxprs that type-check, never more equations, and a second finalisation that finds nothing to do.
+`check(seed)` is the whole comparison, of each pass alone and of the compiler, which may write over its arguments:
+results equal to those of `jax.jit` to the bit and in type, the same effects in the same order, jaxprs that type-check,
+never more equations, and nothing left for a second time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import dataclasses
 import enum
 import functools
+import os
 import random
 import subprocess
 import sys
@@ -30,9 +32,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.comparison import by_jax_jit, check_passes
-from tests.random_operations import DTYPES, Draw, operate
+from tests.random_operations import DTYPES, Draw, block, operate
 
 BATCH = 100  # functions a process; what JAX keeps for one is of no use to the next
+UNOPTIMISED = 3  # batches of four that XLA compiles the quick way, for jax.jit and for pytc alike
 BEGUN, FAILED = "-> ", "it failed\n"
 DEPTH = 3
 SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4))
@@ -73,7 +76,11 @@ def random_function(seed: int) -> Case:
         arrays = [x for x in jax.tree.leaves((first, rest, named)) if not isinstance(x, str | Colour)]
         pool = [jnp.asarray(x) for x in arrays if draw.rng.random() < 0.8]
         made = operate(draw, pool, draw.rng.randint(1, 5))
-        results = [*made[-3:], *(x for x in arrays if isinstance(x, jax.Array) and draw.rng.random() < 0.3)]
+        if draw.rng.random() < 0.3:
+            # The same for each: of a leaf that is shared this makes the same value twice.
+            each = block(draw.inner())
+            made += [x for array in arrays for x in each(jnp.asarray(array))[:1]]
+        results = [*made[-4:], *(x for x in arrays if isinstance(x, jax.Array) and draw.rng.random() < 0.3)]
         if draw.rng.random() < 0.3:
             results.append(results[0])
         if draw.rng.random() < 0.2:
@@ -135,6 +142,9 @@ def main() -> int:
     too_much_for_jax: list[int] = []
     start = time.perf_counter()
     while seeds:
+        if done := seeds[0] - options.seed:
+            each = (time.perf_counter() - start) / done
+            print(f"{done} of {options.functions}: {len(failed)} failed, {each:.2f} s each", flush=True)
         last = seeds[0]
         lines = _Lines(seeds[:BATCH], "check")
         for line in lines:
@@ -166,7 +176,11 @@ class _Lines:
     def __iter__(self) -> Iterator[str]:
         options = ["--functions", str(len(self.seeds)), "--seed", str(self.seeds[0]), "--batch", self.what]
         command = [sys.executable, "-m", "tests.random_functions", *options]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        flags = os.environ.get("XLA_FLAGS", "")
+        if self.seeds[0] // BATCH % 4 < UNOPTIMISED:
+            flags += " --xla_backend_optimization_level=0"
+        environment = os.environ | {"XLA_FLAGS": flags}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stdout is not None
             yield from process.stdout
         self.status = process.returncode

@@ -58,6 +58,6 @@ def test_a_wrong_pass_is_found(wrong: Callable[[Program], Program], monkeypatch:
         return jnp.sin(x)
 
     check_passes(fun, (jnp.arange(3.0),), {}, log)
-    monkeypatch.setattr("tests.comparison.prune", wrong)
+    monkeypatch.setattr("tests.comparison.pipeline", (wrong,))
     with pytest.raises(AssertionError):
         check_passes(fun, (jnp.arange(3.0),), {}, log)
