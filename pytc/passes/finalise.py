@@ -12,6 +12,8 @@ often it is called, and a thousand copies of one would be slower to compile.
 
 What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
 
+A call that constants go into or come out of stays in a program that is to be compiled (`constants`).
+
 Name stacks (profiles, `jax.named_scope`), tracebacks and effects stay. Nobody differentiates the result: the rules
 for that are what was taken out.
 
@@ -31,6 +33,7 @@ import jax
 from pytc import jax_compat
 from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.passes import subjaxprs
+from pytc.passes.constants import folded_across, is_constant, of_constants_alone
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
 from pytc.stage import stage
@@ -85,7 +88,7 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 
 
 def _finalise_program(program: Program) -> Program:
-    finaliser = _Finaliser(program.jaxpr, keep=_COMPILED_APART)
+    finaliser = _Finaliser(program.jaxpr, compiled=True)
     if finaliser.closed is program.jaxpr and not finaliser.unknown:
         return program
     notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(finaliser.replaced.items())]
@@ -120,10 +123,10 @@ class _Unwrapped(NamedTuple):
 
 class _Finaliser:
     """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, and `unknown` are
-    the primitives that are not JAX's and have no rule."""
+    the primitives that are not JAX's and have no rule. What is about to be `compiled` keeps what decides over bits."""
 
-    def __init__(self, closed: ClosedJaxpr, keep: frozenset[str] = frozenset()) -> None:
-        self._keep = keep
+    def __init__(self, closed: ClosedJaxpr, *, compiled: bool = False) -> None:
+        self._compiled = compiled
         self.replaced: Counter[str] = Counter()
         self.unknown: set[str] = set()
         self._sites: Counter[int] = Counter()
@@ -150,19 +153,25 @@ class _Finaliser:
         wrapper with consts of its own stays."""
         names: dict[Var, Atom] = {}
         eqns: list[JaxprEqn] = []
+        fixed = set(jaxpr.constvars)
         todo = jaxpr.eqns[::-1]
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
             inlined: list[JaxprEqn]
             if eqn.primitive.name in _HAND_ON:
                 inlined, results = [], list(eqn.invars)
-            elif (unwrapped := self._unwrapped(eqn, constants)) is not None:
+            elif (unwrapped := self._unwrapped(eqn, constants, fixed)) is not None:
+                before = len(constants or ())
                 inlined, results = _inlined(eqn, unwrapped, constants)
+                fixed.update(var for var, _ in (constants or ())[before:])
             else:
                 if eqn.primitive.name not in subjaxprs.OPAQUE:
                     eqn = subjaxprs.map_subjaxprs(eqn, self._inner)
                 eqns.append(eqn)
-                names.update(subjaxprs.handed_on(eqn))
+                if of_constants_alone(eqn, fixed):
+                    fixed.update(eqn.outvars)
+                handed_on = subjaxprs.handed_on(eqn)
+                names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
                 continue
             self.replaced[eqn.primitive.name] += 1
             for old, new in zip(eqn.outvars, results, strict=True):
@@ -178,8 +187,8 @@ class _Finaliser:
             return jaxpr
         return subjaxprs.with_equations(jaxpr, eqns, outvars=outvars)
 
-    def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None) -> _Unwrapped | None:
-        """What the equation stands for, or None if it stands for itself."""
+    def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None, fixed: set[Var]) -> _Unwrapped | None:
+        """What the equation stands for, or None if it stands for itself. `fixed` are vars made of constants alone."""
         name = eqn.primitive.name
         unwrapped: _Unwrapped | None = None
         if eqn.primitive in _FINALISATIONS:
@@ -189,13 +198,17 @@ class _Finaliser:
         elif name in _JITS:
             unwrapped = self._jit(eqn)
         elif jax_compat.home(eqn.primitive) != "jax":
-            if name in _MEANING_IS_IMPL and name not in self._keep:
+            if name in _MEANING_IS_IMPL and not (self._compiled and name in _COMPILED_APART):
                 unwrapped = self._by_impl(eqn, dict(constants or ()))
             if unwrapped is None:
                 self.unknown.add(name)
         if unwrapped is None or eqn.ctx.xla_metadata:
             return None
         body = jax_compat.inner(unwrapped.body)
+        if self._compiled and (name in _WRAPPERS or name in _JITS):
+            given = [is_constant(v, fixed) for v in unwrapped.operands]
+            if folded_across(body, eqn, given) and folded_across(self._inner(body), eqn, given):
+                return None
         fits = all(map(jax_compat.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
         return unwrapped if fits and (constants is not None or not body.constvars) else None
 

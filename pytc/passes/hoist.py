@@ -24,16 +24,8 @@ import numpy as np
 
 from pytc import jax_compat
 from pytc.jax_compat import Jaxpr, JaxprEqn, Literal, Var
+from pytc.passes.constants import same_by_anyone
 from pytc.program import Input, Program
-
-# Move data without computing: of a constant they make the same constant at compile time as at run time.
-_MOVES = frozenset(
-    """broadcast_in_dim concatenate copy copy_p dynamic_slice expand_dims gather pad reshape rev select_n slice squeeze
-    transpose""".split()
-)
-
-# Exact, so that it does not matter who computes them, or when.
-_EXACT = frozenset("abs and ceil convert_element_type eq floor ge gt le lt max min ne neg not or sign xor".split())
 
 # Done by the same code at run time, whether or not one of several operands is constant.
 _VALUE_BLIND = frozenset(
@@ -118,7 +110,7 @@ def _walk(jaxpr: Jaxpr, marks: dict[Var, int], reasons: dict[int, str]) -> list[
             for body, given_inside in inner:
                 _walk(body, dict(zip(body.invars, given_inside, strict=True)), reasons)
             results = [_VARYING] * len(eqn.outvars)
-        elif captured and made == _CONSTANT and _same_by_anyone(eqn):
+        elif captured and made == _CONSTANT and same_by_anyone(eqn):
             results = [captured] * len(eqn.outvars)
         elif captured and not (made == _VARYING and eqn.primitive.name in _VALUE_BLIND):
             what = "takes part in work on constants alone" if made == _CONSTANT else "is read by an equation"
@@ -153,19 +145,6 @@ def _bodies(eqn: JaxprEqn, given: Sequence[int]) -> Iterator[tuple[Jaxpr, list[i
     elif eqn.primitive.name == "cond" and not _union(given[:1]):
         for body in jax_compat.subjaxprs(eqn):
             yield body, list(given[1:])
-
-
-def _same_by_anyone(eqn: JaxprEqn) -> bool:
-    """Whether constants alone give the same bits at compile time and at run time."""
-    if eqn.primitive.name in _MOVES or eqn.primitive.name in _EXACT:
-        return True
-    atoms = [*eqn.invars, *eqn.outvars]
-    return not list(jax_compat.subjaxprs(eqn)) and all(
-        not jax_compat.is_extended(a.aval.dtype)
-        and (np.issubdtype(a.aval.dtype, np.integer) or a.aval.dtype == np.bool_)
-        for a in atoms
-        if hasattr(a.aval, "dtype")
-    )
 
 
 def _union(marks: Sequence[int]) -> int:

@@ -1,0 +1,66 @@
+"""Work on constants alone is done while compiling: by whom, and so with which bits, depends on what stands around.
+
+What JAX emits is folded twice. First within each function of the module, by other code than XLA's own, which folds
+what is left once calls are inlined. The two do not always agree in the last bit. So a call (an inner `jit`, a custom
+derivative) that constants go into or come out of decides by whom they are folded, and to take it away can change
+results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pytc import jax_compat
+from pytc.jax_compat import DropVar, Jaxpr, JaxprEqn, Literal, Var
+
+# Move data without computing: of a constant they make the same constant at compile time as at run time.
+_MOVES = frozenset(
+    """broadcast_in_dim concatenate copy copy_p dynamic_slice expand_dims gather pad reshape rev select_n slice squeeze
+    transpose""".split()
+)
+
+# Exact, so that it does not matter who computes them, or when.
+_EXACT = frozenset("abs and ceil convert_element_type eq floor ge gt le lt max min ne neg not or sign xor".split())
+
+
+def same_by_anyone(eqn: JaxprEqn) -> bool:
+    """Whether constants alone give the same bits whoever computes them, and when."""
+    if eqn.primitive.name in _MOVES or eqn.primitive.name in _EXACT:
+        return True
+    return not list(jax_compat.subjaxprs(eqn)) and all(map(_is_exact, (*eqn.invars, *eqn.outvars)))
+
+
+def _is_exact(atom: Var | Literal) -> bool:
+    """Whether it is of integers, bits or keys."""
+    dtype = getattr(atom.aval, "dtype", np.dtype(bool))
+    return jax_compat.is_extended(dtype) or np.issubdtype(dtype, np.integer) or dtype == np.bool_
+
+
+def is_constant(atom: Var | Literal, constants: set[Var]) -> bool:
+    """Whether it is a literal or one of `constants`."""
+    return isinstance(atom, Literal) or atom in constants
+
+
+def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
+    """Whether all that the equation reads is constant, and nothing happens beside."""
+    return not eqn.effects and all(is_constant(v, constants) for v in eqn.invars)
+
+
+def folded_across(body: Jaxpr, eqn: JaxprEqn, given: Sequence[bool]) -> bool:
+    """Whether constants meet across the boundary of a call of `body`, where it would be inlined for `eqn`: work on
+    constants alone in it that needs a constant operand (`given` says which are), or a constant among its results."""
+    operands = {v for v, is_given in zip(body.invars, given, strict=True) if is_given}
+    constants = operands.union(body.constvars)
+    for inner in body.eqns:
+        if of_constants_alone(inner, constants):
+            constants.update(inner.outvars)
+            if not operands.isdisjoint(v for v in inner.invars if isinstance(v, Var)):
+                operands.update(inner.outvars)
+                if not same_by_anyone(inner):
+                    return True
+    return any(
+        is_constant(result, constants) and not isinstance(out, DropVar)
+        for result, out in zip(body.outvars, eqn.outvars, strict=True)
+    )
