@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from pytc import passes
+from pytc import ownership, passes
 from pytc.explain.audit import edit, order
 from pytc.explain.audit.record import Function, Signature
 from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
@@ -73,14 +73,11 @@ class _Use:
 
 def functions(watched: Sequence[Function], figures: bool = True) -> tuple[FunctionReport, ...]:
     """A report for each function, those first whose edit saves most. Functions that one expression of the script made
-    under one name are one. Without `figures`, nothing is compiled.
-
-    Raises what compiling raises.
-    """
+    under one name are one. Without `figures`, nothing is compiled."""
     groups: dict[Any, list[Function]] = {}
     for each in watched:
         groups.setdefault((each.place, each.name, each.api), []).append(each)
-    reports = [(_report(group, figures), group[0]) for group in groups.values()]
+    reports = [(_report_or_why_not(group, figures), group[0]) for group in groups.values()]
     said = _agreed(reports)
     return tuple(sorted(said, key=lambda each: -(each.figures.saves if each.figures is not None else 0)))
 
@@ -104,17 +101,22 @@ def _option(report: FunctionReport) -> str | None:
     return None if report.edit is None else report.edit.option
 
 
-def _report(group: Sequence[Function], figures: bool) -> FunctionReport:
+def _report_or_why_not(group: Sequence[Function], figures: bool) -> FunctionReport:
+    base = _base(group)
+    try:
+        return _report(base, group, figures)
+    except Exception as error:  # noqa: BLE001 - what the compiler says of one function is no reason to say nothing of others
+        said = " ".join(str(error).split())
+        return dataclasses.replace(base, note=f"could not be worked out: {type(error).__name__}: {said:.200}")
+
+
+def _base(group: Sequence[Function]) -> FunctionReport:
+    """What there is to say before anything is worked out."""
     first = group[0]
     signatures = [signature for function in group for signature in function.signatures.values()]
     calls = sum(site.calls for function in group for site in function.sites.values())
     seen = sum(each.calls for signature in signatures for each in signature.seen.values())
-    uses = [
-        _use(signature, signature.traced)
-        for signature in signatures
-        if signature.traced is not None and _calls(signature)
-    ]
-    base = FunctionReport(
+    return FunctionReport(
         name=first.name,
         api=first.api,
         file=first.place.file,
@@ -127,11 +129,20 @@ def _report(group: Sequence[Function], figures: bool) -> FunctionReport:
         findings=(),
         edit=None,
         figures=None,
-        note=_silence(group, calls, uses),
+        note=_silence(group, calls),
     )
-    if not uses:
-        return base
-    return _advised(base, first, uses, figures)
+
+
+def _report(base: FunctionReport, group: Sequence[Function], figures: bool) -> FunctionReport:
+    uses = [
+        _use(signature, signature.traced)
+        for function in group
+        for signature in function.signatures.values()
+        if signature.traced is not None and _calls(signature)
+    ]
+    if base.note or not uses:
+        return dataclasses.replace(base, note=base.note or "no call of it could be looked at")
+    return _advised(base, group[0], uses, figures)
 
 
 def _calls(signature: Signature) -> int:
@@ -144,14 +155,14 @@ def _use(signature: Signature, traced: Traced) -> _Use:
     return _Use(signature, traced, frozenset(held), frozenset(name for name, reason in why if reason.kind not in VAGUE))
 
 
-def _silence(group: Sequence[Function], calls: int, uses: Sequence[_Use]) -> str:
+def _silence(group: Sequence[Function], calls: int) -> str:
     trouble = next((each.trouble for each in group if each.trouble), "")
     inner = sum(each.inner_calls for each in group)
     if trouble:
         return f"not watched: {trouble}"
     if not calls:
         return "only called inside other compiled functions" if inner else "never called"
-    return "" if uses else "no call of it could be looked at"
+    return ""
 
 
 def _sites(group: Sequence[Function]) -> tuple[SiteReport, ...]:
@@ -192,6 +203,7 @@ def _advised(base: FunctionReport, function: Function, uses: Sequence[_Use], fig
         findings.append(_add(added, found))
     if found is not None:
         findings += _pairing(main, wanted, found, names)
+    findings += _by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
     change = None
     if set(wanted) != set(promised):
         positional = main.traced.as_jit.positional
@@ -217,7 +229,8 @@ def _gain(use: _Use, names: Iterable[str]) -> int:
 def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequence[str], main: _Use) -> list[str]:
     """The arguments to donate: all into which something fits, less those of which a call would delete what is held."""
     if api == "equinox.filter_jit":
-        choices = [list(names), [name for name in names if name != main.signature.positional[:1][0]]] if names else []
+        first = next(iter(main.signature.positional), None)
+        choices = [list(names), [name for name in names if name != first]]
         safe = [each for each in choices if each and not any(_broken(use, each, promised) for use in uses)]
         return next((each for each in safe if _gain(main, each)), [])
     wanted = [name for name in names if name in promised or any(_gain(use, [name]) for use in uses)]
@@ -245,12 +258,7 @@ def _argument(
     harmed = fits and any(name in use.harmed(together) for use in uses)
     known = any(name in use.known for use in uses)
     verdict: Any = ("held" if known else "not proven") if harmed else "dead" if name in taken else "no use"
-    path, count, why = "", 0, None
-    for use in uses:
-        for seen in use.signature.seen.values():
-            for i, reason in seen.why.items():
-                if use.signature.names[i][0] == name and why is None:
-                    path, count, why = use.signature.names[i][1], seen.held[i], reason
+    path, count, why, site = _explained(name, uses)
     return ArgumentReport(
         name,
         sum(main.signature.nbytes[i] for i in arrays),
@@ -262,7 +270,24 @@ def _argument(
         "" if why is None else why.text,
         None if why is None else why.file,
         None if why is None else why.line,
+        site,
     )
+
+
+def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Held | None, str]:
+    """Of the leaves of an argument that were held: the path of one, in how many calls, what held it, and where from
+    they were, if there are several places. One of which something is known, if there is one."""
+    found = [
+        (use.signature.names[i][1], seen.held[i], reason, str(site.place))
+        for use in uses
+        for site, seen in use.signature.seen.items()
+        for i, reason in seen.why.items()
+        if use.signature.names[i][0] == name
+    ]
+    several = len({site for use in uses for site in use.signature.seen}) > 1
+    for path, count, reason, place in sorted(found, key=lambda each: each[2].kind in VAGUE):
+        return path, count, reason, place if several else ""
+    return "", 0, None, ""
 
 
 def _compared(main: _Use, promised: Sequence[str], wanted: Sequence[str], api: str) -> tuple[list[str], Figures]:
@@ -322,6 +347,26 @@ def _useless(names: Sequence[str]) -> Finding:
 def _no_gain(names: Sequence[str]) -> Finding:
     text = f"{_listed(names)} dead at every call seen, but donating saves nothing here: the compiler copies instead"
     return Finding("no gain", tuple(names), text, None)
+
+
+def _by_site(uses: Sequence[_Use], held: Sequence[ArgumentReport]) -> list[Finding]:
+    """Of arguments that something held in calls from one place, and nothing in those from another."""
+    findings = []
+    for argument in held:
+        places: dict[str, bool] = {}
+        for use in uses:
+            for site, seen in use.signature.seen.items():
+                kept = any(use.signature.names[i][0] == argument.name for i in seen.held)
+                if seen.calls:
+                    places[str(site.place)] = places.get(str(site.place), False) or kept
+        dead = [place for place, kept in places.items() if not kept]
+        if dead:
+            text = (
+                f"{argument.name} was dead at every call seen from {', '.join(dead)}: a jax.jit of their own could "
+                "donate it; pytc.compile decides at each call"
+            )
+            findings.append(Finding("by site", (argument.name,), text, None))
+    return findings
 
 
 def _pairing(main: _Use, wanted: Sequence[str], found: Figures, names: Sequence[str]) -> list[Finding]:

@@ -12,7 +12,7 @@ SCHEMA = "pytc.audit/1"
 
 Verdict = Literal["dead", "held", "not proven", "no use"]
 
-Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf"]
+Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +39,8 @@ class ArgumentReport:
     file: str | None
     """Where that stands, if it stands anywhere."""
     line: int | None
+    site: str
+    """The place that made those calls, where there are several: `train.py:57`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,8 @@ class Finding:
     kind: Kind
     """`add`: could be donated · `no gain`: could be, but the compiler saves nothing by it · `wrong`: is donated and
     still in use · `useless`: is donated, and no output fits · `pairing`: JAX's pairs of arguments and outputs cost
-    copies · `leaf by leaf`: what `pytc.compile` would reuse and no `donate_argnums` can."""
+    copies · `leaf by leaf`: what `pytc.compile` would reuse and no `donate_argnums` can ·
+    `by site`: was held in calls from one place, and dead in those from another."""
     arguments: tuple[str, ...]
     text: str
     saves: int | None

@@ -127,6 +127,7 @@ def _verdict(argument: ArgumentReport) -> str:
         case "held" | "not proven":
             held = "held" if argument.verdict == "held" else "not proven dead"
             times = f" in {_count(argument.held_calls, 'call')}" if argument.held_calls else ""
+            times += f" from {argument.site}" if argument.site else ""
             return f"{held}{times}: {argument.why} ({argument.path})" if argument.why else f"{held}{times}"
 
 
