@@ -50,7 +50,6 @@ def python(*command: str | Path) -> subprocess.CompletedProcess[str]:
         encoding="utf-8",
         timeout=300,
         check=False,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a shell's background jobs ignore
     )
 
 

@@ -6,6 +6,7 @@ import signal
 import jax
 import jax.numpy as jnp
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also in the background, where a shell has it ignored
 step = jax.jit(lambda x: jnp.sin(x) * 2)
 
 
