@@ -71,8 +71,8 @@ def headline(explanation: Explanation, compare: bool = True) -> str:
         said += f" on each of {memory.program.devices} devices"
     if not compare:
         return said
-    best = memory.by_hand.footprint
-    return f"{said}, jax.jit {size(memory.undonated.total)}, best by hand {size(best.total)}"
+    best, then = memory.by_hand.footprint, "," if device.memory is None else ";"
+    return f"{said}{then} jax.jit {size(memory.undonated.total)}, best by hand {size(best.total)}"
 
 
 def _fit(explanation: Explanation) -> str:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 SIZES = {"phone": "390,844", "desk": "1280,900"}
 
 WATCH = """<script>
@@ -30,6 +30,10 @@ const press = (key, element) =>
 const timeline = document.querySelector(".timeline"), reading = document.querySelector(".reading");
 const box = timeline.getBoundingClientRect();
 found.drawn = box.width > 100 && box.height > 100;
+const flows = [...document.querySelectorAll("svg.flow")].filter((svg) => svg.getBoundingClientRect().height > 40);
+found.flow = flows.length === 1 || document.body.textContent.includes("nothing on one of the two sides");
+const legible = (svg) => svg.getBoundingClientRect().width / svg.viewBox.baseVal.width > 0.8;
+found.legible = flows.every(legible);
 timeline.focus();
 press("ArrowRight", timeline);
 press("ArrowRight", timeline);
@@ -60,10 +64,15 @@ document.body.append(report);
 </script>"""
 
 
+def browser() -> str | None:
+    """Where a browser is, if one is installed."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 def check(page: Path) -> dict[str, dict[str, object]]:
     """What was found, by size of the window; everything is true and `errors` empty where all is well."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
+    found_browser = browser()
+    if found_browser is None:
         raise FileNotFoundError(f"no browser is installed, none of {', '.join(BROWSERS)}")
     text = page.read_text("utf-8").replace("<head>", f"<head>{WATCH}", 1).replace("</body>", f"{ACT}</body>", 1)
     found = {}
@@ -71,7 +80,14 @@ def check(page: Path) -> dict[str, dict[str, object]]:
         watched = Path(folder) / "page.html"
         watched.write_text(text, "utf-8")
         for name, size in SIZES.items():
-            command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={size}", "--dump-dom"]
+            command = [
+                found_browser,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                f"--window-size={size}",
+                "--dump-dom",
+            ]
             dom = subprocess.run([*command, watched.as_uri()], capture_output=True, text=True, check=True).stdout
             report = re.search(r'<pre id="report">(.*?)</pre>', dom, re.DOTALL)
             found[name] = (

@@ -105,7 +105,8 @@ def test_the_timeline_can_be_read_without_a_pointer():
 def test_the_flow_draws_a_band_for_what_crosses_over():
     page = Page(explained()._repr_html_())
     bands = [a["class"] for a in page.find("path")]
-    assert sorted(bands) == ["band passed-through"] * 2 + ["band reused"] * 2
+    once = ["band passed-through"] * 2 + ["band reused"] * 2
+    assert sorted(bands) == sorted(once * 2)  # for wide windows and for narrow ones
 
 
 def test_passes_show_what_went():

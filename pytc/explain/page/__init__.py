@@ -44,7 +44,7 @@ def fragment(explanation: Explanation) -> str:
     name = f"pytc-explain-{next(_numbers)}"
     first, _, figures = text.headline(explanation).partition("; ")
     sections = [
-        ("Memory", _about_figures(explanation), tables.bars(explanation.memory)),
+        ("Memory", _about_figures(explanation), tables.bars(explanation.memory, explanation.device.memory)),
         ("Over time", timeline.CAPTION, timeline.drawing(explanation)),
         ("From inputs to outputs", "Each band is memory: its height is its bytes.", flow.drawing(explanation)),
         ("Inputs and outputs", "", tables.leaves(explanation)),

@@ -22,40 +22,48 @@ MOST_NOTES = 40
 """Notes shown of one pass."""
 
 
-def bars(memory: Memory) -> str:
-    """A bar for the program, for no donation and for the best by hand, all to one scale."""
+FIGURES = ("arguments", "outputs", "temporaries", "aliased", "copies")
+
+
+def bars(memory: Memory, limit: int | None) -> str:
+    """A bar for the program, for no donation and for the best by hand, all to one scale; with a line where the device's
+    memory ends, if that is not far off."""
     rows = [
         ("pytc", memory.program),
         ("jax.jit", memory.undonated),
         ("best by hand", memory.by_hand.footprint),
     ]
     most = max(found.total for _, found in rows) or 1
-    body = "".join(_bar(name, found, most) for name, found in rows)
+    limit = limit if limit is not None and limit < 2 * most else None
+    most = max(most, limit or 0)
+    end = "" if limit is None else f'<b class="limit" style="left:{100 * limit / most:.2f}%"></b>'
+    body = "".join(_bar(name, found, most, end) for name, found in rows)
+    heads = "".join(f"<th>{name}</th>" for name in FIGURES)
     legend = "<li><i class=kept></i>arguments</li><li><i class=output></i>new outputs</li>"
     return (
-        '<div class="scroll"><table class="bars"><thead><tr><th></th><th>total</th><th></th><th>arguments</th>'
-        "<th>outputs</th><th>temporaries</th><th>aliased</th><th>copies</th></tr></thead>"
+        f'<div class="scroll"><table class="bars"><thead><tr><th></th><th>total</th><th></th>{heads}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
-        f'<ul class="legend">{legend}<li><i class=temporary></i>temporaries</li></ul>'
+        f'<ul class="legend">{legend}<li><i class=temporary></i>temporaries</li>'
+        f"{'' if limit is None else f'<li><i class=limit></i>{size(limit)}: the memory there is</li>'}</ul>"
     )
 
 
-def _bar(name: str, found: Footprint, most: int) -> str:
+def _bar(name: str, found: Footprint, most: int, end: str) -> str:
     if found.refused:
-        cells = "<td>?</td>" * 5
+        cells = "".join(f'<td data-label="{figure}">?</td>' for figure in FIGURES)
         drawn = f'<i class="refused" style="width:{100 * found.total / most:.2f}%"></i>'
         return (
             f"<tr><th scope=row>{name}</th><td><b>{size(found.total)}</b></td>"
-            f"<td class=bar><span>{drawn}</span></td>{cells}</tr>"
+            f"<td class=bar><span>{drawn}{end}</span></td>{cells}</tr>"
         )
     parts = [("kept", found.argument), ("output", max(found.output - found.alias, 0)), ("temporary", found.temp)]
     drawn = "".join(f'<i class="{kind}" style="width:{100 * part / most:.2f}%"></i>' for kind, part in parts if part)
     copies = f"{len(found.copies)}: {size(found.copied)}" if found.copies else "0"
-    figures = [found.argument, found.output, found.temp, found.alias]
-    cells = "".join(f"<td>{size(figure)}</td>" for figure in figures)
+    figures = [*map(size, (found.argument, found.output, found.temp, found.alias)), copies]
+    cells = "".join(f'<td data-label="{figure}">{value}</td>' for figure, value in zip(FIGURES, figures, strict=True))
     return (
-        f"<tr><th scope=row>{name}</th><td><b>{size(found.total)}</b></td><td class=bar><span>{drawn}</span></td>"
-        f"{cells}<td>{copies}</td></tr>"
+        f"<tr><th scope=row>{name}</th><td><b>{size(found.total)}</b></td>"
+        f"<td class=bar><span>{drawn}{end}</span></td>{cells}</tr>"
     )
 
 
