@@ -48,6 +48,7 @@ config: Any = jax.config
 _find_top_trace: Any = jex_core.find_top_trace
 
 
+@functools.cache
 def is_extended(dtype: Any) -> bool:
     """Whether it is a dtype of JAX's own, such as that of PRNG keys, whose arrays wrap another array."""
     dtypes: Any = jax.dtypes

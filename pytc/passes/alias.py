@@ -19,13 +19,14 @@ size.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Hashable, Mapping, Sequence
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from pytc.jax_compat import AbstractValue, nbytes, short
+from pytc.jax_compat import AbstractValue, Jaxpr, nbytes, short
 from pytc.passes.cycles import bits, break_cycles
 from pytc.passes.dataflow import Flow, Kind, flatten
 from pytc.passes.matching import assign
@@ -51,10 +52,11 @@ def alias(program: Program) -> Program:
     function captured.
     Notes, for each leaf that could have been reused and is not, why.
     """
-    flow = flatten(program.jaxpr.jaxpr)
-    read = reads(flow)
+    flow, read = _looked_at(program.jaxpr.jaxpr)
     platform = _platform(program)
-    pairs = [pair for group in _groups(program, flow.outputs) for pair in group.matched(read)]
+    inputs, results = _candidates(program, flow.outputs)
+    groups = _grouped(program, inputs, results, flow.outputs, retyped=False)
+    pairs = [pair for group in groups for pair in group.matched(read)]
     declined: dict[int, str] = {}
     if platform == "cpu":
         crossed = "another output needs it too, and this one the other's"
@@ -65,9 +67,25 @@ def alias(program: Program) -> Program:
             pair.input: f"would be {pair.why}, and save no memory" for pair in _pointless(left, flow, platform)
         }
     pairs = [pair for pair in pairs if pair.input not in declined]
-    pairs += [pair for group in _second_choices(program, pairs, flow.outputs) for pair in group.free(read)]
+    groups = _second_choices(program, pairs, inputs, results, flow.outputs)
+    pairs += [pair for group in groups for pair in group.free(read)]
     pairs.sort(key=lambda pair: pair.input)
     return program.noted("alias", _unpaired(program, pairs, declined), aliases=tuple(pairs))
+
+
+_LATEST: list[tuple[weakref.ref[Jaxpr], Flow, Reads]] = []
+
+
+def _looked_at(jaxpr: Jaxpr) -> tuple[Flow, Reads]:
+    """The flow of the data, and who reads what. Kept for the jaxpr looked at last: what a caller reads again is asked
+    twice over, with it and without it."""
+    for known, flow, read in _LATEST:
+        if known() is jaxpr:
+            return flow, read
+    flow = flatten(jaxpr)
+    read = reads(flow)
+    _LATEST[:] = [(weakref.ref(jaxpr), flow, read)]
+    return flow, read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,19 +158,14 @@ class _Group:
         return Alias(given, output, 0, "read for the last time before the output is written")
 
 
-def _groups(program: Program, outputs: Sequence[int | None]) -> list[_Group]:
-    """The groups that have inputs and outputs both."""
-    inputs, results = _candidates(program, outputs)
-    return _grouped(program, inputs, results, outputs, retyped=False)
-
-
-def _second_choices(program: Program, pairs: Sequence[Alias], outputs: Sequence[int | None]) -> list[_Group]:
+def _second_choices(
+    program: Program, pairs: Sequence[Alias], inputs: _Keys, results: _Keys, outputs: Sequence[int | None]
+) -> list[_Group]:
     """What is left, grouped by the number and size of elements: XLA reuses a buffer for another type of as many bytes.
 
     JAX takes part in the pairing: an input goes to an output of its own type if there is one. So this is for inputs
     whose type no output has, and outputs whose type no donated input has.
     """
-    inputs, results = _candidates(program, outputs)
     in_avals, out_avals = program.in_avals, program.out_avals
     made = set(map(_type, out_avals))
     donated = {_type(in_avals[pair.input]) for pair in pairs}
@@ -293,7 +306,7 @@ def _something_after(pair: Alias, flow: Flow, maker: dict[int, int], platform: s
 def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]) -> list[tuple[int, str]]:
     """Why each leaf that could have been written is not."""
     taken = {pair.input for pair in pairs}
-    shapes = {short(aval) for aval in program.out_avals}
+    shapes = {short(aval) for aval in set(program.out_avals)}
     texts = []
     kept = _kept(program)
     for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):

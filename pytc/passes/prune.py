@@ -24,10 +24,11 @@ from pytc.program import Computed, Output, Program
 def prune(program: Program) -> Program:
     """The program without what cannot change what the caller sees: dead equations, outputs and inputs."""
     closed = program.jaxpr
-    wanted = sorted({o.origin.index for o in program.outputs if isinstance(o.origin, Computed)})
+    wanted = {o.origin.index for o in program.outputs if isinstance(o.origin, Computed)}
     pruned, read = _without_dead_code(closed, [i in wanted for i in range(len(closed.jaxpr.outvars))])
     if pruned is closed:
         return program
+    numbers = {old: new for new, old in enumerate(sorted(wanted))}
     unread = [i for i, kept in enumerate(read) if not kept]
     notes: list[str | tuple[int, str]] = [_unread(program, i) for i in unread]
     if gone := subjaxprs.count(closed.jaxpr) - subjaxprs.count(pruned.jaxpr):
@@ -37,7 +38,7 @@ def prune(program: Program) -> Program:
         notes,
         jaxpr=pruned,
         inputs=tuple(given for given, kept in zip(program.inputs, read, strict=True) if kept),
-        outputs=tuple(_renumbered(output, {old: new for new, old in enumerate(wanted)}) for output in program.outputs),
+        outputs=tuple(_renumbered(output, numbers) for output in program.outputs),
     )
 
 
