@@ -1,6 +1,7 @@
 """The page in a real browser: it renders, nothing is fetched, no script fails, and the keyboard works.
 
     python -m tests.explain.in_chromium report.html
+    python -m tests.explain.in_chromium report.html docs/images/report.png 1280,900     a picture of it
 
 Needs Chromium or its headless shell (`apt-get install chromium-headless-shell`), which the rest of the tests do not.
 """
@@ -15,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+HEADLESS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 SIZES = {"phone": "390,844", "desk": "1280,900"}
 
 WATCH = """<script>
@@ -96,7 +98,15 @@ def check(page: Path) -> dict[str, dict[str, object]]:
     return found
 
 
-if __name__ == "__main__":
+def take_picture(page: Path, picture: Path, size: str) -> None:
+    """Write what a window of this size shows."""
+    command = [browser() or BROWSERS[0], *HEADLESS, f"--window-size={size}", f"--screenshot={picture.absolute()}"]
+    subprocess.run([*command, page.absolute().as_uri()], capture_output=True, check=True)
+
+
+if __name__ == "__main__" and len(sys.argv) > 2:
+    take_picture(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+elif __name__ == "__main__":
     results = check(Path(sys.argv[1]))
     print(json.dumps(results, indent=2))
     sys.exit(any(result.pop("errors") or not all(result.values()) for result in results.values()))
