@@ -37,6 +37,9 @@ class Plan:
     """What the proof may assume of a call."""
     spared: bool
     """Whether the program could take over leaves that were left alone because the caller seemed to read them later."""
+    could_donate: tuple[int, ...]
+    """Leaves that the flow of the data would have it take over; where the compiler found that others are better, those
+    are in the program."""
 
     @property
     def outcome_now(self) -> ownership.Outcome:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import inspect
 import math
 import operator
 import os
 import pathlib
+import platform
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
@@ -262,6 +264,42 @@ def place_with(captured: Any, leaves: Sequence[Any]) -> Any:
 def debugging() -> bool:
     """Whether JAX may run a failed call again, operation by operation, on the same arguments."""
     return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+def device_of(shardings: Iterable[Any]) -> jax.Device:
+    """The device that arrays placed like these live on, one of several alike; JAX's default where none says."""
+    for sharding in shardings:
+        if isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh):
+            continue  # it has a shape, and no devices
+        for device in getattr(sharding, "device_set", ()):
+            found: jax.Device = device
+            return found
+    default = config.jax_default_device
+    if isinstance(default, jax.Device):
+        return default
+    return jax.devices(default)[0]
+
+
+def compiler_of(device: jax.Device) -> list[str]:
+    """What the compiler's output for this device depends on besides the program and its options."""
+    client = getattr(device, "client", None)
+    return [
+        jax.__version__,
+        importlib.metadata.version("jaxlib"),
+        str(getattr(client, "platform_version", "")),
+        platform.machine(),
+        device.platform,
+        device.device_kind,
+        *(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
+    ]
+
+
+def compilation_cache_dir() -> pathlib.Path | None:
+    """The folder of JAX's compilation cache, if that is on and on a file system."""
+    folder = config.jax_compilation_cache_dir
+    if not folder or "://" in str(folder) or not config.jax_enable_compilation_cache:
+        return None
+    return pathlib.Path(folder)
 
 
 def is_plain_array(value: Any) -> bool:

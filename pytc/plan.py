@@ -20,7 +20,8 @@ import jax
 from pytc import jax_compat, ownership, passes
 from pytc.cache import MOST_SITES, Plan, Signature, Site
 from pytc.donation import Policy
-from pytc.emit import Retrace, emit_jit
+from pytc.effort import Choice, Effort, choose
+from pytc.emit import Emitted, Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
 from pytc.jax_compat import is_plain_array, private_copy, short
 from pytc.program import Leaf, Program
@@ -42,6 +43,7 @@ class Planner:
     policy: Policy
     pipeline: tuple[passes.Pass, ...]
     options: Mapping[str, Any]
+    effort: Effort = "default"
 
     def look(
         self,
@@ -60,7 +62,7 @@ class Planner:
             read_later = ownership.survivors(frame, args, kwargs, leaves)
         never = self._never(signature.program, leaves)
         lives_on = self._lives_on(signature.program, read_later)
-        plan = self.plan(signature, never | lives_on, never)
+        plan = self.plan(signature, never | lives_on, never, leaves)
         if site is not None:
             site.plan = plan
             return site
@@ -98,7 +100,7 @@ class Planner:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
             keep = site.plan.program.keep
-            site.plan = self.plan(signature, keep | frozenset(held), keep)
+            site.plan = self.plan(signature, keep | frozenset(held), keep, leaves)
             site.settled = True
             held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
         given = list(leaves)
@@ -113,7 +115,7 @@ class Planner:
         site.copied_calls += bool(held)
         return given
 
-    def plan(self, signature: Signature, keep: frozenset[int], never: frozenset[int]) -> Plan:
+    def plan(self, signature: Signature, keep: frozenset[int], never: frozenset[int], leaves: Sequence[Any]) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
         that copies least. Raises `Retrace` where a new one would have to be compiled in another context.
 
@@ -121,18 +123,22 @@ class Planner:
         """
         program = self.paired(signature.program, keep)
         for plan in signature.plans:
-            if plan.program.donated == program.donated:
+            if plan.could_donate == program.donated:
                 return plan
         if len(signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
         if not signature.same_context():
             raise Retrace
+        could_donate = program.donated
+        emitted = self.emitted(signature.program, program, leaves)
+        program = emitted.program
         self._warn_of_unusable(program)
         plan = Plan(
-            emit_jit(program, **self.options),
+            emitted,
             proven=tuple(i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")),
             outcome=_outcome(program),
-            spared=keep != never and self.paired(signature.program, never).donated != program.donated,
+            spared=keep != never and self.paired(signature.program, never).donated != could_donate,
+            could_donate=could_donate,
         )
         signature.plans.append(plan)
         return plan
@@ -149,8 +155,9 @@ class Planner:
             program = signature.program
             keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}
             keep -= {i for i in moved if is_plain_array(leaves[i])}
-            emitted = emit_jit(self.paired(program, frozenset(keep)), **self.options)
-            signature.moved[moved] = Plan(emitted, proven=(), outcome=_outcome(program), spared=False)
+            paired = self.paired(program, frozenset(keep))
+            emitted = self.emitted(program, paired, leaves)
+            signature.moved[moved] = Plan(emitted, (), _outcome(program), spared=False, could_donate=paired.donated)
         return signature.moved[moved]
 
     def prepared(self, staged: Program) -> Program:
@@ -160,6 +167,30 @@ class Planner:
     def paired(self, program: Program, keep: frozenset[int]) -> Program:
         """A prepared program with its outputs written over leaves that are not in `keep`."""
         return passes.run(dataclasses.replace(program, keep=keep), passes.split(self.pipeline)[1])
+
+    def emitted(self, prepared: Program, paired: Program, leaves: Sequence[Any]) -> Emitted:
+        """A paired program ready for calls; with the pairs that the compiler finds best, where that is asked for."""
+        if self.effort == "default":
+            return emit_jit(paired, **self.options)
+        return self.choose(prepared, paired, leaves).emitted
+
+    def choose(
+        self,
+        prepared: Program,
+        paired: Program,
+        leaves: Sequence[Any],
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> Choice:
+        """Of several ways to pair a prepared program, of which `paired` is the first, the one that the compiler finds
+        best."""
+        prepared = dataclasses.replace(prepared, keep=paired.keep)
+        pairing = passes.split(self.pipeline)[1]
+        if not pairing:  # the caller's own pipeline, in which nothing is written over anything
+            return Choice(emit_jit(paired, **self.options))
+        later = pairing[1:]
+        return choose(
+            paired, lambda plan: passes.run(plan.of(prepared, paired), later), leaves, self.options, compiler_options
+        )
 
     def promised_program(self, staged: Program) -> Program:
         """What the passes make of a staged program where only the caller's word counts: ahead of time."""

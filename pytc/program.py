@@ -135,6 +135,9 @@ class Program:
     keep: frozenset[int] = frozenset()
     """Leaves (indices) that the caller will read again: no output is written over them."""
     aliases: tuple[Alias, ...] = ()
+    backwards: bool = False
+    """Whether the compiler is given the leaves, and gives the results, from the last to the first. Compilers schedule
+    by that order among else."""
     notes: tuple[Note, ...] = ()
 
     @property
@@ -146,6 +149,12 @@ class Program:
     def out_avals(self) -> tuple[AbstractValue, ...]:
         """Shape and dtype of each outvar."""
         return tuple(v.aval for v in self.jaxpr.jaxpr.outvars)
+
+    @property
+    def passed(self) -> tuple[int, ...]:
+        """Leaves (indices) that are passed to the compiled program, in order: an array at several leaves once."""
+        passed = tuple(i for i, leaf in enumerate(self.leaves) if leaf.aval is not None and leaf.same_as is None)
+        return passed[::-1] if self.backwards else passed
 
     @property
     def donated(self) -> tuple[int, ...]:

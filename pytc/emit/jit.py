@@ -7,8 +7,8 @@ and does not transfer them; so its own dispatch, in C++, is what notices that a 
 Which output goes into which donated input is JAX's to say: it takes the outputs in order, and gives each the first
 donated input that is left of the same shape and dtype. So the outputs are ordered here such that exactly the
 program's aliases come about: as they are, where that does it; else aliased outputs first, in the order of their inputs,
-then the others. (Among inputs and outputs of one shape and dtype, the k-th donated input then meets the k-th output,
-and no donated input is left over for a later one.)
+then the others as they are made. (Among inputs and outputs of one shape and dtype, the k-th donated input then meets
+the k-th output, and no donated input is left over for a later one.)
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from pytc import jax_compat
 from pytc.interrupt import call_into
+from pytc.jax_compat import Var
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 
 
@@ -40,7 +41,7 @@ class Emitted:
 
     def __init__(self, program: Program, options: Mapping[str, Any]) -> None:
         self.program = program
-        passed = [i for i, leaf in enumerate(program.leaves) if leaf.aval is not None and leaf.same_as is None]
+        passed = program.passed
         place = {leaf: i for i, leaf in enumerate(passed)}
         captured = [i for i, given in enumerate(program.inputs) if given.leaf is None]
         place_of_input = [
@@ -49,19 +50,25 @@ class Emitted:
         ]
         aliased = sorted(program.aliases, key=lambda alias: place_of_input[alias.input])
         self._order = list(range(len(program.out_avals)))
-        if _jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
+        if program.backwards or _jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
+            others = _as_made(program, {*self._order} - {alias.output for alias in aliased})
             self._order = [alias.output for alias in aliased]
-            self._order += sorted(set(range(len(program.out_avals))) - set(self._order))
-        self._place_of_input = place_of_input
+            self._order += reversed(others) if program.backwards else others
+        self.place_of_input = place_of_input
+        """For each invar of the program, which of the flat function's arguments it is."""
+        self.arguments = len(passed) + len(captured)
+        """How many arguments the flat function takes."""
         self._captured = [jax_compat.place_with(program.inputs[i].captured, program.leaves) for i in captured]
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
-        """Leaves (indices, ascending) whose buffers a call takes over."""
+        """Leaves (indices) whose buffers a call takes over."""
 
         self._passed = [program.leaves[i] for i in passed]
-        self._take = None if len(passed) == len(program.leaves) else _getter(passed)
+        self._take = None if passed == tuple(range(len(program.leaves))) else _getter(passed)
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
         self._untraced = True
+        self.is_new = True
+        """Whether it has not been called yet: its first call may compile, and returns through Python code of JAX."""
 
         def flat(*values: Any) -> list[Any]:
             return self._flat(values)
@@ -86,7 +93,7 @@ class Emitted:
             raise Retrace
         self._untraced = False
         closed = self.program.jaxpr
-        given = [values[place] for place in self._place_of_input]
+        given = [values[place] for place in self.place_of_input]
         results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
         return [results[i] for i in self._order]
 
@@ -114,11 +121,6 @@ class Emitted:
             return lambda results, leaves: pick([*results, *hand_back(leaves), *kept])
         return None if wanted == list(range(len(position))) else lambda results, _: pick(results)
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it has not been called or lowered, so that its first call compiles it."""
-        return self._untraced
-
     def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
         """Run the program on the leaves of the arguments, and append what it returns to `landed`.
 
@@ -128,9 +130,10 @@ class Emitted:
         Raises `Retrace`, or whatever compiling or running raises.
         """
         given = leaves if self._take is None else self._take(leaves)
-        if self._untraced:
+        if self.is_new:
             with jax_compat.unusable_donations_ignored():
                 landed.append(self._jitted(*given, *self._captured))
+            self.is_new = False
         else:
             call_into(landed, self._jitted, (*given, *self._captured) if self._captured else given)
 
@@ -140,7 +143,7 @@ class Emitted:
 
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
         """The program lowered for leaves of this kind (arrays or `jax.ShapeDtypeStruct`s), to look at what the compiler
-        makes of it. Nothing is run or donated."""
+        makes of it. Nothing is run or donated. A call with the same leaves runs what was compiled of it."""
         given = leaves if self._take is None else self._take(leaves)
         return self._jitted.lower(*given, *self._captured)
 
@@ -164,6 +167,13 @@ def emit_jit(program: Program, **options: Any) -> Emitted:
     """Compile the program through `jax.jit`, on its first call. `options` are those of `jax.jit` that speak of the
     whole program (`compiler_options`, `keep_unused`, ...)."""
     return Emitted(program, options)
+
+
+def _as_made(program: Program, outputs: Collection[int]) -> list[int]:
+    """`outputs` (outvar numbers) in the order in which the program makes them."""
+    jaxpr = program.jaxpr.jaxpr
+    made = {var: number for number, var in enumerate(var for eqn in jaxpr.eqns for var in eqn.outvars)}
+    return sorted(outputs, key=lambda k: (made.get(var, -1) if isinstance(var := jaxpr.outvars[k], Var) else -1, k))
 
 
 def _fits(value: Any, leaf: Leaf) -> bool:

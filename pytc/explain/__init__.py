@@ -1,7 +1,8 @@
 """`explain`: what is decided for each input and output of a function, why, and what it does to memory.
 
     decisions    what was decided, one record for each input, output and pass
-    memory, hlo  the compiler's own figures, and what its optimised program copies and reuses
+    memory       the compiler's own figures, with what its optimised program copies and reuses
+    plans        what the compiler was asked to judge with effort="high"
     by_hand      the same of `jax.jit` with the best `donate_argnums`; jit_call: that call
     device       hardware that need not be here; hardware: what is known of it; placement: a program moved there
     largest      the largest batch that fits
@@ -22,6 +23,7 @@ from typing import Any, overload
 
 from pytc.compile import Function
 from pytc.compile import compile as pytc_compile
+from pytc.effort import Tried
 from pytc.explain.by_hand import ByHand
 from pytc.explain.calls import Calls, HeldReport, SiteReport, calls_of
 from pytc.explain.decisions import (
@@ -55,6 +57,7 @@ __all__ = [
     "PassReport",
     "RequirementError",
     "SiteReport",
+    "Tried",
     "explain",
     "explain_program",
 ]
@@ -163,6 +166,7 @@ def explain_program(
         inputs=inputs_of(program, subject.kept, declined),
         outputs=outputs_of(program, declined),
         passes=subject.reports,
+        plans=subject.plans,
         memory=Memory(subject.footprint, declined, subject.as_jit()),
         assumption=_assumption(function.planner.policy.modes),
         device=found,

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 
 from pytc.explain.decisions import count_equations
-from pytc.explain.memory import Compiler, Footprint, compiler_here, given_arguments
+from pytc.explain.memory import Compiler, Footprint, compiler_here
+from pytc.hlo import given_arguments
 from pytc.jax_compat import given_away, is_ref, unusable_donations_ignored
 from pytc.program import Computed, Program
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
+from pytc.effort import Tried
 from pytc.explain import page, schema, text
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
 from pytc.explain.device import Device
@@ -53,6 +54,8 @@ class Explanation:
     """The function and the types of its arguments, for `largest`."""
     with_passes: bool = False
     """Whether the text shows the equations that each pass took away and put in."""
+    plans: tuple[Tried, ...] = ()
+    """With `effort="high"`: each plan that was considered, and what the compiler said of it."""
 
     @property
     def reused_bytes(self) -> int:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from pytc.explain import hlo
+from pytc import hlo
 from pytc.explain.device import needed
-from pytc.jax_compat import ClosedJaxpr, dce
 from pytc.jax_devices import stand_in
 from pytc.program import Leaf
 
@@ -87,15 +86,6 @@ class Memory:
     def by_hand(self) -> ByHand:
         """`jax.jit(fun, donate_argnums=...)` with the best choice. Compiles several programs when first asked for."""
         return self.as_jit.search(self.undonated)
-
-
-def given_arguments(jaxpr: ClosedJaxpr, places: Sequence[int], count: int, options: Mapping[str, Any]) -> list[int]:
-    """Which of `count` flat arguments JAX gives to the compiled program: those that are read, unless `keep_unused` says
-    all. `places` are the numbers of the flat arguments that the jaxpr's invars are."""
-    if options.get("keep_unused"):
-        return list(range(count))
-    _, read = dce(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))
-    return sorted(place for place, is_read in zip(places, read, strict=True) if is_read)
 
 
 class Compiler:

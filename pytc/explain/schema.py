@@ -14,6 +14,7 @@
                 of what a compiler "refused", since it does not fit, only "total" is known;
                 "declined": leaves into which the compiler writes nothing although they were donated;
                 "by_hand" has "parameters", "search" and "tried" beside its "footprint"
+    plans       with effort="high", the fields of `Tried` for each plan considered, figures with "total"; else empty
     jit_call    the nearest `jax.jit` call
 
 Of call sites, `pytc.calls/1` has `name` and `sites`, the fields of `SiteReport`.
@@ -25,6 +26,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytc.effort import Tried
     from pytc.explain.calls import Calls
     from pytc.explain.explanation import Explanation
     from pytc.explain.memory import Footprint
@@ -69,6 +71,7 @@ def of_explanation(explanation: Explanation) -> dict[str, Any]:
                 ],
             },
         },
+        "plans": [_tried(each) for each in explanation.plans],
         "jit_call": explanation.jit_call,
     }
 
@@ -76,6 +79,13 @@ def of_explanation(explanation: Explanation) -> dict[str, Any]:
 def of_calls(calls: Calls) -> dict[str, Any]:
     """What happened at each call site, as what `json.dumps` takes."""
     return {"schema": CALLS, "name": calls.name, "sites": [dataclasses.asdict(site) for site in calls.sites]}
+
+
+def _tried(plan: Tried) -> dict[str, Any]:
+    told = dataclasses.asdict(plan)
+    if plan.figures is not None:
+        told["figures"]["total"] = plan.figures.total
+    return told
 
 
 def _footprint(found: Footprint) -> dict[str, Any]:

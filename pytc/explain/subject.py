@@ -11,13 +11,15 @@ from jax.tree_util import tree_flatten
 
 from pytc import passes
 from pytc.compile import Function
+from pytc.effort import Tried
 from pytc.emit import emit_jit
 from pytc.explain.by_hand import AsJit
 from pytc.explain.decisions import PassReport, count_equations, kept_by_the_caller, pass_report
 from pytc.explain.device import DeviceError, Target
 from pytc.explain.largest import Resizable, held
-from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, given_arguments, stand_ins
+from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, stand_ins
 from pytc.explain.placement import Placement
+from pytc.hlo import given_arguments
 from pytc.jax_compat import Jaxpr, subjaxprs
 from pytc.leaves import StaticArgument
 from pytc.program import Computed, Program
@@ -38,13 +40,20 @@ class Subject:
         self._staged = self._stage(share=function.share)
         self.kept = kept_by_the_caller(planner.policy, self._staged.leaves, values)
         """The leaves that are never written over: why, and what would change it."""
-        self.program, self.reports = _run(
-            dataclasses.replace(self._staged, keep=frozenset(self.kept)), planner.pipeline
-        )
+        before, pairing = passes.split(planner.pipeline)
+        prepared, reports = _run(dataclasses.replace(self._staged, keep=frozenset(self.kept)), before)
         if self._placement is not None:
-            self.program = self._placement.captured(self.program)
+            prepared = self._placement.captured(prepared)
+        self.program, more_reports = _run(prepared, pairing)
+        self.reports = reports + more_reports
         self._given = stand_ins(self._staged.leaves, values)
         self._compiler = compiler_here() if target is None else _compiler(target)
+        self.plans: tuple[Tried, ...] = ()
+        """With `effort="high"`, those that the compiler was asked to judge."""
+        if planner.effort == "high":
+            told = None if target is None else target.compiler_options
+            choice = planner.choose(prepared, self.program, self._given, told)
+            self.program, self.plans = choice.emitted.program, choice.tried
         self.footprint = footprint_of(self.program, self._given, planner.options, self._compiler)
 
     def resizable(self) -> Resizable:
@@ -143,7 +152,7 @@ def _compiler(target: Target) -> Compiler:
 def _arguments(program: Program, options: Mapping[str, Any]) -> tuple[list[str], list[int]]:
     """Of an emitted program, whose flat arguments are the traced leaves and then the captured arrays: what they are
     called, and the numbers of those that the compiled program is given."""
-    passed = [i for i, leaf in enumerate(program.leaves) if leaf.aval is not None and leaf.same_as is None]
+    passed = program.passed
     captured = [i for i, each in enumerate(program.inputs) if each.leaf is None]
     leaf_place = {leaf: number for number, leaf in enumerate(passed)}
     captured_place = {i: len(passed) + number for number, i in enumerate(captured)}

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pytc.explain import plans
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
 from pytc.explain.device import JAX_TAKES
 from pytc.explain.equations import Change, Namer, changes
@@ -121,6 +122,9 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
             *_wrap(about_device(explanation), width, 2, 2),
         ],
     ]
+    if explanation.plans:
+        told = [line for text in plans.lines(explanation.plans, size) for line in _wrap(text, width, 6, 0)]
+        sections.append([paint("plans", "title"), *told])
     if compare:
         about = _wrap(_about_by_hand(memory), width, 2, 2)
         sections.append([paint("nearest jax.jit call", "title"), f"  {explanation.jit_call}", *about])

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from pytc.jax_compat import AbstractValue, Jaxpr, nbytes, short
+from pytc.jax_compat import AbstractValue, Jaxpr, device_of, nbytes, short
 from pytc.passes.cycles import bits, break_cycles
 from pytc.passes.dataflow import Flow, Kind, flatten
 from pytc.passes.matching import assign
@@ -52,24 +52,19 @@ def alias(program: Program) -> Program:
     function captured.
     Notes, for each leaf that could have been reused and is not, why.
     """
-    flow, read = _looked_at(program.jaxpr.jaxpr)
-    platform = _platform(program)
-    inputs, results = _candidates(program, flow.outputs)
-    groups = _grouped(program, inputs, results, flow.outputs, retyped=False)
-    pairs = [pair for group in groups for pair in group.matched(read)]
+    choices = Choices(program)
+    read, platform = choices.read, device_of(leaf.sharding for leaf in program.leaves).platform
+    pairs = [pair for group in choices.groups for pair in group.matched(read)]
     declined: dict[int, str] = {}
     if platform == "cpu":
         crossed = "another output needs it too, and this one the other's"
-        declined |= {pair.input: crossed for pair in _crossed(pairs, read, flow.outputs)}
+        declined |= {pair.input: crossed for pair in _crossed(pairs, read, choices.flow.outputs)}
     if platform != "tpu":
         left = [pair for pair in pairs if pair.input not in declined]
         declined |= {
-            pair.input: f"would be {pair.why}, and save no memory" for pair in _pointless(left, flow, platform)
+            pair.input: f"would be {pair.why}, and save no memory" for pair in _pointless(left, choices.flow, platform)
         }
-    pairs = [pair for pair in pairs if pair.input not in declined]
-    groups = _second_choices(program, pairs, inputs, results, flow.outputs)
-    pairs += [pair for group in groups for pair in group.free(read)]
-    pairs.sort(key=lambda pair: pair.input)
+    pairs = choices.completed(pair for pair in pairs if pair.input not in declined)
     return program.noted("alias", _unpaired(program, pairs, declined), aliases=tuple(pairs))
 
 
@@ -89,7 +84,7 @@ def _looked_at(jaxpr: Jaxpr) -> tuple[Flow, Reads]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Group:
+class Group:
     """Inputs and outputs of one shape, dtype and memory."""
 
     nbytes: int
@@ -149,6 +144,7 @@ class _Group:
         return [pair for pair in self.matched(read) if not pair.copied]
 
     def pair(self, given: int, output: int, read: Reads) -> Alias:
+        """These two as a pair, with what it costs."""
         if read.read_after(given, output):
             return Alias(given, output, self.nbytes, "copied first, as it is read after the output is written")
         if given in self.torn(output, read):
@@ -158,9 +154,27 @@ class _Group:
         return Alias(given, output, 0, "read for the last time before the output is written")
 
 
+class Choices:
+    """What can be written over what in a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.flow, self.read = _looked_at(program.jaxpr.jaxpr)
+        self._inputs, self._results = _candidates(program, self.flow.outputs)
+        self.groups = _grouped(program, self._inputs, self._results, self.flow.outputs, retyped=False)
+        """Inputs and outputs of equal avals, where there are both."""
+
+    def completed(self, pairs: Iterable[Alias]) -> list[Alias]:
+        """These pairs, and those for free of what then is left and has another type of the same size; by input."""
+        pairs = list(pairs)
+        second = _second_choices(self.program, pairs, self._inputs, self._results, self.flow.outputs)
+        pairs += [pair for group in second for pair in group.free(self.read)]
+        return sorted(pairs, key=lambda pair: pair.input)
+
+
 def _second_choices(
     program: Program, pairs: Sequence[Alias], inputs: _Keys, results: _Keys, outputs: Sequence[int | None]
-) -> list[_Group]:
+) -> list[Group]:
     """What is left, grouped by the number and size of elements: XLA reuses a buffer for another type of as many bytes.
 
     JAX takes part in the pairing: an input goes to an output of its own type if there is one. So this is for inputs
@@ -207,11 +221,11 @@ def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys,
 
 def _grouped(
     program: Program, inputs: _Keys, results: _Keys, outputs: Sequence[int | None], *, retyped: bool
-) -> list[_Group]:
-    groups: dict[Hashable, _Group] = {}
+) -> list[Group]:
+    groups: dict[Hashable, Group] = {}
     in_avals = program.in_avals
     for number, key in inputs.items():
-        groups.setdefault(key, _Group(nbytes(in_avals[number]), [], [], [], retyped)).inputs.append(number)
+        groups.setdefault(key, Group(nbytes(in_avals[number]), [], [], [], retyped)).inputs.append(number)
     for number, key in results.items():
         if (group := groups.get(key)) is not None:
             value = outputs[number]
@@ -240,16 +254,6 @@ def _in_host_memory(aval: AbstractValue, sharding: object) -> bool:
     """Whether an array lives in the host's memory beside a device. (A CPU's own memory is its device memory.)"""
     kind = getattr(sharding, "memory_kind", None)
     return kind == "pinned_host" or "host" in str(getattr(aval, "memory_space", "")).lower()
-
-
-def _platform(program: Program) -> str:
-    """What the program will run on, as far as its arguments say; else JAX's default."""
-    for leaf in program.leaves:
-        if isinstance(getattr(leaf.sharding, "mesh", None), jax.sharding.AbstractMesh):
-            continue  # it has a shape, and no devices
-        for device in getattr(leaf.sharding, "device_set", ()):
-            return str(device.platform)
-    return jax.default_backend()
 
 
 def _crossed(pairs: Sequence[Alias], read: Reads, outputs: Sequence[int | None]) -> list[Alias]:

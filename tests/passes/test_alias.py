@@ -24,6 +24,7 @@ from pytc.passes.cycles import bits, break_cycles
 from pytc.program import Alias, Input, Program
 from pytc.verify import same
 from tests.comparison import program_of
+from tests.squares import functions
 
 N = 256
 SQUARE = jax.ShapeDtypeStruct((N, N), jnp.float32)
@@ -391,39 +392,10 @@ def test_without_those_given_up_there_is_no_cycle(before: list[int]) -> None:
         assert break_cycles([0] * 8, lambda k: (0,)) == []
 
 
-OPERATIONS = [
-    lambda x, y: x + y,
-    lambda x, y: x * jnp.tanh(y),
-    lambda x, y: x - jnp.mean(y),
-    lambda x, y: x @ y / N,
-    lambda x, y: jnp.roll(x, 1, 0) + y,
-    lambda x, y: x.T,
-    lambda x, y: jnp.sort(x, 0),
-    lambda x, y: x.at[3].set(y[5]),
-    lambda x, y: lax.dynamic_update_slice(x, y[:2, :2], (1, 1)),
-    lambda x, y: lax.fori_loop(0, 3, lambda _, c: jnp.sin(c) + y, x),
-    lambda x, y: lax.cond(x[0, 0] > 0, lambda x, y: x, lambda x, y: x * y, x, y),
-    lambda x, y: jnp.where(y > 0, x, y),
-]
-"""Each makes a square of two."""
-
-CHOICE = st.tuples(st.integers(0, len(OPERATIONS) - 1), st.integers(0, 9), st.integers(0, 9))
-
-
 @settings(max_examples=10, deadline=None)
-@given(st.integers(1, 3), st.lists(CHOICE, min_size=1, max_size=6), st.lists(st.integers(0, 9), min_size=1, max_size=3))
-def test_random_functions_return_the_same_bits_in_no_more_memory(
-    inputs: int, choices: list[tuple[int, int, int]], returned: list[int]
-) -> None:
-    def fun(*pool: Any) -> Any:
-        made = list(pool)
-        for operation, i, j in choices:
-            made.append(OPERATIONS[operation](made[i % len(made)], made[j % len(made)]))
-        results = made[inputs:]
-        return [results[k % len(results)] for k in dict.fromkeys(k % len(results) for k in returned)]
-
-    rng = np.random.default_rng(0)
-    values = [jnp.asarray(rng.normal(size=(N, N)), jnp.float32) for _ in range(inputs)]
+@given(functions(N))
+def test_random_functions_return_the_same_bits_in_no_more_memory(drawn: tuple[Any, list[Any]]) -> None:
+    fun, values = drawn
     wanted = jax.jit(fun)(*values)
     program = alias(program_of(fun, *values))
     assert total(program) <= total(without(program)) + 4096  # alignment

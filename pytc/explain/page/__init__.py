@@ -51,6 +51,9 @@ def fragment(explanation: Explanation) -> str:
         ("Passes", "Each pass, and the equations that it took away or put in.", tables.passes(explanation)),
         ("By hand", "The jax.jit call that comes nearest.", tables.by_hand(explanation)),
     ]
+    if explanation.plans:
+        caption = "What the compiler said of other ways to pair outputs and inputs."
+        sections.append(("Plans", caption, tables.plans(explanation.plans)))
     body = "".join(
         f"<section><h2>{title}</h2>{f'<p>{html.escape(caption)}</p>' if caption else ''}{content}</section>\n"
         for title, caption, content in sections

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from pytc.explain.equations import Change, Namer, changes
 from pytc.explain.jit_call import mixed
 from pytc.explain.memory import Footprint, Memory
+from pytc.explain.plans import left, ranked
 from pytc.explain.sizes import size
 from pytc.explain.text import verdict_of
 
 if TYPE_CHECKING:
+    from pytc.effort import Tried
     from pytc.explain.decisions import InputReport, OutputReport, PassReport
     from pytc.explain.explanation import Explanation
 
@@ -64,6 +67,20 @@ def _bar(name: str, found: Footprint, most: int, end: str) -> str:
     return (
         f"<tr><th scope=row>{name}</th><td><b>{size(found.total)}</b></td>"
         f"<td class=bar><span>{drawn}{end}</span></td>{cells}</tr>"
+    )
+
+
+def plans(tried: Sequence[Tried]) -> str:
+    """The plans that were compiled, the chosen one first, and why others were not."""
+    rows = "".join(
+        f"<tr><td>{'<b>' * (k == 0)}{size(total)}{'</b>' * (k == 0)}</td>"
+        f"<td>{f'{copies}: {size(copied)}' if copies else '0'}</td><td>{escape(name)}</td></tr>"
+        for k, (total, copied, copies, name) in enumerate(ranked(tried))
+    )
+    others = "".join(f"<li>{escape(line)}</li>" for line in left(tried))
+    return (
+        '<div class="scroll"><table class="plans"><thead><tr><th>total</th><th>copies</th><th>plan</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{f'<ul>{others}</ul>' if others else ''}"
     )
 
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from pytc.explain import hlo
+from pytc import hlo
 
 MODULE = """HloModule jit_f, input_output_alias={ {1}: (1, {}, may-alias), {2}: (3, {}, must-alias) }, \
 entry_computation_layout={(token[], f32[8]{0})->(token[])}, num_partitions=4

@@ -10,7 +10,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytc.jax_compat import ClosedJaxpr, dce
 
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}, (?:may|must)-alias\)")
 _PARAMETER = re.compile(r"%?([\w.\-]+) = .* parameter\((\d+)\)")
@@ -83,3 +86,12 @@ def _nbytes(dtype: str, dimensions: str) -> int:
     """The bytes of an array by XLA's name for its type: `pred`, `bf16`, `f8e4m3fn`, `s4`, `c64`."""
     bits = re.search(r"\d+", dtype)
     return math.ceil(math.prod(map(int, dimensions.split(","))) * (int(bits[0]) if bits else 8) / 8)
+
+
+def given_arguments(jaxpr: ClosedJaxpr, places: Sequence[int], count: int, options: Mapping[str, Any]) -> list[int]:
+    """Which of `count` flat arguments JAX gives to the compiled program: those that are read, unless `keep_unused` says
+    all. `places` are the numbers of the flat arguments that the jaxpr's invars are."""
+    if options.get("keep_unused"):
+        return list(range(count))
+    _, read = dce(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))
+    return sorted(place for place, is_read in zip(places, read, strict=True) if is_read)

@@ -1,0 +1,205 @@
+"""`effort="high"`: several plans are compiled for the device at hand, and the one that needs the least memory is kept.
+
+A plan is judged by the compiler's own figures: bytes in all, then bytes copied; of equals the earlier is kept, and so
+the plan that data flow gives unless another is better. After the first round the best plan is taken further: the
+compiler's program tells which inputs it copies, and these are left out, as long as that is better.
+
+What is chosen depends on the program and the compiler alone, so that several processes choose alike: nothing is run or
+timed. A GPU's compiler times algorithms while it compiles, which could decide between two plans; in what is measured
+here it is told not to. What runs is compiled with the options that it would have been compiled with anyway.
+
+Costs a compilation for each plan, `MOST` at most, at the first call of a signature; with JAX's compilation cache on,
+once for all (`pytc.measurements`). A plan that could not be smaller than the best so far, had it no temporary at all,
+is not compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+
+from pytc import hlo
+from pytc.emit import Emitted, emit_jit
+from pytc.jax_compat import nbytes
+from pytc.measurements import Figures, Measurements
+from pytc.passes.candidates import Candidate, can_turn, candidates, without
+from pytc.program import Program
+
+Effort = Literal["default", "high"]
+
+MOST = 24
+"""Plans that are compiled for one program."""
+
+ROUNDING = 1.01
+"""Arguments and results that take up to this much more than their elements are not padded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """A plan that was considered."""
+
+    name: str
+    """In words."""
+    figures: Figures | None
+    """Those of the compiled program; None where nothing was compiled."""
+    chosen: bool
+    why: str = ""
+    """Where there are no figures: why not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The plan to use."""
+
+    emitted: Emitted
+    """The program; compiled already if it was measured here."""
+    tried: tuple[Tried, ...] = ()
+    """Every plan that was considered, in that order; none where there is only one."""
+
+
+def choose(
+    planned: Program,
+    replan: Callable[[Candidate], Program],
+    leaves: Sequence[Any],
+    options: Mapping[str, Any],
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Choice:
+    """The best of a few plans.
+
+    Args:
+      planned: the program with the plan that data flow gives.
+      replan: from another plan to the program with that.
+      leaves: of the arguments; arrays, or `jax.ShapeDtypeStruct`s to measure only.
+      options: those of `jax.jit` that speak of the whole program.
+      compiler_options: with what to compile to measure, besides these; for a device that is not here.
+
+    Raises `Retrace` as a call would. A plan that the compiler refuses (a TPU's does where memory is too small) is out.
+    """
+    search = _Search(planned, replan, leaves, options, compiler_options)
+    search.run()
+    return search.choice()
+
+
+class _Search:
+    def __init__(
+        self,
+        planned: Program,
+        replan: Callable[[Candidate], Program],
+        leaves: Sequence[Any],
+        options: Mapping[str, Any],
+        compiler_options: Mapping[str, Any] | None,
+    ) -> None:
+        self.planned, self.replan, self.leaves, self.options = planned, replan, leaves, options
+        self.plans = candidates(planned)
+        self.emitted: dict[str, Emitted] = {}
+        self.tried: dict[str, tuple[Candidate, Figures | None, str]] = {}
+        self.best: Candidate = self.plans[0]
+        self.least: tuple[int, int] | None = None
+        if len(self.plans) > 1:
+            first = self.emit(self.best)
+            self.lowered: dict[str, jax.stages.Lowered] = {self.best.key: first.lower(leaves)}
+            self.known = Measurements.of(self.lowered[self.best.key], planned, options, compiler_options)
+
+    def run(self) -> None:
+        """Try the plans, then what the compiler's programs suggest."""
+        if len(self.plans) == 1:
+            return
+        for candidate in self.plans:
+            self.try_one(candidate)
+        before = None
+        while self.best is not before:
+            before = self.best
+            for candidate in self.suggested(before):
+                self.try_one(candidate)
+        self.known.save()
+
+    def suggested(self, candidate: Candidate) -> Iterator[Candidate]:
+        """The plan the other way round, and without pairs whose input the compiler copies, the largest first."""
+        if can_turn(self.planned):
+            yield candidate.turned()
+        figures = self.tried[candidate.key][1]
+        if figures is not None:
+            avals = self.planned.in_avals
+            copied = sorted(figures.copied_inputs, key=lambda number: (-nbytes(avals[number]), number))
+            yield from without(self.planned, candidate, copied)
+
+    def try_one(self, candidate: Candidate) -> None:
+        """Have the plan judged, unless it was, or cannot win."""
+        if candidate.key in self.tried:
+            return
+        figures, why = None, ""
+        if sum(each[1] is not None for each in self.tried.values()) >= MOST:
+            why = f"not compiled, as {MOST} others were"
+        elif self.is_hopeless(candidate):
+            why = "not compiled, as it saves too little to be the best"
+        else:
+            figures, why = self.measured(candidate)
+        self.tried[candidate.key] = candidate, figures, why
+        if figures is not None and (self.least is None or (figures.total, figures.copied) < self.least):
+            self.best, self.least = candidate, (figures.total, figures.copied)
+
+    def is_hopeless(self, candidate: Candidate) -> bool:
+        """Whether the plan would take more than the best so far even if it needed no temporary at all.
+
+        Only told where arrays take the bytes of their elements, on one device and without padding.
+        """
+        figures = self.tried[self.plans[0].key][1] if self.tried else None
+        if figures is None or self.least is None:
+            return False
+        program = self.planned
+        plain = sum(map(nbytes, program.in_avals)), sum(map(nbytes, program.out_avals))
+        there = figures.argument, figures.output
+        if not all(a / ROUNDING <= b <= a * ROUNDING for a, b in zip(plain, there, strict=True)):
+            return False
+        saved = sum(nbytes(program.in_avals[pair.input]) for pair in candidate.pairs)
+        return sum(there) / ROUNDING - saved > self.least[0]
+
+    def measured(self, candidate: Candidate) -> tuple[Figures | None, str]:
+        """The compiler's figures for the plan, or what it had to say instead."""
+        if (known := self.known.get(candidate.key)) is not None:
+            return known, ""
+        emitted = self.emit(candidate)
+        lowered = self.lowered.pop(candidate.key, None) or emitted.lower(self.leaves)
+        try:
+            compiled = lowered.compile(self.known.compiler_options)
+        except jax.errors.JaxRuntimeError as error:
+            return None, f"does not compile: {str(error).partition(chr(10))[0]}"
+        figures = _figures(compiled, emitted, self.options)
+        if figures is None:
+            return None, "the compiler of this backend tells nothing of the memory that its programs need"
+        self.known.add(candidate.key, figures)
+        return figures, ""
+
+    def emit(self, candidate: Candidate) -> Emitted:
+        if candidate.key not in self.emitted:
+            program = self.planned if candidate is self.plans[0] else self.replan(candidate)
+            self.emitted[candidate.key] = emit_jit(program, **self.options)
+        return self.emitted[candidate.key]
+
+    def choice(self) -> Choice:
+        """The best plan, and what was tried on the way to it."""
+        tried = tuple(Tried(c.told, figures, c is self.best, why) for c, figures, why in self.tried.values())
+        return Choice(self.emit(self.best), tried)
+
+
+def _figures(compiled: jax.stages.Compiled, emitted: Emitted, options: Mapping[str, Any]) -> Figures | None:
+    counted, text = compiled.memory_analysis(), compiled.as_text()
+    if counted is None or text is None:
+        return None
+    program = emitted.program
+    given = hlo.given_arguments(program.jaxpr, emitted.place_of_input, emitted.arguments, options)
+    optimised = hlo.read(text, given)
+    number = {place: k for k, place in enumerate(emitted.place_of_input)}
+    copied = {number[c.argument] for c in optimised.copies if c.argument is not None and c.argument in number}
+    return Figures(
+        counted.argument_size_in_bytes,
+        counted.output_size_in_bytes,
+        counted.temp_size_in_bytes,
+        counted.alias_size_in_bytes,
+        len(optimised.copies),
+        sum(copy.nbytes for copy in optimised.copies),
+        tuple(sorted(copied)),
+    )

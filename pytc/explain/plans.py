@@ -1,0 +1,45 @@
+"""The plans that `effort="high"` had the compiler judge, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pytc.effort import Tried
+
+MOST = 12
+"""Plans shown with their figures."""
+
+
+def lines(plans: Sequence[Tried], size: Callable[[int], str]) -> list[str]:
+    """A line for each compiled plan, the best first, and what became of the others."""
+    compiled = ranked(plans)
+    rows = [
+        (size(total), f"{copies}: {size(copied)}" if copies else "0", name) for total, copied, copies, name in compiled
+    ]
+    rows = [("total", "copies", ""), *rows[:MOST]]
+    first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
+    marks = ["  ", "* ", *["  "] * len(rows)]
+    shown = [f"{mark}{a:>{first}}  {b:>{second}}  {c}".rstrip() for mark, (a, b, c) in zip(marks, rows, strict=False)]
+    if more := len(compiled) - MOST:
+        shown += [f"  and {more} more that are no better"] if more > 0 else []
+    return shown + [f"  {line}" for line in left(plans)]
+
+
+def ranked(plans: Sequence[Tried]) -> list[tuple[int, int, int, str]]:
+    """(total, bytes copied, copies, name) of each compiled plan, the chosen one first, then from best to worst."""
+    compiled = [
+        (not each.chosen, found.total, found.copied, found.copies, each.name)
+        for each in plans
+        if (found := each.figures) is not None
+    ]
+    compiled.sort(key=lambda row: row[:3])
+    return [row[1:] for row in compiled]
+
+
+def left(plans: Sequence[Tried]) -> list[str]:
+    """Why each of the others has no figures, those alike together."""
+    names: dict[str, list[str]] = {}
+    for each in plans:
+        if each.figures is None:
+            names.setdefault(each.why, []).append(each.name)
+    return [f"{some[0]}: {why}" if len(some) == 1 else f"{len(some)} plans: {why}" for why, some in names.items()]
