@@ -22,25 +22,32 @@ import hashlib
 import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import tree_broadcast
 
 import pytc
 from benchmarks.footprint_programs import Workload, everything
-from benchmarks.memory import Memory, memory
-from pytc.emit import emit_jit
+from pytc import hlo
+from pytc.effort import choose
 from pytc.explain.device import find
+from pytc.jax_compat import nbytes
 from pytc.jax_devices import compiler_is_installed
 
 RESULTS = Path(__file__).parent / "results"
 SAME = 1e-3
+SLACK = 1.02
+"""Arrays may take this much more than their elements' bytes before a set of arguments is left out unseen."""
 MB = 1e6
 
-COMPILERS = {"h200": "cuda", "v5e": "tpu"}
+POD = "v5e 16x16"
+COMPILERS = {"h200": "cuda", "v5e": "tpu", POD: "tpu"}
 """Whose compiler has to be there for each target."""
 
 
@@ -55,10 +62,40 @@ def device(target: str) -> Any:
     return find(target).devices[0]
 
 
-def on(target: str, args: Any) -> Any:
-    """The arguments on a device of this kind."""
-    sharding = NamedSharding(Mesh([device(target)], ("all",)), PartitionSpec())
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), args)
+def on(target: str, workload: Workload) -> tuple[Any, ...]:
+    """The arguments on a device of this kind, or laid out over many."""
+    if target == POD:
+        mesh = Mesh(np.array(find("tpu v5e:16x16").devices).reshape(16, 16), ("data", "model"))
+        specs = tree_broadcast(workload.specs, workload.args, is_leaf=lambda x: isinstance(x, PartitionSpec))
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+    else:
+        one = NamedSharding(Mesh([device(target)], ("all",)), PartitionSpec())
+        shardings = jax.tree.map(lambda _: one, workload.args)
+    placed: tuple[Any, ...] = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), workload.args, shardings
+    )
+    return placed
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """What the compiler says of one program, in bytes on each device."""
+
+    argument: int
+    output: int
+    temp: int
+    alias: int
+    copies: int
+    """Copies of whole arrays in the optimised program; moves between kinds of memory, a TPU's prefetches, are none."""
+    copied: int
+    """Their bytes."""
+    copied_arguments: int
+    """How many of the copies are of arguments."""
+
+    @property
+    def total(self) -> int:
+        """What the program needs at its peak."""
+        return self.argument + self.output + self.temp - self.alias
 
 
 measured: dict[str, Memory] = {}
@@ -69,28 +106,56 @@ def footprint(lowered: jax.stages.Lowered, target: str) -> Memory:
     """Compile, and count."""
     key = hashlib.sha256(f"{jax.__version__} {target} {lowered.as_text()}".encode()).hexdigest()
     if key not in measured:
-        compiled = lowered.compile(compiler_options=dict(find(target).compiler_options) or None)
-        measured[key] = memory(compiled.memory_analysis(), compiled.as_text())
+        options = {} if target == POD else dict(find(target).compiler_options)
+        compiled = lowered.compile(compiler_options=options or None)
+        counted, text = compiled.memory_analysis(), compiled.as_text() or ""
+        copies = hlo.read(text, range(text.partition("\nENTRY")[2].count(" parameter("))).copies
+        measured[key] = Memory(
+            counted.argument_size_in_bytes,
+            counted.output_size_in_bytes,
+            counted.temp_size_in_bytes,
+            counted.alias_size_in_bytes,
+            len(copies),
+            sum(copy.nbytes for copy in copies),
+            sum(copy.argument is not None for copy in copies),
+        )
     return measured[key]
 
 
-def by_hand(workload: Workload) -> Iterable[tuple[int, ...]]:
-    """The values of `donate_argnums` that one might write: all there are for a few arguments, else the first some,
-    and each alone."""
-    numbers = [i for i in range(len(workload.args)) if i not in workload.kept]
-    if len(numbers) <= 3:
-        return [some for n in range(len(numbers) + 1) for some in itertools.combinations(numbers, n)]
-    return sorted({tuple(numbers[:n]) for n in range(len(numbers) + 1)} | {(i,) for i in numbers})
+def by_hand(workload: Workload, fun: Callable[..., Any], target: str) -> dict[tuple[int, ...], Memory]:
+    """Every `donate_argnums` that one might write, of what the caller lets go of, the largest sets first. Sets that
+    would take more than another even if they needed no temporaries are left out."""
+    args = on(target, workload)
+    numbers = [i for i in range(len(args)) if i not in workload.kept]
+    found: dict[tuple[int, ...], Memory] = {}
+    for size in (0, *range(len(numbers), 0, -1)):
+        for some in itertools.combinations(numbers, size):
+            least = min((each.total for each in found.values()), default=0)
+            if found and found[()].argument + found[()].output - _fits(workload, fun, some) > SLACK * least:
+                continue
+            found[some] = footprint(jax.jit(fun, donate_argnums=some).lower(*args), target)
+    return found
 
 
-def program(workload: Workload, fun: Callable[..., Any], target: str) -> pytc.Program:
-    """What pytc makes of the workload if everything is dead but what its caller reads again."""
+def _fits(workload: Workload, fun: Callable[..., Any], numbers: Sequence[int]) -> int:
+    """The bytes, over all devices, of the results that fit into these arguments."""
+
+    def kinds(tree: Any) -> Counter[tuple[Any, Any]]:
+        return Counter((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree))
+
+    both = kinds([workload.args[i] for i in numbers]) & kinds(jax.eval_shape(fun, *workload.args))
+    return sum(n * nbytes(jax.core.ShapedArray(*kind)) for kind, n in both.items())
+
+
+def planned(workload: Workload, fun: Callable[..., Any], target: str) -> tuple[pytc.Program, pytc.Program]:
+    """The program before and after pytc pairs, if everything is dead but what its caller reads again."""
     before, after = pytc.passes.split(pytc.passes.pipeline)
-    staged = pytc.passes.run(pytc.stage(fun, *on(target, workload.args)), before)
+    staged = pytc.passes.run(pytc.stage(fun, *on(target, workload)), before)
     sizes = [len(jax.tree.leaves(arg)) for arg in workload.args]
     ends = list(itertools.accumulate(sizes))
     keep = frozenset(leaf for i in workload.kept for leaf in range(ends[i] - sizes[i], ends[i]))
-    return pytc.passes.run(dataclasses.replace(staged, keep=keep), after)
+    prepared = dataclasses.replace(staged, keep=keep)
+    return prepared, pytc.passes.run(prepared, after)
 
 
 def reverse(fun: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,20 +165,30 @@ def reverse(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 def measure(workload: Workload, fun: Callable[..., Any], target: str) -> dict[str, Any]:
     """One row of the table."""
-    args = on(target, workload.args)
     with warnings.catch_warnings():
         # By hand, much that is donated turns out not to be usable.
         warnings.filterwarnings("ignore", "Some donated buffers were not usable")
-        choices = {
-            numbers: footprint(jax.jit(fun, donate_argnums=numbers).lower(*args), target)
-            for numbers in by_hand(workload)
-        }
+        choices = by_hand(workload, fun, target)
     best = min(choices, key=lambda numbers: (choices[numbers].total, choices[numbers].copied, len(numbers)))
-    ours = footprint(emit_jit(program(workload, fun, target)).lower(jax.tree.leaves(args)), target)
+    prepared, paired = planned(workload, fun, target)
+    leaves = jax.tree.leaves(on(target, workload))
+    choice = choose(paired, lambda plan: plan.of(prepared, paired), leaves, {})
+    if choice.tried:
+        figures = {
+            name: dataclasses.asdict(each.figures)
+            | {"total": each.figures.total, "copied_arguments": len(each.figures.copied_inputs), "plan": each.name}
+            for name, each in (("high", next(t for t in choice.tried if t.chosen)), ("pytc", choice.tried[0]))
+            if each.figures is not None
+        }
+    else:
+        only = footprint(choice.emitted.lower(leaves), target)
+        figures = dict.fromkeys(("high", "pytc"), dataclasses.asdict(only) | {"total": only.total})
     return {
         "nothing": dataclasses.asdict(choices[()]) | {"total": choices[()].total},
         "by_hand": dataclasses.asdict(choices[best]) | {"total": choices[best].total, "donated": best},
-        "pytc": dataclasses.asdict(ours) | {"total": ours.total},
+        "tried_by_hand": len(choices),
+        "tried": sum(each.figures is not None for each in choice.tried),
+        **figures,
     }
 
 
@@ -189,6 +264,8 @@ def main() -> None:
         for workload in workloads:
             if options.programs and workload.name not in options.programs:
                 continue
+            if (target == POD) != (workload.specs is not None):
+                continue
             row = {
                 "jax": jax.__version__,
                 "plain": measure(workload, workload.fun, target),
@@ -198,7 +275,7 @@ def main() -> None:
             print(f"{target} {workload.name}: {_ratio(row['plain'])}, reversed {_ratio(row['reversed'])}", flush=True)
             RESULTS.mkdir(exist_ok=True)
             path.write_text(json.dumps(results, indent=1) + "\n")
-    known = sorted({target for found in results.values() for target in found}, key=["cpu", "h200", "v5e"].index)
+    known = sorted({target for found in results.values() for target in found}, key=["cpu", "h200", "v5e", POD].index)
     text = "\n".join(table(target, results, workloads) for target in known)
     (RESULTS / "footprints.md").write_text(f"## Memory, as the compilers count it (MB)\n\n{text}")
     print(text)

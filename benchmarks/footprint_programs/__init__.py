@@ -23,6 +23,9 @@ class Workload:
     args: tuple[Any, ...]
     kept: tuple[int, ...] = ()
     """Arguments (by number) that such a program's caller reads again, so that nobody would donate them."""
+    specs: Any = None
+    """How the arguments lie over the axes `data` and `model` of a mesh: a prefix of their tree; None where the program
+    is for one device."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """By target: why the figures are what they are, where that is not plain."""
 
@@ -39,8 +42,7 @@ def shapes_of(fun: Callable[..., Any], *args: Any) -> Any:
 
 def everything() -> list[Workload]:
     """All programs, by kind."""
-    from benchmarks.footprint_programs import networks, optimisers, sequences, simulations, training
+    from benchmarks.footprint_programs import bench, networks, optimisers, sequences, sharded, simulations, training
 
-    return [
-        workload for module in (optimisers, training, networks, sequences, simulations) for workload in module.PROGRAMS
-    ]
+    modules = (optimisers, training, networks, sequences, simulations, sharded, bench)
+    return [workload for module in modules for workload in module.PROGRAMS]

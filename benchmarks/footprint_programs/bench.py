@@ -1,0 +1,20 @@
+"""The workloads of `make bench`, larger: what they need is compiled for here, and measured at run time there."""
+
+from __future__ import annotations
+
+import jax
+
+from benchmarks import workloads
+from benchmarks.footprint_programs import Workload
+
+SIZE = 4
+
+
+def of_bench(name: str) -> Workload:
+    """The step of a workload of `make bench`."""
+    made = workloads.make(name, SIZE)
+    args = jax.eval_shape(made.arguments)
+    return Workload(f"bench {name}", made.step, args, kept=tuple(i for i in range(len(args)) if i not in made.dead))
+
+
+PROGRAMS = [of_bench(name) for name in workloads.names()]
