@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -68,6 +68,7 @@ class Watch:
                 return self._watched(api, made, args[0], kwargs, place)
             return self._tapped(made, args[0], kwargs) if package in _TAPPED and api == "jax.jit" else made
 
+        watching.__code__ = _passed_over(watching.__code__)
         return functools.wraps(real)(watching)
 
     def _watched(self, api: str, made: Any, fun: Callable[..., Any], options: Mapping[str, Any], place: Place) -> Any:
@@ -163,14 +164,47 @@ def _renewed_by_flax(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequ
     return {i: list(holders[id(leaf)].values()) for i, leaf in enumerate(leaves) if id(leaf) in holders}
 
 
+class _Attributes(dict[str, Any]):
+    """The dictionary of a wrapper. It has the methods of what is wrapped, too, but nobody who copies it sees them.
+
+    A method is its type's, and `functools.wraps`, or JAX's own, which copy an object's dictionary, do not copy it: the
+    `trace` of an inner `jax.jit` would take the place of the outer one's.
+    """
+
+    methods: frozenset[str] = frozenset()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def keys(self) -> Any:
+        """The attributes alone."""
+        return [name for name in dict.keys(self) if name not in self.methods]
+
+
 def _like(wrapper: Callable[..., Any], made: Any) -> Callable[..., Any]:
-    """The wrapper with the name and the attributes of what it wraps."""
+    """The wrapper with the name, the attributes and the methods of what it wraps."""
+    wrapper.__code__ = _passed_over(wrapper.__code__)
     functools.update_wrapper(wrapper, made)
-    for name in dir(made):
-        if not name.startswith("__") and name not in vars(wrapper):
-            setattr(wrapper, name, getattr(made, name))
     wrapper.__wrapped__ = getattr(made, "__wrapped__", made)  # type: ignore[attr-defined]
+    attributes = vars(wrapper)
+    names = [name for name in dir(made) if not name.startswith("__") and name not in attributes]
+    full = _Attributes({**attributes, **{name: getattr(made, name) for name in names}})
+    full.methods = frozenset(names)
+    wrapper.__dict__ = full
     return wrapper
+
+
+@functools.cache
+def _passed_over(code: types.CodeType) -> types.CodeType:
+    """The code of a wrapper, under a name that `warnings.warn` passes over.
+
+    `stacklevel` counts frames, but not those of the import machinery, which it knows by their file's name. So a warning
+    of JAX's names the line of the script that it named before.
+    """
+    return code.replace(co_filename=_PASSED_OVER)
+
+
+_PASSED_OVER = "<pytc audit, for warnings as importlib._bootstrap>"
 
 
 def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
@@ -180,4 +214,4 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
     return trace
 
 
-_OURS = {__file__, Function.arrive.__code__.co_filename, Jit.trace.__code__.co_filename}
+_OURS = {__file__, _PASSED_OVER, Function.arrive.__code__.co_filename, Jit.trace.__code__.co_filename}

@@ -54,6 +54,39 @@ def test_attributes(jit: Any) -> None:
     assert {watched: 1}[watched] == 1
 
 
+def test_warnings_name_the_same_line(jit: Any) -> None:
+    def places(make: Any) -> list[tuple[str, int]]:
+        def warns(x):
+            warnings.warn("traced", stacklevel=1)
+            return x
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            make(double, device=jax.devices()[0])
+            make(warns)(1.0)
+        return [(each.filename, each.lineno) for each in caught]
+
+    assert places(jit) == places(jax.jit)
+    assert len(places(jit)) == 2
+
+
+def test_inside_another(jit: Any) -> None:
+    def texts(make: Any) -> list[str]:
+        inner = make(double)
+        outer = functools.wraps(inner)(lambda x: inner(x))
+        return [
+            str(jax.make_jaxpr(inner)(1.0)),
+            str(make(inner).trace(1.0).jaxpr),
+            str(jax.jit(inner).trace(1.0).jaxpr),
+            str(jax.eval_shape(inner, 1.0)),
+            str(hasattr(outer, "trace")),
+            str(sorted(vars(outer))),
+            str(jax.make_jaxpr(jax.vmap(inner))(jnp.ones(3))),
+        ]
+
+    assert texts(jit) == texts(jax.jit)
+
+
 def test_under_transformations_nothing_is_counted(watch: Watch, jit: Any) -> None:
     f = jit(lambda x: jnp.sum(x**2))
     x = jnp.arange(3.0)
