@@ -1,0 +1,118 @@
+"""Primitives of one's own, and what `pytc.finalise` takes and gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.interpreters import mlir
+
+from pytc import jax_compat
+from pytc.passes.finalise import finalise, register_finalisation
+from pytc.verify import same
+from tests.comparison import program_of
+from tests.passes.finalising import X, cosine, names, sine
+
+
+def _primitive(name: str, multiple_results: bool = False) -> Any:
+    primitive = jax.extend.core.Primitive(name)
+    primitive.multiple_results = multiple_results
+    primitive.def_abstract_eval(lambda x, **_: [x, x] if multiple_results else x)
+    primitive.def_impl(lambda x, **_: [x, x] if multiple_results else x)
+    mlir.register_lowering(
+        primitive, mlir.lower_fun(lambda x, **_: [x, x] if multiple_results else x, multiple_results)
+    )
+    return primitive
+
+
+def test_a_registered_primitive_is_replaced_by_its_rule_at_every_depth() -> None:
+    scale = _primitive("scale")
+    register_finalisation(scale, lambda x, by: sine(x) * by)
+
+    def fun(x: Any) -> Any:
+        return lax.scan(lambda c, _: (scale.bind(c, by=3.0), None), scale.bind(x, by=2.0), None, length=2)[0]
+
+    program = finalise(program_of(fun, X))
+    jax_compat.check(program.jaxpr)
+    assert names(program.jaxpr) == ["sin", "mul", "scan", "sin", "mul"]
+    assert any("`scale`" in note.text for note in program.notes)
+    assert finalise(program).jaxpr is program.jaxpr
+
+
+def test_a_registered_primitive_with_several_results() -> None:
+    both = _primitive("both", multiple_results=True)
+    register_finalisation(both, lambda x: [jnp.sin(x), jnp.cos(x)])
+    program = finalise(program_of(lambda x: both.bind(x), X))
+    assert names(program.jaxpr) == ["sin", "cos"]
+
+
+def test_a_primitive_without_a_rule_stays_and_is_named() -> None:
+    mystery = _primitive("mystery")
+    program = finalise(program_of(lambda x: mystery.bind(sine(x)), X))
+    assert names(program.jaxpr) == ["sin", "mystery"]
+    assert [note.text for note in program.notes if "mystery" in note.text] == [
+        "`mystery` stays: no finalisation is registered for it"
+    ]
+
+
+def test_a_rule_of_another_type_is_an_error_that_names_the_primitive() -> None:
+    wrong = _primitive("wrong")
+    register_finalisation(wrong, lambda x: jnp.sum(x))
+    with pytest.raises(TypeError, match=r"`wrong` returns .*f32\[\].* where the primitive returns .*f32\[3\]"):
+        finalise(program_of(lambda x: wrong.bind(x), X))
+
+
+def test_a_rule_that_uses_its_own_primitive_is_an_error() -> None:
+    loop = _primitive("loop")
+    register_finalisation(loop, lambda x: loop.bind(x) + 1)
+    with pytest.raises(TypeError, match="`loop` uses `loop` itself"):
+        finalise(program_of(lambda x: loop.bind(x), X))
+
+
+def test_what_cannot_be_registered() -> None:
+    with pytest.raises(TypeError, match=r"takes a jax\.extend\.core\.Primitive, not str"):
+        register_finalisation("sin", lambda x: x)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="not callable"):
+        register_finalisation(_primitive("p"), 3)  # type: ignore[arg-type]
+
+
+# The public function
+
+
+def test_a_closed_jaxpr_gives_a_closed_jaxpr() -> None:
+    closed = jax.make_jaxpr(lambda x: sine(x) * 2)(X)
+    assert names(finalise(closed)) == ["sin", "mul"]
+    once = finalise(closed)
+    assert finalise(once) is once
+
+
+def test_a_function_gives_a_function() -> None:
+    def fun(x: Any, how: str, *, by: Any = 2) -> dict[str, Any]:
+        "Doc."
+        return {"y": sine(x["a"]) * by, "how": how}
+
+    final = finalise(fun)
+    assert final.__name__ == "fun"
+    assert final.__doc__ == "Doc."
+    result = final({"a": X}, "so", by=np.float32(3))
+    assert result["how"] == "so"
+    assert same(result["y"], fun({"a": X}, "so", by=np.float32(3))["y"])
+    assert names(jax.make_jaxpr(lambda x: finalise(final)({"a": x}, "so")["y"])(X)) == ["sin", "mul"]
+    assert names(jax.make_jaxpr(jax.vmap(lambda x: final({"a": x}, "so")["y"]))(X)) == ["sin", "mul"]
+
+
+def test_a_finalised_function_exports_without_wrappers() -> None:
+    exported = jax.export.export(jax.jit(finalise(lambda x: jax.nn.relu(sine(x)) + cosine(x))))(X)
+    text = exported.mlir_module()
+    assert "call @" not in text
+    assert same(exported.call(X), jax.jit(lambda x: jax.nn.relu(sine(x)) + cosine(x))(X))
+
+
+def test_what_cannot_be_finalised() -> None:
+    with pytest.raises(TypeError, match="takes a function or a ClosedJaxpr, not int"):
+        finalise(3)  # type: ignore[call-overload]
