@@ -152,8 +152,9 @@ def _jax_pairs(program: Program, aliased: Sequence[Alias]) -> dict[int, int]:
     """From outputs to the inputs that JAX would write them into, were these inputs donated and the outputs in their own
     order."""
     free: dict[Any, collections.deque[int]] = {}
+    avals = program.in_avals
     for alias in aliased:
-        aval = program.in_avals[alias.input]
+        aval = avals[alias.input]
         free.setdefault((aval.shape, aval.dtype), collections.deque()).append(alias.input)
     pairs = {}
     for output, aval in enumerate(program.out_avals):

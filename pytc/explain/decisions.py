@@ -208,9 +208,10 @@ def outputs_of(program: Program, declined: Sequence[str]) -> tuple[OutputReport,
 
 def pass_report(name: str, before: Program, after: Program) -> PassReport:
     """What a pass did, from the program before and after it."""
+    equations = count_equations(before.jaxpr.jaxpr)
     return PassReport(
         name,
-        (count_equations(before.jaxpr.jaxpr), count_equations(after.jaxpr.jaxpr)),
+        (equations, equations if after.jaxpr is before.jaxpr else count_equations(after.jaxpr.jaxpr)),
         (len(before.inputs), len(after.inputs)),
         (_count_computed(before), _count_computed(after)),
         tuple(_told(after, note) for note in after.notes[len(before.notes) :]),
