@@ -84,6 +84,11 @@ class PassReport:
     before: Program = dataclasses.field(repr=False, compare=False)
     after: Program = dataclasses.field(repr=False, compare=False)
 
+    def in_numbers(self, arrow: str = "->") -> str:
+        """`13 -> 10 inputs, 11 -> 9 outputs`: what there is more or less of; empty where there is nothing."""
+        pairs = ((self.equations, "equations"), (self.inputs, "inputs"), (self.outputs, "outputs"))
+        return ", ".join(f"{before:,} {arrow} {after:,} {what}" for (before, after), what in pairs if before != after)
+
     @property
     def changed(self) -> bool:
         """Whether there is anything to tell."""

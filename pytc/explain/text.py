@@ -43,6 +43,8 @@ _COLOURS = {
     "headline": "1",
     "title": "1",
     "reason": "2",
+    "went": "31",
+    "came": "32",
 }
 
 
@@ -126,7 +128,7 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
         told = [line for text in plans.lines(explanation.plans, size) for line in _wrap(text, width, 6, 0)]
         sections.append([paint("plans", "title"), *told])
     if compare:
-        about = _wrap(_about_by_hand(memory), width, 2, 2)
+        about = _wrap(about_by_hand(memory), width, 2, 2)
         sections.append([paint("nearest jax.jit call", "title"), f"  {explanation.jit_call}", *about])
     return "\n\n".join("\n".join(lines) for lines in sections)
 
@@ -152,6 +154,8 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
         lines += _wrap(f"because the code there reads it again, or it is held elsewhere: {names}", width, 10, 10)
     for path, why in site.why:
         lines += _wrap(f"{path}: {why}", width, 12, 10)
+    if site.why:
+        lines += _wrap("to free it: let go of it before the call, or keep a copy elsewhere", width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {_count(site.copied_calls, 'call')}")
         held = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
@@ -280,17 +284,9 @@ def _passes(passes: Sequence[PassReport], width: int, namer: Namer | None, paint
     lines = []
     name = max((len(each.name) for each in passes), default=0)
     for each in passes:
-        counts = [
-            f"{before:,} -> {after:,} {what}"
-            for (before, after), what in (
-                (each.equations, "equations"),
-                (each.inputs, "inputs"),
-                (each.outputs, "outputs"),
-            )
-            if before != after
-        ]
+        counts = each.in_numbers()
         notes = fold(each.notes, lambda note: (note,), lambda _: None)
-        told = [", ".join(counts)] if counts else []
+        told = [counts] if counts else []
         told += [
             found.texts[0] + (f" ({found.count} times)" if found.count > 1 else "") for found in notes[:MOST_NOTES]
         ]
@@ -301,7 +297,8 @@ def _passes(passes: Sequence[PassReport], width: int, namer: Namer | None, paint
             wrapped[0] = f"  {each.name:<{name}}  {wrapped[0].lstrip()}"
         lines += wrapped
         if namer is not None and each.changed:
-            lines += [f"  {_elide(_changed(change), width - 2)}" for change in changes(each, namer, MOST_CHANGES)]
+            for change in changes(each, namer, MOST_CHANGES):
+                lines.append(f"  {paint(_elide(_changed(change), width - 2), change.kind)}")
     if idle := [each.name for each in passes if not each.changed]:
         lines += _wrap(f"{', '.join(idle)}: nothing to do", width, 4, 2)
     return lines or ["  none"]
@@ -355,7 +352,8 @@ def _copies(memory: Memory, width: int) -> list[str]:
     return lines
 
 
-def _about_by_hand(memory: Memory) -> str:
+def about_by_hand(memory: Memory) -> str:
+    """What the best call by hand promises, and what it was compared with."""
     best = memory.by_hand
     said = "Donating nothing is best by hand."
     if best.parameters:

@@ -7,11 +7,10 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pytc.explain.equations import Change, Namer, changes
-from pytc.explain.jit_call import mixed
 from pytc.explain.memory import Footprint, Memory
 from pytc.explain.plans import left, ranked
 from pytc.explain.sizes import size
-from pytc.explain.text import verdict_of
+from pytc.explain.text import about_by_hand, verdict_of
 
 if TYPE_CHECKING:
     from pytc.effort import Tried
@@ -129,16 +128,7 @@ def passes(explanation: Explanation) -> str:
 
 
 def _pass(each: PassReport, namer: Namer) -> str:
-    counts = [
-        f"{before:,} → {after:,} {what}"
-        for (before, after), what in (
-            (each.equations, "equations"),
-            (each.inputs, "inputs"),
-            (each.outputs, "outputs"),
-        )
-        if before != after
-    ]
-    told = ", ".join(counts) or f"{len(each.notes):,} notes"
+    told = each.in_numbers("→") or f"{len(each.notes):,} notes"
     notes = [*map(escape, each.notes[:MOST_NOTES])]
     if len(each.notes) > MOST_NOTES:
         notes.append(f"and {len(each.notes) - MOST_NOTES:,} more")
@@ -158,11 +148,5 @@ def _change(change: Change) -> str:
 
 def by_hand(explanation: Explanation) -> str:
     """The nearest `jax.jit` call and what it promises."""
-    memory = explanation.memory
-    best = memory.by_hand
-    said = "Donating nothing is best by hand."
-    if best.parameters:
-        said = f"It promises that nobody reads {', '.join(best.parameters)} after a call."
-    if unfit := mixed(memory):
-        said += f" What is not an array has to be taken out of {', '.join(unfit)} first."
-    return f"<pre tabindex=0>{escape(explanation.jit_call)}</pre><p>{escape(said)} Compared: {escape(best.search)}.</p>"
+    said = about_by_hand(explanation.memory)
+    return f"<pre tabindex=0>{escape(explanation.jit_call)}</pre><p>{escape(said)}</p>"
