@@ -127,9 +127,9 @@ PROGRAMS = [
         reaction,
         (FIELD, FIELD),
         remarks={
-            "cpu": "either field can go over either. Of the seven plans six need seven fields' memory or more, and the"
-            " one that writes only the second field, over itself, six, for how its loops happen to be scheduled. Data"
-            " flow does not tell them apart."
+            "cpu": "either field can go over either, and how the loops are then scheduled decides whether six fields'"
+            " memory is enough or seven. The flow of the data does not tell; `high` compiles all seven plans, and both"
+            " ways round."
         },
     ),
     Workload("fixed border", padded, (FIELD,)),
