@@ -56,12 +56,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         explanation = explain_program(
             compiled, args, kwargs, device=options.device, memory=options.memory, passes=options.passes
         )
-        _show(explanation, options)
-        if options.largest:
-            stream = sys.stderr if options.json else sys.stdout
-            stream.write(f"\n{explanation.largest(options.largest)}\n")
     except DeviceError as error:
         parser.error(str(error))
+    if explanation.fits is None and (options.largest or "fits" in requirements):
+        parser.error(f"the memory of {explanation.device.kind} is not known: give --memory")
+    _show(explanation, options)
+    if options.largest:
+        stream = sys.stderr if options.json else sys.stdout
+        stream.write(f"\n{explanation.largest(options.largest)}\n")
     try:
         explanation.require(**requirements)
     except RequirementError as error:

@@ -147,7 +147,9 @@ def test_the_largest_batch(capsys):
     assert err.startswith("\na: ")
 
 
-@pytest.mark.parametrize("wrong", [["--device", "h2000"], ["--device", "cpu", "--memory", "much"]])
+@pytest.mark.parametrize(
+    "wrong", [["--device", "h2000"], ["--device", "cpu", "--memory", "much"], ["--require", "fits"], ["--largest", "a"]]
+)
 def test_a_wrong_device_is_wrong_usage(capsys, wrong):
     with pytest.raises(SystemExit, match="2"):
         run(capsys, *SWAPPED, *wrong)
