@@ -25,7 +25,7 @@ from pytc.explain.memory import Footprint
 from pytc.explain.sizes import size
 from pytc.explain.subject import footprint_of
 from pytc.jax_compat import is_extended
-from pytc.program import Program
+from pytc.program import Leaf, Program
 
 WORTH = 1000
 """A difference of less than this part of what a program takes is not worth an edit."""
@@ -33,7 +33,7 @@ WORTH = 1000
 LEAST = 1024
 """Nor is a saving of fewer bytes than this."""
 
-VAGUE = frozenset(["unknown", "introspection", "interpreter", "observer"])
+VAGUE = frozenset(["unknown", "onlooker", "introspection", "interpreter", "observer"])
 """What hinders the proof without anything being known to hold the array: no reason to promise, and none to accuse a
 promise of being wrong."""
 
@@ -51,6 +51,7 @@ class _Use:
     """Paths of the leaves that were not proven dead at a call that was looked at."""
     known: frozenset[str]
     """The parameters of those of which it is known what held them."""
+    _known: dict[frozenset[str], frozenset[int]] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -66,9 +67,11 @@ class _Use:
         """The arguments among `donated` into which JAX writes something."""
         return frozenset(leaf.parameter for leaf in self._deleted(donated))
 
-    def _deleted(self, donated: Collection[str]) -> list[Any]:
-        leaves = self.traced.as_jit.staged.leaves
-        return [leaves[i] for i in self.traced.as_jit.deleted(donated)] if donated else []
+    def _deleted(self, donated: Collection[str]) -> list[Leaf]:
+        key = frozenset(donated)
+        if key not in self._known:
+            self._known[key] = self.traced.as_jit.deleted(key) if key else frozenset()
+        return [self.traced.as_jit.staged.leaves[i] for i in self._known[key]]
 
 
 def functions(watched: Sequence[Function], figures: bool = True) -> tuple[FunctionReport, ...]:
@@ -192,17 +195,18 @@ def _advised(base: FunctionReport, function: Function, uses: Sequence[_Use], fig
     base = dataclasses.replace(base, arguments=arguments)
     findings = [_wrong(name, arguments) for name in wrong]
     findings += [_useless(useless)] if useless else []
-    found = None
+    found = program = None
     if figures and (promised or wanted or _gain(main, names)):
         added = [name for name in wanted if name not in promised]
-        wanted, found = _compared(main, promised, wanted, function.api)
+        wanted, found, program = _compared(main, promised, wanted, function.api)
         if lost := [name for name in added if name not in wanted]:
             findings.append(_no_gain(lost))
     added = [name for name in wanted if name not in promised]
     if added:
         findings.append(_add(added, found))
-    if found is not None:
-        findings += _pairing(main, wanted, found, names)
+    if found is not None and program is not None:
+        findings += _pairing(main, wanted, found, program)
+        findings += _conditional(main, wanted, found, arguments, uses)
     findings += _by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
     change = None
     if set(wanted) != set(promised):
@@ -290,8 +294,11 @@ def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Hel
     return "", 0, None, ""
 
 
-def _compared(main: _Use, promised: Sequence[str], wanted: Sequence[str], api: str) -> tuple[list[str], Figures]:
-    """What of `wanted` takes the least by the compiler's figures, and these. Promises that stand are not touched.
+def _compared(
+    main: _Use, promised: Sequence[str], wanted: Sequence[str], api: str
+) -> tuple[list[str], Figures, Program]:
+    """What of `wanted` takes the least by the compiler's figures, these, and what `pytc.compile` would run. Promises
+    that stand are not touched.
 
     A compiler may copy what it is to write over, and then donating costs what it saves, or more. So where donating
     everything saves less than was to be hoped, it is tried without.
@@ -312,7 +319,8 @@ def _compared(main: _Use, promised: Sequence[str], wanted: Sequence[str], api: s
     best = min(tried, key=lambda names: (tried[names].total, len(names)))
     if base.total - tried[best].total < max(LEAST, base.total // WORTH):
         best = tuple(kept)
-    return list(best), Figures(now.total, tried[best].total, _by_pytc(main)[1].total, now.devices)
+    program, footprint = _by_pytc(main)
+    return list(best), Figures(now.total, tried[best].total, footprint.total, now.devices), program
 
 
 def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
@@ -349,6 +357,31 @@ def _no_gain(names: Sequence[str]) -> Finding:
     return Finding("no gain", tuple(names), text, None)
 
 
+def _conditional(
+    main: _Use, wanted: Sequence[str], found: Figures, arguments: Sequence[ArgumentReport], uses: Sequence[_Use]
+) -> list[Finding]:
+    """What could be donated, too, if those who may read it in the meantime do not: other threads, mostly."""
+    reasons: dict[str, set[str]] = {}
+    for argument in arguments:
+        if argument.verdict == "not proven" and not argument.donated:
+            reasons[argument.name] = {
+                reason.text if reason.kind == "onlooker" else ""
+                for use in uses
+                for seen in use.signature.seen.values()
+                for i, reason in seen.why.items()
+                if use.signature.names[i][0] == argument.name
+            }
+    hopeful = [name for name, texts in reasons.items() if texts and "" not in texts]
+    if not hopeful:
+        return []
+    saves = found.advised - main.traced.as_jit.footprint([*wanted, *hopeful]).total
+    if saves < max(LEAST, found.advised // WORTH):
+        return []
+    why = ", and ".join(sorted(set().union(*(reasons[name] for name in hopeful))))
+    text = f"{_listed(hopeful, 'is', 'are')} overwritten at once, but {why}: donating saves {size(saves)} if none does"
+    return [Finding("if unread", tuple(hopeful), text, saves)]
+
+
 def _by_site(uses: Sequence[_Use], held: Sequence[ArgumentReport]) -> list[Finding]:
     """Of arguments that something held in calls from one place, and nothing in those from another."""
     findings = []
@@ -369,13 +402,12 @@ def _by_site(uses: Sequence[_Use], held: Sequence[ArgumentReport]) -> list[Findi
     return findings
 
 
-def _pairing(main: _Use, wanted: Sequence[str], found: Figures, names: Sequence[str]) -> list[Finding]:
+def _pairing(main: _Use, wanted: Sequence[str], found: Figures, program: Program) -> list[Finding]:
     """What is lost because JAX pairs in order of position, or because arguments are donated whole."""
     rest = found.advised - found.pytc
     if rest * WORTH_ORDER < found.advised or rest <= 0:
         return []
     as_jit = main.traced.as_jit
-    program, _ = _by_pytc(main)
     leaves = as_jit.staged.leaves
     if wanted:
         better = order.better(as_jit, wanted, program, found.advised - found.advised // WORTH_ORDER)

@@ -12,7 +12,7 @@ SCHEMA = "pytc.audit/1"
 
 Verdict = Literal["dead", "held", "not proven", "no use"]
 
-Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site"]
+Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site", "if unread"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Finding:
     """`add`: could be donated · `no gain`: could be, but the compiler saves nothing by it · `wrong`: is donated and
     still in use · `useless`: is donated, and no output fits · `pairing`: JAX's pairs of arguments and outputs cost
     copies · `leaf by leaf`: what `pytc.compile` would reuse and no `donate_argnums` can ·
-    `by site`: was held in calls from one place, and dead in those from another."""
+    `by site`: was held in calls from one place, and dead in those from another ·
+    `if unread`: is overwritten at once, but another thread or the like may read it before."""
     arguments: tuple[str, ...]
     text: str
     saves: int | None

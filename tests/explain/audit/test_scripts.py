@@ -20,6 +20,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 class Case:
     advice: dict[str, str | None]
     """For each function what its `jax.jit` should say about donation, None where nothing is to change."""
+    findings: tuple[str, ...] = ()
+    """What is found besides what can be added."""
     arguments: tuple[str, ...] = ()
     status: int = 0
     repaired: int = 0
@@ -28,16 +30,16 @@ class Case:
 
 CASES = {
     "plain": Case({"train_step": "donate_argnums=(0, 1)", "loss": None}),
-    "flax_state": Case({"train_step": "donate_argnums=(0,)", "eval_step": None}, ("--steps", "4")),
-    "equinox_mlp": Case({"make_step": 'donate="all"'}),
+    "flax_state": Case({"train_step": "donate_argnums=(0,)", "eval_step": None}, arguments=("--steps", "4")),
+    "equinox_mlp": Case({"make_step": 'donate="all"'}, ("pairing",)),
     "nnx_model": Case({"train_step": "donate_argnums=(0, 1)"}),
     "trainer": Case({"_update": "donate_argnums=(1,)", "_blend": None}),
     "notebook": Case({"<lambda>": "donate_argnums=(0, 1)"}),
     "rl": Case({"store": "donate_argnums=(0,)", "learn": "donate_argnums=(2,)", "act": None}),
     "devices": Case({"train_step": "donate_argnums=(0, 1)", "walk": "donate_argnums=(0,)"}),
     "interrupted": Case({"<lambda>": "donate_argnums=(0,)"}, status=-signal.SIGINT, repaired=-signal.SIGINT),
-    "raises": Case({"update": "donate_argnums=(1,)", "score": None}, status=1),
-    "pairing": Case({"step": None}),
+    "raises": Case({"update": "donate_argnums=(1,)", "score": None}, ("wrong", "useless"), status=1),
+    "pairing": Case({"step": None}, ("pairing",)),
 }
 
 
@@ -82,6 +84,8 @@ def test_a_script(name: str, tmp_path: Path) -> None:
     functions = {function["name"]: function for function in report["functions"]}
     advice = {name: function["edit"] and function["edit"]["option"] for name, function in functions.items()}
     assert advice == case.advice
+    kinds = [finding["kind"] for function in report["functions"] for finding in function["findings"]]
+    assert tuple(kind for kind in kinds if kind != "add") == case.findings
 
     changed = tmp_path / script.name
     changed.write_text(apply(report, script.read_text("utf-8")), "utf-8")
@@ -97,3 +101,17 @@ def test_a_script(name: str, tmp_path: Path) -> None:
             assert function["figures"]["now"] == before["figures"]["advised"]
         if before["edit"] is not None and name != "raises":
             assert before["figures"]["now"] > before["figures"]["advised"]
+
+
+def test_another_order_of_the_results_saves_what_was_said(tmp_path: Path) -> None:
+    script = SCRIPTS / "pairing.py"
+    _, report = audited(script, (), tmp_path / "report.json")
+    (function,) = report["functions"]
+    (finding,) = function["findings"]
+    assert finding["text"].endswith("return them as result[0], result[2], result[1]")
+    changed = tmp_path / "pairing.py"
+    changed.write_text(script.read_text("utf-8").replace("value, moments, params", "value, params, moments"), "utf-8")
+    run, after = audited(changed, (), tmp_path / "after.json")
+    assert run.stdout == python(script).stdout
+    assert after["functions"][0]["findings"] == []
+    assert after["functions"][0]["figures"]["now"] == function["figures"]["advised"] - finding["saves"]

@@ -1,0 +1,293 @@
+"""What is found about single functions, each called as a script would call it."""
+
+import functools
+import time
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from pytc.explain.audit import advice, edit, record
+from pytc.explain.audit.places import Place
+from pytc.explain.audit.report import Audit, FunctionReport
+from pytc.explain.audit.watch import Watch
+
+N = 4096
+
+
+@pytest.fixture(name="watch")
+def _watch() -> Watch:
+    return Watch()
+
+
+@pytest.fixture(name="jit")
+def _jit(watch: Watch) -> Any:
+    return watch.watching("jax.jit", jax.jit)
+
+
+def found(watch: Watch, name: str) -> FunctionReport:
+    return next(report for report in advice.functions(watch.functions) if report.name == name)
+
+
+def kinds(report: FunctionReport) -> list[str]:
+    return [finding.kind for finding in report.findings]
+
+
+def grow(state):
+    return {name: jnp.sin(value) * 2 for name, value in state.items()}
+
+
+def state() -> dict[str, jax.Array]:
+    return {"a": jnp.ones(N), "b": jnp.ones(2 * N)}
+
+
+def test_leaf_by_leaf(watch: Watch, jit: Any) -> None:
+    f = jit(grow)
+
+    def run() -> Any:
+        s, first = state(), None
+        for _ in range(3):
+            first = s["a"]
+            s = f(s)
+        return first
+
+    run()
+    report = found(watch, "grow")
+    assert kinds(report) == ["leaf by leaf"]
+    assert report.edit is None
+    assert report.findings[0].saves == 2 * N * 4
+    (argument,) = report.arguments
+    assert (argument.verdict, argument.path, argument.held_calls) == ("held", "state['a']", 3)
+    assert "`first`" in argument.why
+    assert argument.line == run.__code__.co_firstlineno + 3
+
+
+def test_by_site(watch: Watch, jit: Any) -> None:
+    f = jit(grow)
+
+    def train() -> Any:
+        s = state()
+        for _ in range(3):
+            s = f(s)
+        return s
+
+    def compare() -> Any:
+        s = state()
+        return f(s), s
+
+    train()
+    compare()
+    report = found(watch, "grow")
+    assert "by site" in kinds(report)
+    (argument,) = report.arguments
+    assert argument.site == f"test_advice.py:{compare.__code__.co_firstlineno + 2}"
+    assert [site.calls for site in report.sites] == [3, 1]
+    assert f"test_advice.py:{train.__code__.co_firstlineno + 3}:" in next(
+        finding.text for finding in report.findings if finding.kind == "by site"
+    )
+
+
+def test_one_array_twice(watch: Watch, jit: Any) -> None:
+    f = jit(lambda x, y: (x + 1, y * 2))
+
+    def run() -> None:
+        x = jnp.ones(N)
+        for _ in range(3):
+            x, _ = f(x, x)
+
+    run()
+    report = found(watch, "<lambda>")
+    assert report.edit is None
+    assert {argument.why for argument in report.arguments} == {"another leaf of the arguments is the same array"}
+
+
+def test_an_unusable_leaf_that_is_held_does_no_harm(watch: Watch, jit: Any) -> None:
+    f = jit(lambda s: {"x": s["x"] + s["table"].sum()})
+
+    def run() -> Any:
+        table = jnp.ones(N // 3)
+        s = {"x": jnp.ones(N), "table": table}
+        for _ in range(3):
+            s = {**f(s), "table": table}
+        return table.sum()
+
+    run()
+    report = found(watch, "<lambda>")
+    assert report.edit is not None
+    assert report.edit.option == "donate_argnums=(0,)"
+    f = jit(lambda s: {"x": s["x"] + s["table"].sum()}, donate_argnums=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        run()
+
+
+def test_two_functions_of_one_line(watch: Watch, jit: Any) -> None:
+    def reads(state):
+        return state["a"].sum()
+
+    f, g = (jit(fun) for fun in (grow, reads))
+
+    def run() -> Any:
+        s = state()
+        for _ in range(3):
+            g(s)
+            s = f(s)
+        return s
+
+    run()
+    report = found(watch, "grow")
+    assert report.edit is not None
+    assert (report.edit.before, report.edit.after) == ("", "")
+    assert report.edit.note == "donate_argnums=(0,), for grow alone: the same line makes reads, too"
+
+
+def test_functions_that_a_loop_makes_are_one(watch: Watch, jit: Any) -> None:
+    def run() -> Any:
+        s = state()
+        for _ in range(12):
+            s = jit(grow)(s)
+        return s
+
+    run()
+    report = found(watch, "grow")
+    assert (report.made, report.calls) == (12, 8)
+    assert report.edit is not None
+
+
+def test_keyword_arguments_are_donated_by_name(watch: Watch, jit: Any) -> None:
+    @jit
+    def f(x, *, y):
+        return x.sum(), y * 2
+
+    def run() -> Any:
+        y = jnp.ones(N)
+        for _ in range(3):
+            _, y = f(jnp.ones(3), y=y)
+        return y
+
+    run()
+    report = found(watch, "f")
+    assert report.edit is not None
+    assert (report.edit.before, report.edit.after) == ("jit", "functools.partial(jit, donate_argnames=('y',))") or (
+        report.edit.after == "jit(donate_argnames=('y',))"
+    )
+
+
+@pytest.fixture(name="inside")
+def _inside(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equinox and Flax find the watched `jax.jit`, as they do in an audited script."""
+    monkeypatch.setattr(jax, "jit", watch.watching("jax.jit", jax.jit))
+
+
+@pytest.mark.usefixtures("inside")
+def test_equinox_donates_all_or_all_but_the_first(watch: Watch) -> None:
+    filter_jit = watch.watching("equinox.filter_jit", eqx.filter_jit)
+
+    @filter_jit
+    def f(fixed, state):
+        return {name: value * fixed["a"][0] for name, value in state.items()}
+
+    def run() -> Any:
+        fixed, s = state(), state()
+        for _ in range(3):
+            s = f(fixed, s)
+        return s, fixed
+
+    run()
+    report = found(watch, "f")
+    assert report.edit is not None
+    assert report.edit.option == 'donate="all-except-first"'
+    assert report.figures is not None
+    assert report.figures.saves == 3 * N * 4
+    assert [argument.verdict for argument in report.arguments] == ["held", "dead"]
+
+
+@pytest.mark.usefixtures("inside")
+def test_a_flax_variable_that_something_else_holds(watch: Watch) -> None:
+    nnx_jit = watch.watching("flax.nnx.jit", nnx.jit)
+
+    @nnx_jit
+    def f(model):
+        model.kernel[...] = model.kernel[...] * 2
+
+    def run(keeping: bool) -> Any:
+        model, kept = nnx.Linear(64, 64, rngs=nnx.Rngs(0)), None
+        for _ in range(4):
+            if keeping:
+                kept = model.kernel.get_value()
+            f(model)
+        return kept
+
+    run(False)
+    assert getattr(found(watch, "f").edit, "option", None) == "donate_argnums=(0,)"
+    run(True)
+    report = found(watch, "f")
+    assert report.edit is None
+    (argument,) = report.arguments
+    assert argument.why.startswith("also `kept` in test_advice.py")
+
+
+def test_looking_takes_its_share_of_the_time_at_most(watch: Watch, jit: Any) -> None:
+    f = jit(lambda s: [x + 1 for x in s])
+
+    def run(steps: int) -> Any:
+        s = [jnp.ones(8) for _ in range(300)]
+        for _ in range(steps):
+            s = f(s)
+        return jax.block_until_ready(s)
+
+    run(record.FIRST)
+    watch.clock.started, began = time.perf_counter(), time.perf_counter()
+    run(400)
+    longest = 0.05  # one look, on a machine with other things to do
+    assert watch.clock.sampling < record.SHARE * (time.perf_counter() - began) + longest
+
+
+EDITS = {
+    "jax.jit": "jax.jit(donate_argnums=(0,))",
+    "my_jit": "functools.partial(my_jit, donate_argnums=(0,))",
+    "jax.jit(f)": "jax.jit(f, donate_argnums=(0,))",
+    "jax.jit()": "jax.jit(donate_argnums=(0,))",
+    "jax.jit(f, donate_argnums=(1, 2))": "jax.jit(f, donate_argnums=(0,))",
+    "jax.jit(f, donate_argnums=1, static_argnums=2)": "jax.jit(f, static_argnums=2, donate_argnums=(0,))",
+    "jax.jit(donate_argnames=('a',), inline=True)": "jax.jit(inline=True, donate_argnums=(0,))",
+    "partial(jax.jit, static_argnums=(2,))": "partial(jax.jit, static_argnums=(2,), donate_argnums=(0,))",
+    "jax.jit(\n    f,\n    donate_argnums=1,\n)": "jax.jit(\n    f, donate_argnums=(0,),\n)",
+    "jax.jit(\n    f,\n    static_argnums=1,\n)": "jax.jit(\n    f,\n    static_argnums=1, donate_argnums=(0,),\n)",
+    'jax.jit(lambda é: é + ")", donate_argnums=0)': 'jax.jit(lambda é: é + ")", donate_argnums=(0,))',
+    "make(**options)": "make(**options, donate_argnums=(0,))",
+}
+
+
+@pytest.mark.parametrize("before", EDITS)
+def test_edits(before: str, tmp_path: Any) -> None:
+    source = tmp_path / "train.py"
+    source.write_text(f"é = 1\nstep = {before}\n", "utf-8")
+    lines = before.split("\n")
+    last = (len(b"step = ") if len(lines) == 1 else 0) + len(lines[-1].encode())
+    place = Place(str(source), 2, 1 + len(lines), 7, last)
+    change = edit.edit(place, "donate_argnums=(0,)")
+    assert (change.before, change.after) == (before, EDITS[before])
+    compile(change.after, "train.py", "eval")
+    gone = edit.edit(place, "")
+    assert "donate" not in gone.after
+
+
+def test_a_place_whose_source_is_gone() -> None:
+    change = edit.edit(Place("/nowhere/train.py", 3, 3, 0, 5), "donate_argnums=(0,)")
+    assert (change.before, change.after, change.line) == ("", "", 3)
+
+
+def test_the_report_as_text_and_data(watch: Watch, jit: Any) -> None:
+    f = functools.partial(jit(grow))
+    f(state())
+    audit = Audit("train.py", "", advice.functions(watch.functions), 1.0, 0.0)
+    assert '"schema": "pytc.audit/1"' in audit.to_json()
+    narrow = audit.text(50)
+    assert max(map(len, narrow.splitlines())) <= 60
+    assert "\x1b[" in audit.text(80, colour=True)
+    assert "\x1b[" not in str(audit)
