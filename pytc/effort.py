@@ -16,6 +16,7 @@ is not compiled.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -94,6 +95,7 @@ class _Search:
     ) -> None:
         self.planned, self.replan, self.leaves, self.options = planned, replan, leaves, options
         self.plans = candidates(planned)
+        self.size = sum(_on_a_device(planned, number) for number in range(len(planned.inputs)))
         self.emitted: dict[str, Emitted] = {}
         self.tried: dict[str, tuple[Candidate, Figures | None, str]] = {}
         self.best: Candidate = self.plans[0]
@@ -144,18 +146,15 @@ class _Search:
     def is_hopeless(self, candidate: Candidate) -> bool:
         """Whether the plan would take more than the best so far even if it needed no temporary at all.
 
-        Only told where arrays take the bytes of their elements, on one device and without padding.
+        Only told where arguments take the bytes of their elements, without padding.
         """
         figures = self.tried[self.plans[0].key][1] if self.tried else None
         if figures is None or self.least is None:
             return False
-        program = self.planned
-        plain = sum(map(nbytes, program.in_avals)), sum(map(nbytes, program.out_avals))
-        there = figures.argument, figures.output
-        if not all(a / ROUNDING <= b <= a * ROUNDING for a, b in zip(plain, there, strict=True)):
+        if not self.size / ROUNDING <= figures.argument <= self.size * ROUNDING:
             return False
-        saved = sum(nbytes(program.in_avals[pair.input]) for pair in candidate.pairs)
-        return sum(there) / ROUNDING - saved > self.least[0]
+        saved = sum(_on_a_device(self.planned, pair.input) for pair in candidate.pairs)
+        return figures.argument + figures.output - saved * ROUNDING > self.least[0]
 
     def measured(self, candidate: Candidate) -> tuple[Figures | None, str]:
         """The compiler's figures for the plan, or what it had to say instead."""
@@ -183,6 +182,16 @@ class _Search:
         """The best plan, and what was tried on the way to it."""
         tried = tuple(Tried(c.told, figures, c is self.best, why) for c, figures, why in self.tried.values())
         return Choice(self.emit(self.best), tried)
+
+
+def _on_a_device(program: Program, number: int) -> int:
+    """The bytes of an input on each device."""
+    aval, leaf = program.in_avals[number], program.inputs[number].leaf
+    sharding = None if leaf is None else program.leaves[leaf].requested or program.leaves[leaf].sharding
+    if not isinstance(sharding, jax.sharding.Sharding) or not aval.size:
+        return nbytes(aval)
+    shard: int = nbytes(aval) * math.prod(sharding.shard_shape(aval.shape)) // aval.size
+    return shard
 
 
 def _figures(compiled: jax.stages.Compiled, emitted: Emitted, options: Mapping[str, Any]) -> Figures | None:

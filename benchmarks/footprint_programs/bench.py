@@ -21,13 +21,8 @@ def of_bench(name: str) -> Workload:
     """The step of a workload of `make bench`."""
     made = workloads.make(name, SIZE)
     args = jax.eval_shape(made.arguments)
-    return Workload(
-        f"bench {name}",
-        made.step,
-        args,
-        kept=tuple(i for i in range(len(args)) if i not in made.dead),
-        remarks=REMARKS.get(name, {}),
-    )
+    kept = tuple(i for i in range(len(args)) if i not in made.dead)
+    return Workload(f"bench {name}", made.step, args, kept, remarks=REMARKS.get(name, {}))
 
 
 PROGRAMS = [of_bench(name) for name in workloads.names()]

@@ -81,9 +81,9 @@ PROGRAMS = [
     of_optax(
         "sgd",
         optax.sgd(0.1),
-        v5e="here and for the other optimisers, it is worth 0.2 to 0.5% in which order results and arguments are handed to"
-        " the compiler, whatever is written over what; `high` tries both. By hand, the reversed results also have weights"
-        " copied that pytc's pairs leave alone.",
+        v5e="here and for the other optimisers, it is worth 0.2 to 0.5% in which order results and arguments are"
+        " handed to the compiler, whatever is written over what; `high` tries both. By hand, the reversed results also"
+        " have weights copied that pytc's pairs leave alone.",
     ),
     of_optax("momentum", optax.sgd(0.1, momentum=0.9)),
     of_optax("nesterov", optax.sgd(0.1, momentum=0.9, nesterov=True)),

@@ -13,7 +13,7 @@ from benchmarks.footprint_programs import Workload, array, shapes_of
 from benchmarks.footprint_programs.networks import momentum, transformer
 from benchmarks.footprint_programs.sequences import decode
 
-WIDTH, HIDDEN, LAYERS, VOCABULARY = 4096, 16384, 2, 32768
+WIDTH, HIDDEN, LAYERS, VOCABULARY = 2048, 8192, 1, 8192
 
 MODEL = {
     "embedding": array(VOCABULARY, WIDTH),
@@ -35,7 +35,7 @@ TENSOR_PARALLEL = {
     ],
 }
 FULLY_SHARDED = jax.tree.map(lambda spec: P(*(axis or "data" for axis in spec)), TENSOR_PARALLEL)
-TOKENS = array(64, 1024, dtype=jnp.int32)
+TOKENS = array(32, 512, dtype=jnp.int32)
 
 adamw = optax.adamw(1e-3)
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from jax.experimental import pallas
 
 from pytc.emit import emit_jit
 from pytc.passes import alias, matching
@@ -309,6 +310,15 @@ def test_an_output_returned_twice_has_one_partner() -> None:
 def test_pallas_and_foreign_calls_declare_what_they_overwrite() -> None:
     call = jax.ffi.ffi_call("nowhere", SQUARE, input_output_aliases={1: 0})
     assert of(lambda a, b: call(a, b), SQUARE, SQUARE) == {1: 0}
+
+    def add(a: Any, b: Any, out: Any) -> None:
+        out[...] = a[...] + b[...]
+
+    for k in (0, 1):
+        kernel = pallas.pallas_call(add, out_shape=SQUARE, input_output_aliases={k: 0}, interpret=True)
+        program = planned(lambda a, b, kernel=kernel: jnp.sin(kernel(jnp.cos(a), jnp.tan(b))), SQUARE, SQUARE)
+        assert pairs(program) == {k: 0}
+        assert total(program) <= total(without(program)) - BYTES
 
 
 def test_the_result_is_the_same_every_time() -> None:
