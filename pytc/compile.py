@@ -195,9 +195,11 @@ class Function:
             emitted = site.plan.emitted
             landed[:] = emitted, leaves
             warm = not emitted.is_new
+            collections = ownership.collections_so_far()
             emitted.call(given, landed)
             if warm:
-                ownership.executed()
+                in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
+                ownership.executed(landed[2], len(emitted.donated), in_one_go)
         except (RuntimeError, ValueError) as error:
             _check_not_deleted(error, signature, leaves)
             raise

@@ -29,7 +29,7 @@ import jax
 from jax.tree_util import all_leaves, tree_leaves
 
 from pytc.ownership import buffers, counts, holders, interpreter
-from pytc.ownership.buffers import executed
+from pytc.ownership.buffers import collections_so_far, executed
 from pytc.ownership.callers import (
     Found,
     Level,
@@ -42,11 +42,11 @@ from pytc.ownership.callers import (
     levels,
     site_of,
 )
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import Site, Tree
 from pytc.ownership.holders import Held
 from pytc.ownership.slots import Slots, onlookers
 
-__all__ = ["Held", "Outcome", "executed", "held", "reasons", "survivors", "where"]
+__all__ = ["Held", "Outcome", "collections_so_far", "executed", "held", "reasons", "survivors", "where"]
 
 UNKNOWN = Outcome()
 _BARREN = 2
@@ -75,7 +75,6 @@ def held(
         try:
             places = follow(site.hint, frame, references, [*args, *kwargs.values()], outcome) if site.hint else []
             if _all_dead(args, kwargs, places, leaves, wanted, site):
-                buffers.begin(len(wanted))
                 return ()
             del places
         except NotTrusted:
@@ -85,8 +84,7 @@ def held(
     if site is None:
         site = site_of(frame)
     site.hint = look.route()
-    site.intervals = min(site.intervals + 1, buffers.intervals())
-    buffers.begin(len(wanted))
+    site.executions = max(1, min(2 * site.executions, buffers.remembered()))
     return kept
 
 
@@ -99,30 +97,30 @@ def _all_dead(
     site: Site,
 ) -> bool:
     """Whether the places account for every reference, and the leaves are known to be on buffers of their own."""
+    tree = site.tree
+    if tree.wanted is not wanted:
+        tree = site.tree = Tree(wanted)
     lists = 1
     if len(leaves) != len(wanted):
-        leaves, lists = [leaves[i] for i in wanted], 2
-    if counts.any_weakly_referenced(leaves):
+        leaves, lists = tree.take(leaves), 2
+    if counts.weakly_referenced(leaves):
         return False
-    if buffers.by_address(len(wanted)):
-        return not counts.remainder(args, kwargs, places, leaves, lists, lambda: [*leaves]) and buffers.alone(leaves)
-    others: list[Any] = []
-
-    def unshared() -> list[Any]:
-        found, others[:] = buffers.fresh(site.intervals)
-        return found
-
-    if counts.remainder(args, kwargs, places, leaves, lists, unshared):
-        if counts.remainder(args, kwargs, places, leaves, lists, lambda: list(leaves)):
-            return False
-        # Everything is accounted for, but not all of it came out of executions that are remembered.
-        site.intervals = min(site.intervals + 1, buffers.intervals())
-        return not any(buffers.shared(leaves))
-    if not others:
-        return True
-    if site.kinds[0] is not wanted:
-        site.kinds = wanted, frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
-    return not buffers.shares_with_any(leaves, others, site.kinds[1])
+    unshared, others = buffers.fresh(site.executions)
+    remainder, containers = counts.remainder(args, kwargs, places, leaves, lists, tree.containers, unshared)
+    if not remainder:
+        tree.containers = containers
+        if not others:
+            return True
+        if tree.kinds is None:
+            tree.kinds = frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
+        return not buffers.shares_with_any(leaves, others, tree.kinds)
+    del unshared, others
+    tree.containers = 0
+    if counts.remainder(args, kwargs, places, leaves, lists, 0, list(leaves))[0]:
+        return False
+    # Everything is accounted for, but not all of it came out of executions that are remembered.
+    site.executions = max(1, min(2 * site.executions, buffers.remembered()))
+    return not any(buffers.shared(leaves))
 
 
 def _look(

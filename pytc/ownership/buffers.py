@@ -7,9 +7,12 @@ every array there is, newest first, so two answers are possible:
 **By age.** What an execution returns is on buffers of its own. An array that came out of an execution shares with
 nothing that is older, and with nothing that came out of another execution; only an array made otherwise, later,
 can be on its buffer. So arrays that are known to have come out of executions share with each other never, and if
-nothing else has been made since, with nothing. Two *fences*, tiny arrays of our own made right before and right after
-an execution (`begin`, `executed`), tell in the list of all arrays which those are. This reads no address and waits
-for no device; it is what happens in a training loop.
+nothing else has been made since, with nothing. The last executions are remembered by weak references to the newest
+and the oldest of their results (`executed`): what lies between the two in the list of all arrays came out of the same
+execution, because the results are made in one go, in C++, with the interpreter's lock held. (Only a garbage
+collection can come in between, up to CPython 3.11, and run a finaliser that makes an array; after one, it is looked
+whether the results are the newest arrays there are.) This reads no address and waits for no device; it is what happens
+in a training loop.
 
 **By address.** Otherwise the addresses of all buffers are compared. That costs about 0.1 us for each array that is
 alive, so where there are many of them and little memory to win, the answer is "shared" instead: to look would
@@ -20,7 +23,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import threading
+import gc
+import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,148 +35,146 @@ from jax.extend import backend
 
 from pytc.jax_compat import new_shard, shards_of
 from pytc.ownership import interpreter
-from pytc.ownership.slots import other_thread
+from pytc.ownership.counts import Mark
 
 _FEW = 1024
-_QUICK = 64
-FEW_LEAVES = 8
-"""So many leaves are not worth a fence."""
 _BYTES_EACH = 200
 """Looking at one array takes about as long as copying this many bytes."""
+_MOST = 32
+"""So many executions are remembered, or twice as many until it is looked which of them have results left."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Interval:
-    """What was made between two fences came out of an execution."""
+class _Execution:
+    """What came out of one execution."""
 
-    before: Any
-    after: Any
-    number: int
-    """Which execution it was."""
+    marks: tuple[Mark, ...]
+    """On its newest result, on the newest of those that took over an argument's memory, and on the oldest."""
+    results: int
     size: int = 0
-    """How many of the arrays in between were alive the last time."""
+    """How many of them were alive the last time, up to the mark that was found."""
+
+    def is_spent(self) -> bool:
+        """Whether its results cannot be found any more."""
+        return any(mark() is None for mark in (self.marks[-1], *self.marks[-2:-1]))
+
+    def span(self, alive: list[Any], start: int) -> tuple[int, int] | None:
+        """From where to where its results are in the list of all arrays, from `start` on; None if not there."""
+        oldest = self.marks[-1]()
+        if oldest is None or oldest.is_deleted():
+            return None
+        count = len(alive)
+        for mark in self.marks:
+            newest = mark()
+            if newest is None or newest.is_deleted():
+                continue
+            first = start
+            while first < count and alive[first] is not newest:
+                first += 1
+            most = min(first + self.results, count)
+            end = first + self.size
+            if not (first < end <= most and alive[end - 1] is oldest):
+                end = first + 1
+                while end < most and alive[end - 1] is not oldest:
+                    end += 1
+                if end > most or alive[end - 1] is not oldest:
+                    return None
+                self.size = end - first
+            return first, end
+        return None
 
 
-class _Fences:
-    """The fences of this process."""
+_recent: list[_Execution] = []
+"""The last executions, newest first."""
+
+
+class _Client:
+    """The client that lists the arrays of the default platform, once it is known to list the newest first."""
 
     def __init__(self) -> None:
-        self.client: Any = None
-        self.intervals: list[_Interval] = []
-        """The last executions, newest first."""
-        self.opened: Any = None
-        """The thread that is to run the next execution, and the fence before it."""
-        self.crowded = False
-        """Whether so many arrays are alive that fences are cheaper than addresses, however few the leaves."""
-        self.nothing_since = False
-        """Whether the fence behind the last execution is the newest array there is."""
-        self.executions = 0
-        self._last: Any = None
-        self._left = 0
+        self._known: Any = None
+        self._tried = False
 
-    def make(self) -> Any:
-        """A new array: a shard of the last fence, which is the cheapest way to make one. (An array holds its shards,
-        so an old fence holds all newer ones, and every so often the row is begun anew.)"""
-        if not self._left:
-            self._start()
-        self._left -= 1
-        self._last = new_shard(self._last)
-        return self._last
+    def arrays(self) -> list[Any]:
+        if not self._tried:
+            self._try()
+        found: list[Any] = [] if self._known is None else self._known.live_arrays()
+        return found
 
-    def _start(self) -> None:
+    def _try(self) -> None:
         device = jax.local_devices()[0]
         first = jax.device_put(np.int8(0), device)
         second = new_shard(first)
-        self._last = third = new_shard(second)
-        newest = device.client.live_arrays()[:3]
-        # Else the list is not in the order that all this relies on, and addresses are compared.
-        if len(newest) == 3 and newest[0] is third and newest[1] is second and newest[2] is first:
-            self.client = device.client
-        self._left = _ROW
+        results = jax.jit(lambda x: (x + 1, x + 2))(first)
+        newest = device.client.live_arrays()[:4]
+        expected = [results[1], results[0], second, first]
+        if len(newest) == 4 and all(one is other for one, other in zip(newest, expected, strict=True)):
+            self._known = device.client
+        self._tried = True
 
 
-_ROW = 64
-_fences = _Fences()
-_MOST, _OLDEST = 8, 16
+_client = _Client()
+
+if sys.version_info < (3, 12):
+
+    def collections_so_far() -> object:
+        """Changes when there has been a garbage collection, of which CPython 3.11 may do one at any allocation."""
+        return gc.get_count()[1:]
+else:
+
+    def collections_so_far() -> object:
+        """Never changes: from CPython 3.12 on there is no garbage collection in the midst of code written in C."""
+        return None
+
+
+def executed(results: Sequence[Any], aliased: int, in_one_go: bool) -> None:
+    """Remember an execution that has just returned these arrays, in the order in which they were made.
+
+    The first `aliased` of them took over an argument's memory. `in_one_go` says that no Python code can have run while
+    they were made; if it can have, they are remembered only if nothing has come in between.
+    """
+    last = len(results) - 1
+    if last < 0 or not (in_one_go or _is_newest(results)):
+        return
+    if last == 0:
+        marks: tuple[Mark, ...] = (Mark(results[0]),)
+    elif 1 < aliased <= last:
+        marks = Mark(results[last]), Mark(results[aliased - 1]), Mark(results[0])
+    else:
+        marks = Mark(results[last]), Mark(results[0])
+    _recent.insert(0, _Execution(marks, last + 1))
+    if len(_recent) > 2 * _MOST:
+        _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
+
+
+def _is_newest(results: Sequence[Any]) -> bool:
+    """Whether the results are the newest arrays there are, with nothing in between."""
+    newest = _client.arrays()[: len(results)]
+    return len(newest) == len(results) and all(map(operator.is_, newest, reversed(results)))
 
 
 def fresh(most: int) -> tuple[list[Any], list[Any]]:
-    """The arrays of the last executions, at most so many, and everything else that has been made meanwhile.
+    """The results of the last executions, at most so many, and everything else that has been made meanwhile.
 
     The first share with none of each other, and with nothing that is older.
     """
-    intervals = _fences.intervals
-    if not intervals or _fences.client is None:
-        _fences.nothing_since = False
-        return [], []
-    alive = _fences.client.live_arrays()
-    count = len(alive)
-    _fences.crowded = count > _QUICK
-    _fences.nothing_since = bool(alive) and alive[0] is intervals[0].after
+    alive = _client.arrays()
     found: list[Any] = []
     others: list[Any] = []
-    spent: list[_Interval] = []
     at = 0
-    for interval in intervals[:most]:
-        after, before = interval.after, interval.before
-        if at < count and (at == 0 or alive[at - 1] is not after):  # else it is the fence before the last interval, too
-            while at < count and alive[at] is not after:
-                others.append(alive[at])
-                at += 1
-            at += 1
-        end = at + interval.size
-        if not (end < count and alive[end] is before):
-            end = at
-            while end < count and alive[end] is not before:
-                end += 1
-            interval.size = end - at
-            if not interval.size:
-                spent.append(interval)
-        found += alive[at:end]
-        at = end + 1
-    for interval in spent:
-        if interval is not intervals[0]:
-            intervals.remove(interval)
+    for execution in _recent[:most]:
+        span = execution.span(alive, at)
+        if span is not None:
+            first, end = span
+            others += alive[at:first]
+            found += alive[first:end]
+            at = end
     return found, others
 
 
-def by_address(leaves: int) -> bool:
-    """Whether addresses are to be compared for so many leaves, rather than fences looked at."""
-    return leaves <= FEW_LEAVES and not _fences.crowded
-
-
-def begin(leaves: int) -> None:
-    """An execution is about to run, and no Python code will run until `executed`: make the fence before it.
-
-    Not for a few leaves, for which comparing addresses is cheaper than making fences.
-    """
-    if by_address(leaves):
-        _fences.opened = None
-        return
-    # With other threads about, arrays that they make may come to stand between the fences.
-    unobserved = not (interpreter.threads() and other_thread())
-    if unobserved:
-        reused = _fences.nothing_since and _fences.intervals
-        _fences.opened = threading.get_ident(), _fences.intervals[0].after if reused else _fences.make()
-    else:
-        _fences.opened = None
-    _fences.nothing_since = False
-
-
-def executed() -> None:
-    """The execution that `begin` announced has returned its arrays: make the fence behind it."""
-    opened, _fences.opened = _fences.opened, None
-    if opened is not None and opened[0] == threading.get_ident():
-        known = _fences.intervals
-        _fences.executions += 1
-        known.insert(0, _Interval(opened[1], _fences.make(), _fences.executions))
-        while len(known) > _MOST or known[-1].number + _OLDEST < _fences.executions:
-            known.pop()
-
-
-def intervals() -> int:
+def remembered() -> int:
     """How many executions are remembered."""
-    return len(_fences.intervals)
+    return len(_recent)
 
 
 def alive() -> list[Any]:
@@ -212,21 +215,6 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         return [any(either) for either in zip(taken, held, strict=True)]
     except RuntimeError:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         return [True] * len(leaves)
-
-
-def alone(leaves: Sequence[Any]) -> bool:
-    """Whether no other array is on a buffer of the leaves; the quick way, for few leaves and arrays."""
-    everything = alive()
-    _fences.crowded = len(everything) > _QUICK
-    if _fences.crowded:
-        return not any(shared(leaves))
-    try:
-        taken = [array.unsafe_buffer_pointer() for array in everything]
-        if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
-            return True
-    except (RuntimeError, ValueError, TypeError, AttributeError):
-        pass  # an array on several devices, one that was deleted, a PRNG key: look more closely
-    return not any(shared(leaves))
 
 
 def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozenset[Any]) -> bool:

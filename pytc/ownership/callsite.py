@@ -16,6 +16,8 @@ from __future__ import annotations
 import dataclasses
 import dis
 import inspect
+import operator
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, Literal, TypeAlias
 
@@ -68,6 +70,22 @@ INTROSPECTION = frozenset(
 )
 
 
+class Tree:
+    """What is remembered of the leaves that are wanted at a call site."""
+
+    def __init__(self, wanted: Sequence[int]):
+        self.wanted = wanted
+        """The very object that says which they are."""
+        self.kinds: frozenset[Any] | None = None
+        """Their shapes and dtypes, and those of their shards."""
+        self.containers = 0
+        """How many containers hold the arguments; 0 where that is not known."""
+        self.take: Callable[[Sequence[Any]], Sequence[Any]] = (
+            operator.itemgetter(*wanted) if len(wanted) > 1 else lambda leaves: [leaves[i] for i in wanted]
+        )
+        """Picks them out of all leaves."""
+
+
 class Site:
     """What is known of a call in advance. `code` is only looked at here, never kept."""
 
@@ -94,10 +112,10 @@ class Site:
         """The places on the stack of the tuple and dictionary of a starred call, counted from the first local."""
         self.hint: Any = None
         """Which of all this accounted for the arguments the last time."""
-        self.kinds: tuple[Any, Any] = None, None
-        """The shapes and dtypes of the leaves that are wanted here, next to the object that says which those are."""
-        self.intervals = 1
-        """How many of the last executions its arguments come from."""
+        self.tree: Tree = Tree(())
+        """What is known of the leaves that were wanted here the last time."""
+        self.executions = 1
+        """How many of the last executions its arguments come from, at most."""
 
     def dead(self, atomic: bool, length: int | None) -> frozenset[int]:
         """The fast locals that are never read again, by number.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -37,13 +37,14 @@ _shut: set[type] = {
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
 }  # fmt: skip
 """Types that are never opened: they hold no array, or may hold anything. `jax.Array`'s own type joins when seen."""
-_HEAP_TYPE = 1 << 9
+_PLAIN = frozenset({tuple, list, dict})
+"""Types that are always opened."""
 
 
 def opens(value: Any) -> bool:
     """Whether what `value` refers to may be taken for a part of the argument tree, once `value` itself is."""
     kind = type(value)
-    if kind is tuple or kind is list or kind is dict:
+    if kind in _PLAIN:
         return True
     if kind in _shut or isinstance(value, type) or not gc.is_tracked(value):
         return False
@@ -59,31 +60,39 @@ def remainder(
     places: list[Any],
     leaves: Sequence[Any],
     lists: int,
-    unshared: Callable[[], list[Any]],
-) -> int:
-    """How many references to `leaves` are not accounted for, summed over all; a quick look, and never too few.
+    containers: int,
+    unshared: list[Any],
+) -> tuple[int, int]:
+    """How many references to `leaves` are not accounted for, summed over all; a quick look, and never too few. And how
+    many containers it opened.
 
-    `places` has what stands in each dead place of the callers. Each of `leaves` is in `lists` lists of ours, that
-    one included; a leaf that is there twice, or a container that is reached twice, is for the exact answer below.
+    `places` has what stands in each dead place of the callers, and `unshared` the arrays that are known to be on
+    buffers of their own; a leaf that is not among them counts as one reference. Each of `leaves` is in `lists` lists
+    of ours, that one included; a leaf that is there twice, or a container that is reached twice, is for the exact
+    answer below. When so many `containers` are open no others are looked for, which saves looking at every leaf. One
+    that is left shut leaves a remainder, so any number is safe; 0 is no limit.
 
     No table of objects is made. The references are counted, then each one from inside is doubled by holding the
-    same object in a list of ours, then they are counted again: the difference is what comes from inside. In the
-    same go it is seen that each leaf is among the arrays that `unshared` returns, which are those known to be on
-    buffers of their own: a leaf that is not there has one reference fewer the second time.
+    same object in a list of ours, and each from `unshared` tripled, then they are counted again: the difference is
+    what comes from inside.
     """
     before = sum(map(getrefcount, leaves))
     roots = [*args, *kwargs.values()]
     doubled = places * 2  # `places` holds them once already, so that a dead place now counts four times, not once
     nodes = _sole(roots, places)
+    count = 0
     opened = []
     while nodes:
         opened.append(_referents(*nodes))
-        nodes = _openable(opened[-1])
-    fresh = unshared()
+        count += len(nodes)
+        nodes = _openable(opened[-1]) if count != containers else []
+    tripled = unshared * 2
     after = sum(map(getrefcount, leaves))
-    del roots, doubled, opened, fresh
-    # Of each leaf: outside + inside + lists + 1 before; outside + 2 * inside + lists + 1 + 1 after.
-    return 2 * before - after - lists * len(leaves)
+    del roots, doubled, opened, tripled
+    # Of each leaf: outside + inside + lists + unshared + 1 before;
+    # outside + 2 * inside + lists + 3 * unshared + 1 after.
+    # So this is outside + (1 - unshared), and none of the two is negative.
+    return 2 * before - after - lists * len(leaves), count
 
 
 def _sole(roots: list[Any], places: list[Any]) -> list[Any]:
@@ -113,12 +122,35 @@ def _openable(values: list[Any]) -> list[Any]:
     """The containers among what a container of ours refers to that nothing else refers to."""
     nodes = [value for value in values if type(value) not in _shut]
     # The container, the list of all and that of containers, the variable here, and `getrefcount`'s own.
-    return [value for value in nodes if getrefcount(value) == 5 and opens(value)]
+    return [value for value in nodes if getrefcount(value) == 5 and (type(value) in _PLAIN or opens(value))]
 
 
-def any_weakly_referenced(leaves: Iterable[Any]) -> bool:
-    """Whether any of the leaves has a weak reference to it."""
-    return any(map(_weakrefs, leaves))
+class Mark(weakref.ref[Any]):
+    """A weak reference of our own, which reaches nobody else."""
+
+    __slots__ = ()
+
+
+def weakly_referenced(leaves: Sequence[Any]) -> bool:
+    """Whether anybody else has a weak reference to any of the leaves.
+
+    Marks are expected on the first and the last, which is where `buffers` puts them if all leaves are results of one
+    execution; elsewhere they are looked for one by one.
+    """
+    total = sum(map(_weakrefs, leaves))
+    if not total:
+        return False
+    first, last = leaves[0], leaves[-1]
+    marked: Sequence[Any] = (first,) if first is last else (first, last)
+    if sum(map(_weakrefs, marked)) != total:
+        marked = [leaf for leaf in leaves if _weakrefs(leaf)]
+    return not all(map(only_marked, marked))
+
+
+def only_marked(leaf: Any) -> bool:
+    """Whether all weak references to the leaf are marks that only `buffers` has."""
+    # Of each mark: the tuple that it is remembered in, the list here, the variable, and `getrefcount`'s own.
+    return all(type(mark) is Mark and getrefcount(mark) == 4 for mark in weakref.getweakrefs(leaf))
 
 
 class Census:
@@ -165,7 +197,7 @@ class Census:
     def is_inside(self, key: int) -> bool:
         """Whether every reference to the leaf of this id, and to the arrays that it wraps, is accounted for."""
         return (
-            self.remains(key) == 0 and not _weakrefs(self._found[key][0]) and all(map(self.is_inside, self._parts(key)))
+            self.remains(key) == 0 and only_marked(self._found[key][0]) and all(map(self.is_inside, self._parts(key)))
         )
 
     def is_open(self, key: int) -> bool:

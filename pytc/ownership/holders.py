@@ -12,14 +12,13 @@ import pathlib
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import jax
 
-from pytc.ownership import interpreter
+from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import loaded
 from pytc.ownership.interpreter import UNBOUND, variable
@@ -225,7 +224,7 @@ def _paths(value: Any, leaf: Any, above: list[Any]) -> Iterator[list[Any]]:
 
 def oddity(value: Any) -> Held | None:
     """What reaches a value without being counted."""
-    if weakref.getweakrefcount(value):
+    if not counts.only_marked(value):
         return Held("weakref", "a weak reference")
     if hasattr(type(value), "__del__") and not isinstance(value, jax.Array):
         return Held("finaliser", f"{type(value).__name__}.__del__, which can read it")

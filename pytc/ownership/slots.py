@@ -26,13 +26,13 @@ import types
 from collections.abc import Iterable
 from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any
-from weakref import getweakrefcount
 
 import jax
 import numpy as np
 
 from pytc.ownership import interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
+from pytc.ownership.counts import only_marked
 from pytc.ownership.interpreter import UNBOUND, variable
 
 _PLAIN_GETATTRIBUTE: tuple[Any, ...] = (object.__getattribute__, types.SimpleNamespace.__getattribute__)
@@ -152,7 +152,7 @@ class Slots:
             return all(self._dies_quietly(v) for v in value)
         if type(value) is dict:
             return all(self._dies_quietly(v) for v in value.values())
-        return type(value) in _ATOMS or (isinstance(value, jax.Array) and not getweakrefcount(value))
+        return type(value) in _ATOMS or (isinstance(value, jax.Array) and only_marked(value))
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:
         """The object that a slot is in, the key that tells it from others there, and its value."""

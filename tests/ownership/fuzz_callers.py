@@ -593,8 +593,8 @@ def check(seed: int, prover: Prover = ownership.held) -> tuple[int, int]:
     proven, oracle = Stub(prover), Stub(None, keeps=True)
     plain = Stub(None)
     try:
-        # Every other program finds hidden sharing by age, the others by address.
-        with mock.patch.object(buffers, "FEW_LEAVES", 8 * (seed % 2)):
+        # Every other program finds hidden sharing by age where it can, the others by address.
+        with mock.patch.object(buffers, "_MOST", 0 if seed % 2 else 32):
             error = run(source, seed, proven)
     except RuntimeError as raised:
         raise Wrong(f"program {seed} met a deleted array\n{source}") from raised

@@ -89,8 +89,11 @@ class Stub:
         else:
             self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)
         self.calls.append(Call(list(leaves) if self.keeps else [], dead))
-        made = iter(_maker(len(wanted))(np.int32(-len(self.calls))) if wanted else [])
-        ownership.executed()
+        collections = ownership.collections_so_far()
+        landed = _maker(len(wanted))(np.int32(-len(self.calls))) if wanted else []
+        ownership.executed(landed, len(landed), ownership.collections_so_far() == collections)
+        made = iter(landed)
+        del landed
         results = [next(made) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
         for i in dead:
             leaves[i].delete()

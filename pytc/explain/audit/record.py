@@ -20,7 +20,6 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, Protocol
-from weakref import getweakrefcount
 
 import jax
 from jax.tree_util import tree_flatten
@@ -32,6 +31,7 @@ from pytc.jax_compat import Tracer, executing
 from pytc.leaves import Parameters, StaticArgument
 from pytc.ownership import buffers
 from pytc.ownership import holders as who
+from pytc.ownership.counts import only_marked
 
 FIRST = 32
 """Calls of a call site that are looked at whatever it costs."""
@@ -292,7 +292,8 @@ class Function:
         started = time.perf_counter()
         signature = look.signature
         if signature.returned:
-            ownership.executed()
+            arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+            ownership.executed(arrays, aliased=0, in_one_go=False)
         signature.returned = True
         if signature.length is None and isinstance(result, tuple | list):
             signature.length = len(result)
@@ -329,7 +330,7 @@ def _held_elsewhere(leaves: Sequence[Any], renewed: Mapping[int, list[Any]]) -> 
         i
         for i, holders in renewed.items()
         # The list of leaves, the holders, and `getrefcount`'s own.
-        if getrefcount(leaves[i]) != times[id(leaves[i])] + len(holders) + 1 or getweakrefcount(leaves[i])
+        if getrefcount(leaves[i]) != times[id(leaves[i])] + len(holders) + 1 or not only_marked(leaves[i])
     ]
     others = [i for i in renewed if i not in held and isinstance(leaves[i], jax.Array)]
     shared = buffers.shared([leaves[i] for i in others])
