@@ -26,6 +26,7 @@ from jax.tree_util import PyTreeDef, tree_flatten
 
 from pytc import ownership
 from pytc import passes as _passes
+from pytc.ahead import Hiding
 from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
 from pytc.donation import Donate, read_policy
 from pytc.emit import Retrace
@@ -309,23 +310,21 @@ class Function:
         """`jax.jit(fun).lower(...)`: JAX's own stage.
 
         There is no call to look at, so `"auto"` donates nothing. Where the caller promises (`"all"`, `"warn"`),
-        arguments that the program can reuse are donated whole, as `donate_argnums` does.
+        arguments that the program can reuse are donated whole, as `donate_argnums` does. Where leaves are static,
+        what it compiles to is called with all arguments of the function.
         """
-        jitted, args, kwargs = self._ahead(args, kwargs)
         with unusable_donations_ignored():
-            lowered: jax.stages.Lowered = jitted.lower(*args, **kwargs)
+            lowered: jax.stages.Lowered = self._ahead(args, kwargs, lambda jitted: jitted.lower)
         return lowered
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """`jax.jit(fun).trace(...)`: JAX's own stage, with donation as in `lower`."""
-        jitted, args, kwargs = self._ahead(args, kwargs)
-        traced: jax.stages.Traced = jitted.trace(*args, **kwargs)
+        traced: jax.stages.Traced = self._ahead(args, kwargs, lambda jitted: jitted.trace)
         return traced
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """`jax.eval_shape` of the function."""
-        jitted, args, kwargs = self._ahead(args, kwargs)
-        return jitted.eval_shape(*args, **kwargs)
+        return self._ahead(args, kwargs, lambda jitted: jitted.eval_shape)
 
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
@@ -333,20 +332,24 @@ class Function:
         self.jitted.clear_cache()
         self._jitted_hiding.clear_cache()
 
-    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
+        """What a method of the jitted function returns for these arguments."""
         named = self.stageable.leaves(args, kwargs, share=False)
         if any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in named):
-            return self._jitted_hiding, *self.stageable.hide(args, kwargs, named)
+            hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, named)
+            made = method(self._jitted_hiding)(*hidden_args, **hidden_kwargs)
+            is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
+            return Hiding(made, self.stageable, named) if is_stage else made
         promised = {leaf.parameter for leaf in named if self.planner.promised(leaf)}
         if not promised:
-            return self.jitted, args, kwargs
+            return method(self.jitted)(*args, **kwargs)
         program = self.planner.promised_program(self.stageable.stage(args, kwargs, share=False))
         taken = {program.leaves[i].parameter for i in program.donated} & promised
         numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
         donating = jax.jit(
             self.stageable.fun, **self.jit_options, donate_argnums=numbers, donate_argnames=tuple(taken & set(kwargs))
         )
-        return donating, args, kwargs
+        return method(donating)(*args, **kwargs)
 
 
 def _never_accepted(name: str) -> RuntimeError:

@@ -1,0 +1,66 @@
+"""Ahead of time with static leaves: what is compiled is called as the function is."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+
+@functools.partial(pytc.compile, static_argnames="times")
+def activate(x, how, times=1):
+    y = {"double": lambda v: v * 2, "negate": jnp.negative}[how](x)
+    return {"y": y * times, "how": how}
+
+
+X = jnp.arange(3.0)
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        lambda *args, **kwargs: activate.lower(*args, **kwargs).compile(),
+        lambda *args, **kwargs: activate.trace(*args, **kwargs).lower().compile(),
+    ],
+)
+def test_static_leaves_are_given_as_to_the_function(ahead):
+    for args, kwargs in (((X, "double"), {}), ((X,), {"how": "negate"}), ((X, "double"), {"times": 3})):
+        result, wanted = ahead(*args, **kwargs)(*args, **kwargs), activate(*args, **kwargs)
+        np.testing.assert_array_equal(result["y"], wanted["y"])
+        assert result["how"] == wanted["how"]
+
+
+def test_another_static_value_is_an_error_that_names_it():
+    compiled = activate.lower(X, "double").compile()
+    with pytest.raises(TypeError, match="`how` is 'negate', and activate was compiled for 'double'"):
+        compiled(X, "negate")
+    with pytest.raises(TypeError, match="`how` is an array, and activate was compiled for 'double'"):
+        compiled(X, X)
+    with pytest.raises(TypeError, match=r"compiled for the leaves \['x', 'how'\], and called with \['x'\]"):
+        compiled(X)
+    with pytest.raises(TypeError, match="`x` is 'double', and activate was compiled for an array"):
+        compiled("double", "double")
+
+
+def test_another_type_is_jaxs_error():
+    compiled = activate.lower(X, "double").compile()
+    with pytest.raises(TypeError, match=r"float32\[3\]"):
+        compiled(jnp.arange(4.0), "double")
+
+
+def test_all_else_is_jaxs_stage():
+    lowered = activate.lower(jax.ShapeDtypeStruct((3,), "float32"), "double")
+    assert "multiply" in lowered.as_text()
+    assert "multiply" in lowered.compile().as_text()
+    assert activate.trace(X, "double").jaxpr.out_avals == [jax.typeof(X)]
+    assert activate.eval_shape(X, "double")["y"].shape == (3,)
+
+
+def test_static_arguments_alone_are_left_out_as_for_jax_jit():
+    add = pytc.compile(lambda x, n: x + n, static_argnames="n")
+    np.testing.assert_array_equal(add.lower(X, n=2).compile()(X), X + 2)
