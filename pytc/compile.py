@@ -27,6 +27,7 @@ from jax.tree_util import PyTreeDef, tree_flatten
 from pytc import ownership
 from pytc import passes as _passes
 from pytc.ahead import Hiding
+from pytc.attributes import give
 from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
 from pytc.donation import Donate, read_policy
 from pytc.emit import Retrace
@@ -412,8 +413,10 @@ def _wrap(function: Function) -> Callable[..., Any]:
     if inspect.ismethod(fun):
         # A bound method's dictionary is its function's, where `__wrapped__` and the like may be set already.
         compiled.__wrapped__ = fun  # type: ignore[attr-defined]
-    for name in ("lower", "trace", "eval_shape", "clear_cache"):
-        setattr(compiled, name, getattr(function, name))
-    compiled.explain = lambda *args, **kwargs: _explain(compiled, *args, **kwargs)  # type: ignore[attr-defined]
-    compiled.__pytc__ = function  # type: ignore[attr-defined]
+    give(
+        compiled,
+        **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "clear_cache")},
+        explain=lambda *args, **kwargs: _explain(compiled, *args, **kwargs),
+        __pytc__=function,
+    )
     return compiled
