@@ -4,8 +4,10 @@ from pytc import passes
 from pytc.compile import compile  # noqa: A004 - the public name
 from pytc.errors import DonationError, DonationWarning, StaticLeafError
 from pytc.explain import Explanation, explain
+from pytc.mapping import if_array
 from pytc.move import move
 from pytc.passes.finalise import finalise, register_finalisation
+from pytc.pmap import pmap
 from pytc.program import Program
 from pytc.stage import stage
 
@@ -18,8 +20,10 @@ __all__ = [
     "compile",
     "explain",
     "finalise",
+    "if_array",
     "move",
     "passes",
+    "pmap",
     "register_finalisation",
     "stage",
 ]

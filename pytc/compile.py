@@ -126,7 +126,7 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         raise TypeError(f"pytc.compile takes a function, not {fun!r}")
     if python_scalars not in ("trace", "static"):
         raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
-    return _wrap(Function(fun, donate, static_argnums, static_argnames, python_scalars, share, passes, jit_options))
+    return wrap(Function(fun, donate, static_argnums, static_argnames, python_scalars, share, passes, jit_options))
 
 
 class Function:
@@ -147,7 +147,7 @@ class Function:
         promised = {name: options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
         self.parameters = Parameters(fun, static_argnums, static_argnames)
         policy = read_policy(donate, self.parameters, **promised)
-        self.stageable = Stageable(
+        self.stageable: Stageable = Stageable(
             fun,
             self.parameters,
             python_scalars,
@@ -220,10 +220,10 @@ class Function:
     ) -> Any:
         """A call that the fast path does not know: the first of its kind, or one that is `jax.jit`'s affair."""
         if config.jax_disable_jit:
-            return self.stageable.fun(*args, **kwargs)
+            return self.without_jit(args, kwargs)
         if any(type(leaf) is Moved for leaf in leaves):
             return self.call_moved(args, kwargs)
-        kinds = tuple(kind_of(leaf, self.stageable.python_scalars) for leaf in leaves)
+        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
         if self.is_jits_affair(kinds):
             return self.as_jit(args, kwargs, leaves)
         signatures = self.signatures(args, kwargs, leaves, tree, kinds)
@@ -235,6 +235,10 @@ class Function:
             signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
             return result
         raise _never_accepted(self.stageable.name)
+
+    def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call with `jax_disable_jit`."""
+        return self.stageable.fun(*args, **kwargs)
 
     @staticmethod
     def is_jits_affair(kinds: Sequence[Kind]) -> bool:
@@ -273,7 +277,7 @@ class Function:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
         args, kwargs, moved = unwrap(args, kwargs)
         leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-        kinds = tuple(kind_of(leaf, self.stageable.python_scalars) for leaf in leaves)
+        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
         if self.is_jits_affair(kinds):
             return self.as_jit(args, kwargs, leaves)
         signatures = self.signatures(args, kwargs, leaves, tree, kinds)
@@ -374,7 +378,7 @@ def _explain(compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return explain(compiled, *args, **kwargs)
 
 
-def _wrap(function: Function) -> Callable[..., Any]:
+def wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
     fun = function.stageable.fun
     layouts = function.layouts

@@ -106,6 +106,12 @@ def executing() -> bool:
     return type(_find_top_trace(None)) is _EvalTrace
 
 
+def inside_a_map() -> bool:
+    """Whether the code being traced is one device's part of a `shard_map` or `pmap`."""
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    return bool(mesh.manual_axes)
+
+
 def short(aval: AbstractValue) -> str:
     """`f32[8,128]`."""
     return str(aval.str_short(short_dtypes=True))

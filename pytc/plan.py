@@ -12,7 +12,7 @@ import dataclasses
 import sys
 import types
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -44,6 +44,7 @@ class Planner:
     pipeline: tuple[passes.Pass, ...]
     options: Mapping[str, Any]
     effort: Effort = "default"
+    emit: Callable[..., Emitted] = emit_jit
 
     def look(
         self,
@@ -171,7 +172,7 @@ class Planner:
     def emitted(self, prepared: Program, paired: Program, leaves: Sequence[Any]) -> Emitted:
         """A paired program ready for calls; with the pairs that the compiler finds best, where that is asked for."""
         if self.effort == "default":
-            return emit_jit(paired, **self.options)
+            return self.emit(paired, **self.options)
         return self.choose(prepared, paired, leaves).emitted
 
     def choose(
@@ -186,7 +187,7 @@ class Planner:
         prepared = dataclasses.replace(prepared, keep=paired.keep)
         pairing = passes.split(self.pipeline)[1]
         if not pairing:  # the caller's own pipeline, in which nothing is written over anything
-            return Choice(emit_jit(paired, **self.options))
+            return Choice(self.emit(paired, **self.options))
         later = pairing[1:]
         return choose(
             paired, lambda plan: passes.run(plan.of(prepared, paired), later), leaves, self.options, compiler_options

@@ -41,6 +41,8 @@ class Leaf:
     """Where the array lives if it is committed there; None for what JAX is free to place."""
     requested: Any = None
     """The sharding that `in_shardings` asks for, or None."""
+    axis: int | None = None
+    """The axis of it that is mapped, or None: the whole of it goes to every row."""
     same_as: int | None = None
     """The first leaf (an index) that is the same array object; it stands for both."""
 

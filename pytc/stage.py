@@ -22,14 +22,15 @@ from jax.tree_util import (
     register_pytree_node,
     tree_flatten,
     tree_flatten_with_path,
+    tree_leaves,
     tree_map,
     tree_unflatten,
 )
 
 from pytc import shardings
-from pytc.jax_compat import Tracer
+from pytc.jax_compat import ClosedJaxpr, Tracer
 from pytc.jax_devices import stand_in
-from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
+from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
 
 
@@ -87,6 +88,10 @@ class Stageable:
         """What profiles and messages call the function."""
         return str(getattr(self.fun, "__name__", type(self.fun).__name__))
 
+    def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kind, ...]:
+        """How each leaf of the arguments (static ones wrapped) is treated. Depends on their tree and types alone."""
+        return tuple(kind_of(leaf, self.python_scalars) for leaf in tree_leaves((args, kwargs)))
+
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> tuple[Leaf, ...]:
         """The leaves of these arguments, in flattening order; further occurrences of an array named so if `share`.
 
@@ -96,11 +101,12 @@ class Stageable:
         args, kwargs = self.parameters.wrap_static(args, kwargs)
         named = self.parameters.paths(args, kwargs)
         requested = shardings.for_arguments(self.in_shardings, args, kwargs)
+        kinds = self.kinds(args, kwargs)
         first: dict[int, int] = {}
         leaves = []
         for i, (parameter, path, value) in enumerate(named):
             abstract = isinstance(value, jax.ShapeDtypeStruct)
-            if not abstract and self._is_static(value):
+            if not abstract and kinds[i] == "static":
                 _check_hashable(path, value)
                 leaves.append(Leaf(path, parameter, None, value=value))
                 continue
@@ -142,7 +148,7 @@ class Stageable:
         """
 
         def traced(*args: Any, **kwargs: Any) -> Returned:
-            args, kwargs = _shown((args, kwargs))
+            args, kwargs = shown((args, kwargs))
             result = self.fun(*args, **kwargs)
             split = self.split(result)
             if returned is not None:
@@ -163,7 +169,7 @@ class Stageable:
         arrays: list[Any] = []
         origins: list[Computed | Kept] = []
         for leaf in leaves:
-            if self._is_static(leaf):
+            if kind_of(leaf, self.python_scalars) == "static":
                 origins.append(Kept(leaf))
             else:
                 origins.append(Computed(len(arrays)))
@@ -196,10 +202,15 @@ class Stageable:
         jaxpr = jax.jit(traceable).trace(*hidden_args, **hidden_kwargs).jaxpr
         split, result = seen[-1]
 
+        return self.program(jaxpr, leaves, split, result, shardings.for_result(self.out_shardings, result))
+
+    def program(
+        self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, result: Any, requested: Sequence[Any]
+    ) -> Program:
+        """The program of what was traced: its leaves with the types that they have there."""
         inputs = [i for i, leaf in enumerate(leaves) if not leaf.is_static and leaf.same_as is None]
         avals = dict(zip(inputs, (v.aval for v in jaxpr.jaxpr.invars), strict=True))
         paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
-        requested = shardings.for_result(self.out_shardings, result)
         return Program(
             name=self.name,
             jaxpr=jaxpr,
@@ -213,9 +224,6 @@ class Stageable:
             outputs=tuple(Output(*each) for each in zip(paths, split.origins, requested, strict=True)),
             out_tree=split.tree,
         )
-
-    def _is_static(self, value: Any) -> bool:
-        return kind_of(value, self.python_scalars) == "static"
 
 
 def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
@@ -243,7 +251,7 @@ def _check_hashable(path: str, leaf: Any) -> None:
         raise unhashable(path, leaf) from None
 
 
-def _shown(tree: Any) -> Any:
+def shown(tree: Any) -> Any:
     """The inverse of `hide`: static values and repeated tracers back in their places."""
     leaves, treedef = tree_flatten(tree, is_leaf=_is_stand_in)
     if not any(map(_is_stand_in, leaves)):

@@ -65,9 +65,10 @@ print("COPIED", copied, "KEPT", len(kept), "PLANS", sum(len(s.plans) for s in si
 """
 
 
-def test_one_process_may_keep_what_another_lets_go(tmp_path):
+def in_two_processes(tmp_path, program):
+    """What two processes print that run this program, given a port and their number."""
     script = tmp_path / "worker.py"
-    script.write_text(PROGRAM)
+    script.write_text(program)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
@@ -88,9 +89,72 @@ def test_one_process_may_keep_what_another_lets_go(tmp_path):
         for worker in workers:
             worker.kill()
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(outputs)
+    return outputs
+
+
+def test_one_process_may_keep_what_another_lets_go(tmp_path):
+    outputs = in_two_processes(tmp_path, PROGRAM)
     keeps, lets_go = (next(line for line in out.splitlines() if line.startswith("COPIED")) for out in outputs)
     assert keeps == "COPIED 8 KEPT 8 PLANS 1"
     assert lets_go == "COPIED 0 KEPT 0 PLANS 1"
+
+
+MAPPED = """
+import sys
+
+import jax
+
+port, me = sys.argv[1], int(sys.argv[2])
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4)
+jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=me, initialization_timeout=60)
+
+import jax.numpy as jnp
+import numpy as np
+
+import pytc
+
+
+def step(params, batch, rate):
+    loss, grad = jax.value_and_grad(lambda p: jnp.mean((batch @ p) ** 2))(params)
+    grad = jax.lax.pmean(grad, "batch")
+    return params - rate * grad, loss, jax.lax.pmean(loss, "batch"), jax.lax.axis_index("batch")
+
+
+def train(mapped, keep):
+    rng = np.random.default_rng(0)
+    params, kept, places = jnp.ones((16, 16)), [], []
+    for _ in range(6):
+        batch = rng.normal(size=(2, 4, 3, 16)).astype(np.float32)[me]  # the rows of this process
+        if keep:
+            kept.append(params)
+        params, *rest = mapped(params, batch, 0.01)
+        places.append([s.data.unsafe_buffer_pointer() for s in params.addressable_shards])
+        del params.addressable_shards  # the array remembers its shards
+    return (params, *rest), kept, places
+
+
+wanted, all_params, _ = train(jax.pmap(step, "batch", in_axes=(None, 0, None), out_axes=(None, 0, None, 0)), True)
+for keep in (False, me == 0):
+    mapped = pytc.pmap(step, "batch", in_axes=(None, 0, None))
+    got, kept, places = train(mapped, keep)
+    for ours, theirs in zip((*got, *kept[1:]), (*wanted, *all_params[1:])):
+        assert ours.sharding == theirs.sharding and ours.shape == theirs.shape, (ours.sharding, theirs.sharding)
+        np.testing.assert_array_equal(ours, theirs)
+    (layout,) = mapped.__pytc__.layouts.values()
+    (signatures,) = layout.by_values.values()
+    copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
+    print("COPIED", copied, "PLACES", len(set(map(tuple, places[1:]))), flush=True)
+np.testing.assert_array_equal(got[3], np.arange(4) + 4 * me)
+"""
+
+
+def test_mapped_over_the_devices_of_two_processes(tmp_path):
+    outputs = in_two_processes(tmp_path, MAPPED)
+    lines = [[line for line in out.splitlines() if line.startswith("COPIED")] for out in outputs]
+    assert [each[0] for each in lines] == ["COPIED 0 PLACES 1"] * 2
+    assert lines[0][1].startswith("COPIED 6 ")
+    assert lines[1][1] == "COPIED 0 PLACES 1"
 
 
 SHARDED = """

@@ -132,6 +132,8 @@ def _unwrapped(argument: Any) -> Any:
 def _run(program: Program, pipeline: Sequence[passes.Pass]) -> tuple[Program, tuple[PassReport, ...]]:
     """The program after the pipeline, and a report for each pass."""
     reports = []
+    if program.notes:  # of a mapped function: which results are the same on every row is settled when it is staged
+        reports.append(pass_report("axes", dataclasses.replace(program, notes=()), program))
     for each in pipeline:
         after = passes.run(program, (each,))
         reports.append(pass_report(getattr(each, "__name__", type(each).__name__), program, after))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pytc.passes.alias import alias
+from pytc.passes.axes import varying
 from pytc.passes.finalise import finalise
 from pytc.passes.forward import forward
 from pytc.passes.hoist import hoist
@@ -15,7 +16,7 @@ from pytc.passes.share import share
 from pytc.program import Program
 from pytc.verify import verify
 
-__all__ = ["Pass", "alias", "finalise", "forward", "hoist", "pipeline", "prune", "run", "share", "split"]
+__all__ = ["Pass", "alias", "finalise", "forward", "hoist", "pipeline", "prune", "run", "share", "split", "varying"]
 
 Pass: TypeAlias = Callable[[Program], Program]
 

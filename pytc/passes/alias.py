@@ -19,8 +19,10 @@ size.
 from __future__ import annotations
 
 import dataclasses
+import math
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -204,16 +206,21 @@ def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys,
     """The inputs that may be written and the outputs that may be written there, with what must be equal of both."""
     inputs, results = {}, {}
     kept = _kept(program)
+    requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
+    # Where it is said how all arrays are spread over devices, their parts must be of one size too.
+    traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
+    spread = all(wanted is not None for wanted in (*traced, *requested.values()))
     for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
         if given.leaf is not None and given.leaf not in kept and _is_array(aval):
             leaf = program.leaves[given.leaf]
-            inputs[number] = _key(aval, leaf.requested if leaf.requested is not None else leaf.sharding)
-    requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
+            sharding = leaf.requested if leaf.requested is not None else leaf.sharding
+            inputs[number] = (*_key(aval, sharding), _parts(aval, sharding) if spread else 0)
     seen: set[int] = set()
     for number, (value, aval) in enumerate(zip(outputs, program.out_avals, strict=True)):
         # The same array twice: one buffer holds it, the other is a copy.
         if _is_array(aval) and value not in seen:
-            results[number] = _key(aval, requested.get(number))
+            sharding = requested.get(number)
+            results[number] = (*_key(aval, sharding), _parts(aval, sharding) if spread else 0)
         if value is not None:
             seen.add(value)
     return inputs, results
@@ -248,6 +255,11 @@ def _key(aval: AbstractValue, sharding: object) -> tuple[Hashable, ...]:
     """What must be equal for one to be written over the other."""
     spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))  # only under a mesh with explicit axes
     return aval.shape, aval.dtype, _in_host_memory(aval, sharding), spec if any(spec) else ()
+
+
+def _parts(aval: AbstractValue, sharding: Any) -> int:
+    """Over how many devices the elements are divided."""
+    return int(aval.size // max(1, math.prod(sharding.shard_shape(aval.shape))))
 
 
 def _in_host_memory(aval: AbstractValue, sharding: object) -> bool:

@@ -1,0 +1,196 @@
+"""`pmap`: a function mapped over devices, with computed `out_axes`, any output, and donation as in `compile`.
+
+The call path is that of `compile`: only the staging differs (`pytc.mapped`), and what stands in for the function
+under a transformation, ahead of time, or in a debugging mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import tree_flatten, tree_structure
+
+from pytc import passes as _passes
+from pytc.cache import describe
+from pytc.compile import Function, wrap
+from pytc.donation import Donate
+from pytc.emit import emit_pmap
+from pytc.jax_compat import evaluate, executing
+from pytc.jax_devices import stand_in
+from pytc.mapped import MappedStageable
+from pytc.mapping import AxesSpec, Mapped, axis_of
+from pytc.program import Computed, Kept, Passed, Program
+from pytc.stage import Returned, shown
+
+
+def pmap(  # noqa: D417 - some arguments described at once
+    fun: Callable[..., Any] | None = None,
+    /,
+    axis_name: Hashable = None,
+    *,
+    in_axes: AxesSpec = 0,
+    out_axes: AxesSpec = "auto",
+    donate: Donate = "auto",
+    devices: Sequence[jax.Device] | None = None,
+    axis_size: int | None = None,
+    backend: str | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    static_broadcasted_argnums: int | Iterable[int] = (),
+    donate_argnums: int | Sequence[int] | None = None,
+    share: bool = True,
+    passes: Sequence[_passes.Pass] = _passes.pipeline,
+    **jit_options: Any,
+) -> Any:
+    """`jax.pmap` that finds out by itself which outputs to stack, takes and returns anything, and donates.
+
+    Each row of the mapped arguments is worked on by a device of its own. The values are those of the same `jax.pmap`
+    with `out_axes` and `static_broadcasted_argnums` written by hand, to the bit.
+
+    Args:
+      fun: the function that one row runs; a decorator with arguments, `@pytc.pmap(axis_name="batch")`, where left out.
+      axis_name: what collectives call the axis: `jax.lax.pmean(x, "batch")`.
+      in_axes: which axis of each leaf is mapped, None for what every row gets whole. A number, None, or a pytree
+        prefix of the positional arguments, as for `jax.pmap`; or a dict by parameter name (those left out: 0); or a
+        function from a leaf to an axis, such as `pytc.if_array(0)`. Functions, also inside a prefix, are called when
+        the function is traced, not at every call. Only arrays (JAX and NumPy) are mapped. Other leaves are static,
+        except Python scalars for which None is written: those are traced, as by `jax.pmap`.
+      out_axes: `"auto"`: what provably does not vary over the axis comes back once, the rest stacked on axis 0. Or a
+        number, None, a function from a row's leaf, or a pytree prefix of these and `"auto"`; None is checked. What is
+        not an array comes back as it is, whatever is written.
+      donate, share, passes, static_argnums, static_argnames: as for `pytc.compile`.
+      devices, axis_size, backend, static_broadcasted_argnums, donate_argnums: as for `jax.pmap`. With `axis_size` or
+        `devices`, no argument need be mapped.
+      **jit_options: `compiler_options` and the like, as for `jax.jit`.
+
+    Returns:
+      A plain function, as `pytc.compile` does. An unmapped argument is spread over the devices as an unvarying result
+      is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
+
+    Raises:
+      TypeError: `fun` is not callable; an axis that is none. ValueError: what `pytc.compile` raises. At a call,
+      `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ in size, or
+      where there are more rows than devices; and naming leaves where `out_axes` is None and the output varies.
+    """
+    options = {**jit_options, "donate_argnums": donate_argnums} if donate_argnums is not None else jit_options
+    broadcast = (
+        (static_broadcasted_argnums,) if isinstance(static_broadcasted_argnums, int) else static_broadcasted_argnums
+    )
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
+    if broadcast := tuple(broadcast):
+        numbers = (*(numbers or ()), *broadcast)
+    mapped = Mapped(axis_name, in_axes, out_axes, None if devices is None else tuple(devices), backend, axis_size)
+
+    def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(fun):
+            raise TypeError(f"pytc.pmap takes a function, not {fun!r}")
+        return wrap(MappedFunction(fun, mapped, donate, numbers, static_argnames, share, passes, options))
+
+    return decorate if fun is None else decorate(fun)
+
+
+class MappedFunction(Function):
+    """A function being mapped."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        mapped: Mapped,
+        donate: Donate,
+        static_argnums: Sequence[int] | None,
+        static_argnames: str | Iterable[str] | None,
+        share: bool,
+        pipeline: Sequence[_passes.Pass],
+        jit_options: dict[str, Any],
+    ) -> None:
+        super().__init__(fun, donate, static_argnums, static_argnames, "static", share, pipeline, jit_options)
+        self.stageable: MappedStageable = MappedStageable(fun, self.parameters, "static", mapped=mapped)
+        self.planner = dataclasses.replace(self.planner, emit=emit_pmap)
+        options = self.planner.options
+        self._traced: Any = jax.jit(functools.partial(self._whole, traced=True), **options)
+        self._ahead_of_time = functools.partial(self._whole, traced=False)
+        self._by_jax: dict[Any, tuple[Callable[..., Any], Returned]] = {}
+
+    def _whole(self, *args: Any, traced: bool, **kwargs: Any) -> Returned:
+        """The map as a function that `jax.jit` can trace, of arguments without static leaves."""
+        args, kwargs = shown((args, kwargs))
+        program = self.stageable.stage(args, kwargs, share=False, traced=traced)
+        leaves, _ = tree_flatten(self.parameters.wrap_static(args, kwargs))
+        results = evaluate(program.jaxpr, [leaves[each.leaf] for each in program.inputs if each.leaf is not None])
+        return Returned(results, _origins(program), program.out_tree)
+
+    def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call with `jax_disable_jit`: the axis has to be mapped all the same."""
+        leaves, _ = tree_flatten(self.parameters.wrap_static(args, kwargs))
+        return self.as_jit(args, kwargs, leaves)
+
+    def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:
+        """What `jax.pmap` returns."""
+        named = self.stageable.leaves(args, kwargs, share=False)
+        hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, named)
+        if not executing():
+            return self._traced(*hidden_args, **hidden_kwargs)
+        key = (
+            tree_structure((hidden_args, hidden_kwargs)),
+            tuple((describe(value), leaf.axis) for value, leaf in zip(leaves, named, strict=True)),
+        )
+        if key not in self._by_jax:
+            self._by_jax[key] = self._jax_pmap(args, kwargs, hidden_args, hidden_kwargs)
+        mapped, returned = self._by_jax[key]
+        given = [value for value, leaf in zip(leaves, named, strict=True) if not leaf.is_static]
+        return returned.result(mapped(*given))
+
+    def _jax_pmap(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], hidden_args: tuple[Any, ...], hidden_kwargs: dict[str, Any]
+    ) -> tuple[Callable[..., Any], Returned]:
+        """`jax.pmap` with the axes that are computed here, as a function from flat arrays to flat arrays; and what to
+        put around these."""
+        program = self.stageable.stage(args, kwargs, share=False)
+        tree: Any = tree_structure((hidden_args, hidden_kwargs))
+        row = self.stageable.traceable()
+
+        def flat(*values: Any) -> list[Any]:
+            own_args, own_kwargs = tree.unflatten(values)
+            return list(row(*own_args, **own_kwargs).arrays)
+
+        option = self.stageable.mapped
+        in_axes = tuple(leaf.axis for leaf in program.leaves if not leaf.is_static)
+        out_axes = [axis_of(o.requested.spec) for o in program.outputs if isinstance(o.origin, Computed)]
+        kept: dict[str, Any] = {"devices": option.devices, "backend": option.backend, "axis_size": option.axis_size}
+        mapped = jax.pmap(flat, axis_name=option.axis_name, in_axes=in_axes, out_axes=out_axes, **kept)
+        return mapped, Returned((), _origins(program), program.out_tree)
+
+    def clear_cache(self) -> None:
+        """Forget every compiled program and call site."""
+        super().clear_cache()
+        self._traced.clear_cache()
+        self._by_jax.clear()
+
+    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        program = self.stageable.stage(args, kwargs, share=False)
+        placed = [leaf.value if leaf.is_static else stand_in(leaf.aval, leaf.requested) for leaf in program.leaves]
+        tree: Any = tree_structure(self.parameters.wrap_static(args, kwargs))
+        placed_args, placed_kwargs = tree.unflatten(placed)
+        hidden_args, hidden_kwargs = self.stageable.hide(placed_args, placed_kwargs, program.leaves)
+        promised = {leaf.parameter for leaf in program.leaves if self.planner.promised(leaf)}
+        taken: set[str] = set()
+        if promised:
+            planned = self.planner.promised_program(program)
+            taken = {planned.leaves[i].parameter for i in planned.donated} & promised
+        numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
+        jitted = jax.jit(
+            self._ahead_of_time,
+            donate_argnums=numbers,
+            donate_argnames=tuple(taken & set(kwargs)),
+            **self.planner.options,
+        )
+        return jitted, hidden_args, hidden_kwargs
+
+
+def _origins(program: Program) -> tuple[Computed | Kept, ...]:
+    """Where a staged program's outputs come from: none is handed back yet."""
+    return tuple(output.origin for output in program.outputs if not isinstance(output.origin, Passed))

@@ -1,0 +1,263 @@
+"""`pytc.pmap` against `jax.pmap` with everything written by hand."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+from pytc.jax_compat import shards_of
+from tests.on_devices import devices  # noqa: F401 - sets up
+
+ROWS = jnp.arange(32.0).reshape(8, 4)
+P = jax.P
+
+
+def pointers(array):
+    return [shard.unsafe_buffer_pointer() for shard in shards_of(array)]
+
+
+def same(got, wanted):
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert (one.shape, one.dtype, one.weak_type) == (other.shape, other.dtype, other.weak_type)
+        assert one.sharding == other.sharding
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+def step(params, batch):
+    loss, grads = jax.value_and_grad(lambda p: jnp.sum((batch @ p["w"] + p["b"]) ** 2))(params)
+    grads = jax.lax.pmean(grads, "batch")
+    return jax.tree.map(lambda p, g: p - 1e-3 * g, params, grads), loss, jax.lax.pmean(loss, "batch")
+
+
+def start():
+    return {"w": jnp.linspace(-1, 1, 12).reshape(4, 3), "b": jnp.ones(3)}
+
+
+def test_what_does_not_vary_comes_back_once():
+    got = pytc.pmap(step, "batch", in_axes=(None, 0))(start(), ROWS)
+    same(got, jax.pmap(step, "batch", in_axes=(None, 0), out_axes=(None, 0, None))(start(), ROWS))
+    assert [x.shape for x in jax.tree.leaves(got)] == [(3,), (4, 3), (8,), ()]
+
+
+def train(mapped, places):
+    params = start()
+    for _ in range(6):
+        params, loss, mean = mapped(params, ROWS)
+        places.append((pointers(params["w"]), pointers(params["b"])))
+    return params, loss, mean
+
+
+def test_parameters_are_updated_where_they_are():
+    places = []
+    mapped = pytc.pmap(step, "batch", in_axes={"params": None}, donate={"batch": "none"})
+    got = train(mapped, places)
+    wanted = jax.pmap(step, "batch", in_axes=(None, 0), out_axes=(None, 0, None), donate_argnums=0)
+    same(got, train(wanted, []))
+    assert all(place == places[0] for place in places)
+    copied = sum(site.copied_calls for site in mapped.explain().sites)
+    assert copied == 0
+
+
+def keep_each(mapped):
+    params, kept = start(), []
+    for _ in range(4):
+        kept.append(params)
+        params, _, _ = mapped(params, ROWS)
+    return kept, params
+
+
+def test_what_is_held_is_kept():
+    got = keep_each(pytc.pmap(step, "batch", in_axes=(None, 0)))
+    same(got[1:], keep_each(jax.pmap(step, "batch", in_axes=(None, 0), out_axes=(None, 0, None)))[1:])
+    same(got[0][1:], keep_each(jax.pmap(step, "batch", in_axes=(None, 0), out_axes=(None, 0, None)))[0][1:])
+
+
+def share_a_shard():
+    mapped = pytc.pmap(lambda x: x - 1, "i", in_axes=None, axis_size=8)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("i",))
+    one = jax.device_put(jnp.arange(5.0) + 0, jax.devices()[0])
+    everywhere = jax.device_put(one, jax.NamedSharding(mesh, P()))
+    for _ in range(3):
+        everywhere = mapped(everywhere)
+    shard = everywhere.addressable_data(3)
+    before = np.array(shard)
+    everywhere = mapped(everywhere)
+    return one, before, shard, everywhere
+
+
+def test_a_shared_shard_is_kept():
+    one, before, shard, everywhere = share_a_shard()
+    np.testing.assert_array_equal(one, np.arange(5.0))
+    np.testing.assert_array_equal(before, shard)
+    np.testing.assert_array_equal(everywhere, np.arange(5.0) - 4)
+
+
+def ensemble(mapped, models):
+    for _ in range(3):
+        models = mapped(models)
+    return models
+
+
+def test_ensembles():
+    make = pytc.pmap(lambda key: eqx.nn.MLP(2, 3, 4, 1, activation=jax.nn.gelu, key=key), "member")
+    models = make(jax.random.split(jax.random.key(0), 8))
+    assert models.layers[0].weight.shape == (8, 4, 2)
+    assert isinstance(models, eqx.nn.MLP)
+    assert models.in_size == 2
+    again = pytc.pmap(lambda m: jax.tree.map(lambda x: x * 2 if eqx.is_array(x) else x, m), "member")
+    doubled = ensemble(again, models)
+    np.testing.assert_array_equal(
+        doubled.layers[0].weight, make(jax.random.split(jax.random.key(0), 8)).layers[0].weight * 8
+    )
+    out = pytc.pmap(lambda m, x: m(x), "member", in_axes=(0, None))(doubled, jnp.ones(2))
+    assert out.shape == (8, 3)
+
+
+@pytest.mark.parametrize(
+    "in_axes",
+    [
+        (0, None, 1),
+        {"y": None, "z": 1},
+        (0, None, {"a": 1}),
+        (pytc.if_array(0), None, 1),
+        lambda leaf: {(8, 4): 0, (4, 8): 1}.get(leaf.shape),
+        (0, None, -1),
+    ],
+    ids=str,
+)
+def test_ways_to_write_in_axes(in_axes):
+    def f(x, y, z):
+        return x + y, jax.lax.psum(z["a"], "i") * y, jax.lax.all_gather(x, "i")
+
+    args = (ROWS, jnp.ones(4), {"a": ROWS.T})
+    wanted = jax.pmap(f, "i", in_axes=(0, None, 1), out_axes=(0, None, None))(*args)
+    same(pytc.pmap(f, "i", in_axes=in_axes)(*args), wanted)
+
+
+def test_keywords_static_leaves_and_outputs_that_are_no_arrays():
+    def f(x, kind, *, scale, n=2):
+        return {"x": getattr(jnp, kind)(x) * scale, "kind": kind, "n": n, "s": jax.lax.pmax(x, "i"), "none": None}
+
+    got = pytc.pmap(f, "i", in_axes={"scale": None})(ROWS, "sin", scale=2.0)
+    assert (got["kind"], got["n"], got["none"]) == ("sin", 2, None)
+    assert got["s"].shape == (4,)
+    np.testing.assert_allclose(got["x"], jnp.sin(ROWS) * 2.0, rtol=1e-6)
+    assert pytc.pmap(lambda x, flag: x if flag else -x, "i")(ROWS, True)[1, 1] == 5
+
+
+def test_out_axes_given():
+    def f(x):
+        return x, jax.lax.psum(x, "i"), "text"
+
+    got = pytc.pmap(f, "i", out_axes=(1, 0, 0))(ROWS)
+    wanted = jax.pmap(lambda x: f(x)[:2], "i", out_axes=(1, 0))(ROWS)
+    same(got[:2], wanted)
+    assert got[2] == "text"
+    got = pytc.pmap(f, "i", out_axes=("auto", None, pytc.if_array(0)))(ROWS)
+    assert [got[0].shape, got[1].shape] == [(8, 4), (4,)]
+
+
+def test_errors_name_leaf_axis_and_sizes():
+    f = pytc.pmap(lambda x, y: x["a"] + y, "i")
+    with pytest.raises(ValueError, match=r"(?s)'i'.*8 rows in `x\['a'\]` \(axis 0\); 4 rows in `y` \(axis 0\)"):
+        f({"a": ROWS}, ROWS[:4])
+    with pytest.raises(ValueError, match=r"axis 'i' has 9 rows \(`x\['a'\]`\), and there are 8 devices"):
+        f({"a": jnp.ones((9, 4))}, jnp.ones((9, 4)))
+    with pytest.raises(ValueError, match=r"`y` has no axis 0 to map: its shape is \(\)"):
+        f({"a": ROWS}, jnp.ones(()))
+    with pytest.raises(ValueError, match=r"(?s)result\['w'\]: made of `x`, which is mapped on axis 0"):
+        pytc.pmap(lambda x: {"w": x + jax.lax.psum(x, "i")}, "i", out_axes=None)(ROWS)
+    with pytest.raises(ValueError, match=r"(?s)result: made by something that is not the same on every row"):
+        pytc.pmap(lambda x: jax.lax.axis_index("i"), "i", out_axes=None)(ROWS)
+    with pytest.raises(ValueError, match="no leaf is mapped over 'i'"):
+        pytc.pmap(lambda x: x, "i", in_axes=None)(ROWS)
+    with pytest.raises(ValueError, match=r"axis_size is 4, and `x` \(axis 0\) has 8 rows"):
+        pytc.pmap(lambda x: x, "i", axis_size=4)(ROWS)
+    with pytest.raises(ValueError, match="names 'z', which is not a parameter"):
+        pytc.pmap(lambda x: x, "i", in_axes={"z": 0})(ROWS)
+    with pytest.raises(TypeError, match="in_axes of `x` is 'zero'"):
+        pytc.pmap(lambda x: x, "i", in_axes="zero")(ROWS)
+    with pytest.raises(ValueError, match=r"stacks `result` at axis 3, and stacked it has 2 axes"):
+        pytc.pmap(lambda x: x, "i", out_axes=3)(ROWS)
+
+
+def test_arrays_of_one_object_mapped_in_two_ways():
+    def f(x, whole):
+        return x + whole[jax.lax.axis_index("i")], jax.lax.psum(x, "i")
+
+    wanted = jax.pmap(f, "i", in_axes=(0, None), out_axes=(0, None))(ROWS, ROWS)
+    x = ROWS + 0
+    for donate in ("auto", "none"):
+        same(pytc.pmap(f, "i", in_axes=(0, None), donate=donate)(x, x), wanted)
+
+
+def call_alone(mapped):
+    return mapped(ROWS + 1, jnp.full((8, 4), 2.0))
+
+
+def test_an_unmapped_array_is_not_written_over_by_a_stacked_one():
+    # Both are f32[8,4], but every device holds all of one and a row of the other.
+    def f(x, whole):
+        return x * whole[0]
+
+    got = call_alone(pytc.pmap(f, "i", in_axes=(0, None), donate="all"))
+    same(got, call_alone(jax.pmap(f, "i", in_axes=(0, None))))
+
+
+def test_inside_transformations():
+    def f(p, x):
+        return jax.lax.pmean(jnp.sum(p * x), "i"), x * p
+
+    ours, theirs = pytc.pmap(f, "i", in_axes=(None, 0)), jax.pmap(f, "i", in_axes=(None, 0), out_axes=(None, 0))
+    p = jnp.ones(4)
+    for transform in (
+        lambda g: jax.grad(lambda p: g(p, ROWS)[0]),
+        lambda g: jax.jit(lambda p: g(p, ROWS)),
+        lambda g: jax.vmap(lambda p: g(p, ROWS)),
+    ):
+        given = jnp.stack([p, p]) if transform(ours).__name__ == "vmap" else p
+        jax.tree.map(np.testing.assert_array_equal, transform(ours)(given), transform(theirs)(given))
+    with jax.debug_nans(True):
+        same(ours(p, ROWS), theirs(p, ROWS))
+    with jax.disable_jit():
+        jax.tree.map(np.testing.assert_allclose, ours(p, ROWS), theirs(p, ROWS))
+    assert jax.tree.map(lambda x: x.shape, ours.eval_shape(p, ROWS)) == ((), (8, 4))
+    assert "all-reduce" in ours.lower(p, ROWS).compile().as_text()
+
+
+def test_a_map_inside_a_map():
+    @pytc.pmap(axis_name="i")
+    def outer(x):
+        @pytc.pmap(axis_name="j")
+        def inner(y):
+            return y + jax.lax.psum(y, ("i", "j")), jax.lax.psum(y, "j"), jax.lax.axis_index("i")
+
+        return inner(x)
+
+    x = jnp.arange(8.0).reshape(2, 4)
+    both, row, index = outer(x)
+    np.testing.assert_array_equal(both, x + x.sum())
+    np.testing.assert_array_equal(row, x.sum(1))
+    np.testing.assert_array_equal(index, [0, 1])
+
+
+def test_explain_says_what_varies():
+    told = str(pytc.explain(pytc.pmap(step, "batch", in_axes=(None, 0)), start(), ROWS))
+    assert "varies over 'batch'" in told
+    assert "does not vary over 'batch': returned once" in told
+
+
+def test_keys_captured_arrays_and_no_mapped_argument():
+    captured = jnp.arange(100.0)
+
+    def f(key):
+        own = jax.random.fold_in(key, jax.lax.axis_index("i"))
+        return jax.random.normal(own, (3,)), jax.random.normal(key, (3,)) + captured[:3]
+
+    key = jax.random.key(1)
+    each, same_for_all = pytc.pmap(f, "i", in_axes=None, devices=jax.devices()[:4])(key)
+    assert (each.shape, same_for_all.shape) == ((4, 3), (3,))
+    np.testing.assert_array_equal(same_for_all, jax.random.normal(key, (3,)) + captured[:3])
