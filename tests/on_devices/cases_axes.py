@@ -1,0 +1,253 @@
+"""The analysis of what varies: what is said to be the same on every row is, whatever the function."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pytc
+from tests.on_devices import devices  # noqa: F401 - sets up
+
+I = "i"  # noqa: E741 - the axis
+GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7]]
+ROUND = [(k, (k + 1) % 8) for k in range(8)]
+
+
+def through_jit(f, *args):
+    return jax.jit(f)(*args)
+
+
+def custom_jvp(f, x):
+    wrapped = jax.custom_jvp(f)
+    wrapped.defjvp(lambda primals, tangents: (f(*primals), tangents[0]))
+    return wrapped(x)
+
+
+def custom_vjp(f, x):
+    wrapped = jax.custom_vjp(f)
+    wrapped.defvjp(lambda x: (f(x), None), lambda _, g: (g,))
+    return wrapped(x)
+
+
+def loop_while(limit, x, add):
+    def body(state):
+        n, x = state
+        return n + 1, x + add
+
+    return jax.lax.while_loop(lambda state: state[0] < limit, body, (0, x))
+
+
+def in_a_ref(start, *written):
+    ref = jax.new_ref(start)
+    for value in written:
+        ref[...] = ref[...] + value
+    return ref[...]
+
+
+def ref_in_a_loop(start, value):
+    """What is read in a step was written in the step before."""
+    ref = jax.new_ref(start)
+
+    def body(_, total):
+        total = total + ref[...]
+        ref[...] = value
+        return total
+
+    return jax.lax.fori_loop(0, 3, body, jnp.zeros_like(start))
+
+
+def ref_under(predicate, start):
+    ref = jax.new_ref(start)
+
+    def write():
+        ref[...] = start + 1
+
+    jax.lax.cond(predicate, write, lambda: None)
+    return ref[...]
+
+
+def ref_while(limit, start):
+    ref = jax.new_ref(start)
+
+    def body(n):
+        ref[...] = ref[...] + 1
+        return n + 1
+
+    jax.lax.while_loop(lambda n: n < limit, body, 0)
+    return ref[...]
+
+
+def shuffled_carries(x, y):
+    """What varies reaches the last carry in the third step."""
+
+    def body(carry, _):
+        a, b, c = carry
+        return (x, a, b), c
+
+    return jax.lax.scan(body, (y, y, y), None, length=4)
+
+
+def callback(x):
+    return jax.pure_callback(lambda x: np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def index():
+    return jax.lax.axis_index(I)
+
+
+# A function of what varies (`x`) and what does not (`y`), and whether its results vary.
+CASES = {
+    "psum": (lambda x, y: jax.lax.psum(x, I), "-"),
+    "pmean": (lambda x, y: jax.lax.pmean(x, I) + y, "-"),
+    "pmax and pmin": (lambda x, y: (jax.lax.pmax(x, I), jax.lax.pmin(x, I)), "--"),
+    "psum of a tree": (lambda x, y: jax.lax.psum((x, y), I), "--"),
+    "all_gather": (lambda x, y: jax.lax.all_gather(x, I, tiled=True), "-"),
+    "groups": (lambda x, y: jax.lax.all_gather(x, I, axis_index_groups=GROUPS), "v"),
+    "psum in groups": (lambda x, y: jax.lax.psum(x, I, axis_index_groups=GROUPS), "v"),
+    "axis_index": (lambda x, y: index(), "v"),
+    "ppermute": (lambda x, y: (jax.lax.ppermute(y, I, [(0, 1)]), jax.lax.ppermute(x, I, ROUND)), "vv"),
+    "all_to_all": (lambda x, y: jax.lax.all_to_all(jnp.tile(y, 2), I, 0, 0, tiled=True), "v"),
+    "psum_scatter": (lambda x, y: jax.lax.psum_scatter(jnp.tile(y, 2), I, tiled=True), "v"),
+    "unmapped": (lambda x, y: (jnp.sin(y), jnp.arange(3), x), "--v"),
+    "jit": (lambda x, y: through_jit(lambda a, b: (jax.lax.psum(a, I), b), x, y), "--"),
+    "remat": (lambda x, y: jax.checkpoint(lambda a, b: (a * 2, b * 2))(x, y), "v-"),
+    "custom_jvp": (lambda x, y: (custom_jvp(jnp.sin, x), custom_jvp(jnp.sin, y)), "v-"),
+    "custom_vjp": (lambda x, y: (custom_vjp(jnp.sin, x), custom_vjp(jnp.sin, y)), "v-"),
+    "cond": (lambda x, y: jax.lax.cond(y[0] > 0, lambda: (x, y), lambda: (y, y * 2)), "v-"),
+    "cond that varies": (lambda x, y: jax.lax.cond(x[0] > 8, lambda: y, lambda: y + 1), "v"),
+    "cond of psums": (lambda x, y: jax.lax.cond(y[0] > 0, lambda: jax.lax.psum(x, I), lambda: y), "-"),
+    "while": (lambda x, y: loop_while(3, y, y), "--"),
+    "while that varies": (lambda x, y: loop_while(index(), y, y), "vv"),
+    "while of what varies": (lambda x, y: loop_while(3, y, x), "-v"),
+    "scan": (lambda x, y: shuffled_carries(x, y), "vvvv"),
+    "scan of what does not": (lambda x, y: shuffled_carries(jax.lax.psum(x, I), y), "----"),
+    "ref": (lambda x, y: (in_a_ref(y, y), in_a_ref(y, x), in_a_ref(x, y)), "-vv"),
+    "ref in a loop": (lambda x, y: (ref_in_a_loop(y, y), ref_in_a_loop(y, x)), "-v"),
+    "ref under a branch": (lambda x, y: (ref_under(y[0] > 0, y), ref_under(x[0] > 8, y)), "-v"),
+    "ref in a while": (lambda x, y: (ref_while(2, y), ref_while(index(), y)), "-v"),
+    "callback": (lambda x, y: callback(y), "v"),
+    "random": (lambda x, y: (jax.random.normal(jax.random.key(0)), jax.random.normal(jax.random.key(index()))), "-v"),
+    "solve": (lambda x, y: (jnp.linalg.solve(jnp.eye(4) * 2, y), jnp.linalg.solve(jnp.eye(4) * 2, x)), "-v"),
+    "barrier": (lambda x, y: jax.lax.optimization_barrier((x, y)), "v-"),
+    "gather": (lambda x, y: (y[index() % 4], y[2], y.at[0].add(x[0])), "v-v"),
+    "vmap": (lambda x, y: (jax.vmap(lambda a: jax.lax.psum(a, I))(x), jax.vmap(jnp.sin)(y)), "--"),
+    "vmap with a name": (lambda x, y: jax.vmap(lambda a: a - jax.lax.psum(a, "k"), axis_name="k")(y), "-"),
+}
+
+
+def rows(f):
+    """For each result, all rows of it, and whether it is said to vary."""
+    x, y = jnp.arange(32.0).reshape(8, 4), jnp.linspace(1.0, 2.0, 4)
+    got = pytc.pmap(f, I, in_axes=(0, None))(x, y)
+    wanted = jax.pmap(f, I, in_axes=(0, None))(x, y)
+    found = []
+    for one, all_rows in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        varies = one.shape == all_rows.shape
+        all_rows = np.asarray(all_rows)
+        np.testing.assert_array_equal(np.asarray(one), all_rows if varies else all_rows[0])
+        if not varies:
+            assert len({row.tobytes() for row in all_rows}) == 1
+            assert len({np.asarray(s.data).tobytes() for s in one.addressable_shards}) == 1
+        found.append("v" if varies else "-")
+    return "".join(found)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_varies(name):
+    f, expected = CASES[name]
+    assert rows(f) == expected
+
+
+def test_over_one_of_two_axes():
+    mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def f(x, y):
+        return jax.lax.psum(x, "a"), jax.lax.psum(x, ("a", "b")), jax.lax.ppermute(y, "b", [(0, 1)]), y
+
+    def inner(*args):
+        seen.append(jax.make_jaxpr(f)(*args))
+        return f(*args)[1]
+
+    seen = []
+    spec = jax.P("a", "b")
+    jax.shard_map(inner, mesh=mesh, in_specs=(spec, jax.P()), out_specs=jax.P(), check_vma=False)(
+        jnp.ones((2, 4)), jnp.ones(3)
+    )
+    found = pytc.passes.varying(seen[0], [{"a", "b"}, ()], ["a", "b"])
+    assert found == [{"b"}, set(), {"b"}, set()]
+    with pytest.raises(ValueError, match="1 inputs are described, and the jaxpr has 2"):
+        pytc.passes.varying(seen[0], [()], ["a"])
+
+
+def test_an_unknown_primitive_varies():
+    primitive = jax.extend.core.Primitive("sin")  # the name of one of JAX's, and not that
+    primitive.def_abstract_eval(lambda x: x)
+    jaxpr = jax.make_jaxpr(lambda x: (primitive.bind(x), jnp.sin(x)))(1.0)
+    assert pytc.passes.varying(jaxpr, [()], ["i"]) == [{"i"}, set()]
+
+
+class Drawn:
+    """A random function of arrays of four elements, drawn while it is traced."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def __call__(self, x, y):
+        rng = random.Random(self.seed)
+        pool = self.operate(rng, [x, y], rng.randint(2, 6), 2)
+        return pool[-4:]
+
+    def operate(self, rng, pool, count, depth):
+        for _ in range(count):
+            pool = [*pool, self.one(rng, rng.choice(pool), rng.choice(pool), depth)]
+        return pool
+
+    def one(self, rng, a, b, depth):
+        plain = [
+            lambda: jnp.sin(a) + b,
+            lambda: jnp.where(a > b, a, b) * 0.5,
+            lambda: jax.lax.psum(a, I) * 0.1,
+            lambda: jax.lax.pmax(a, I),
+            lambda: jax.lax.pmean(a, I, axis_index_groups=GROUPS),
+            lambda: jax.lax.all_gather(a, I).mean(0),
+            lambda: jax.lax.ppermute(a, I, ROUND[: rng.randint(1, 8)]),
+            lambda: a + jax.lax.axis_index(I),
+            lambda: jax.lax.all_to_all(jnp.tile(a, 2), I, 0, 0, tiled=True)[:4],
+            lambda: jnp.tile(jax.lax.psum_scatter(jnp.tile(a, 2), I, tiled=True), 4),
+            lambda: in_a_ref(a, b),
+            lambda: ref_in_a_loop(a, b),
+            lambda: a + jax.random.normal(jax.random.key(b[0].astype(int)), (4,)),
+            lambda: jnp.cumsum(a)[::-1],
+        ]
+        if depth == 0:
+            return rng.choice(plain)()
+        inside = rng.getrandbits(32)
+
+        def body(c, d):
+            inner = random.Random(inside)
+            return self.operate(inner, [c, d], inner.randint(1, 3), depth - 1)[-1]
+
+        def branch(c, d):  # no collectives: where rows take different ways, they would wait for ever
+            return jnp.cos(c) + ref_under(c[0] > d[0], d)
+
+        nested = [
+            lambda: jax.lax.cond(a[0] > b[0], branch, lambda c, d: d, a, b),
+            lambda: jax.lax.fori_loop(0, 3, lambda _, c: body(c, b) * 0.5, a),
+            lambda: loop_while(jnp.clip(a[0], 0, 4), b, a)[1],
+            lambda: jax.lax.scan(lambda c, s: (body(c, b) * 0.5, c + s), a, jnp.ones((2, 4)))[1][1],
+            lambda: jax.jit(body)(a, b),
+            lambda: jax.checkpoint(body)(a, b),
+            lambda: custom_jvp(lambda c: jax.lax.psum(jnp.sin(c), I) - c, a),
+            lambda: ref_while(jnp.clip(a[0], 0, 4), b),
+        ]
+        return rng.choice(plain + nested * 2)()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(st.integers(0, 2**32))
+def test_random_functions_with_collectives(seed):
+    rows(Drawn(seed))
