@@ -107,12 +107,14 @@ import jax
 port, me = sys.argv[1], int(sys.argv[2])
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=me, initialization_timeout=60)
 
 import jax.numpy as jnp
 import numpy as np
 
 import pytc
+from pytc.jax_compat import shards_of
 
 
 def step(params, batch, rate):
@@ -129,8 +131,7 @@ def train(mapped, keep):
         if keep:
             kept.append(params)
         params, *rest = mapped(params, batch, 0.01)
-        places.append([s.data.unsafe_buffer_pointer() for s in params.addressable_shards])
-        del params.addressable_shards  # the array remembers its shards
+        places.append([shard.unsafe_buffer_pointer() for shard in shards_of(params)])
     return (params, *rest), kept, places
 
 
