@@ -19,7 +19,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, get_args, overload
 
 import jax
 from jax.tree_util import PyTreeDef, tree_flatten
@@ -30,6 +30,7 @@ from pytc.ahead import Hiding
 from pytc.attributes import give
 from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
 from pytc.donation import Donate, read_policy
+from pytc.effort import Effort
 from pytc.emit import Retrace
 from pytc.interrupt import deliver
 from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
@@ -53,6 +54,7 @@ def compile(  # noqa: A001 - the public name
     python_scalars: PythonScalars = ...,
     share: bool = ...,
     passes: Sequence[_passes.Pass] = ...,
+    effort: Effort = ...,
     **jit_options: Any,
 ) -> Callable[P, R]: ...
 
@@ -68,6 +70,7 @@ def compile(  # noqa: A001
     python_scalars: PythonScalars = ...,
     share: bool = ...,
     passes: Sequence[_passes.Pass] = ...,
+    effort: Effort = ...,
     **jit_options: Any,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
@@ -82,6 +85,7 @@ def compile(  # noqa: A001, D417 - two arguments described at once
     python_scalars: PythonScalars = "trace",
     share: bool = True,
     passes: Sequence[_passes.Pass] = _passes.pipeline,
+    effort: Effort = "default",
     **jit_options: Any,
 ) -> Any:
     """`jax.jit` that donates by itself what nobody can read any more.
@@ -100,6 +104,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       python_scalars: `"static"` keeps Python scalars out of the trace.
       share: whether an array object at several leaves is passed and donated once.
       passes: the pipeline, in place of `pytc.passes.pipeline`.
+      effort: `"high"` compiles several plans for the device at hand, and keeps the one that needs the least memory,
+        then the one that copies least. It changes no result, and costs compilations at the first call of a signature.
       **jit_options: what else `jax.jit` accepts (`in_shardings`, `out_shardings`, `compiler_options`, ...).
         `donate_argnums` and `donate_argnames` are understood as `donate={...: "all"}`.
 
@@ -108,8 +114,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       `clear_cache`.
 
     Raises:
-      TypeError: `fun` is not callable. ValueError: an unknown `donate`, a name that is no parameter, a static
-      parameter that is donated.
+      TypeError: `fun` is not callable. ValueError: an unknown `donate` or `effort`, a name that is no parameter, a
+      static parameter that is donated.
     """
     if fun is None:
         return functools.partial(
@@ -120,13 +126,17 @@ def compile(  # noqa: A001, D417 - two arguments described at once
             python_scalars=python_scalars,
             share=share,
             passes=passes,
+            effort=effort,
             **jit_options,
         )
     if not callable(fun):
         raise TypeError(f"pytc.compile takes a function, not {fun!r}")
     if python_scalars not in ("trace", "static"):
         raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
-    return wrap(Function(fun, donate, static_argnums, static_argnames, python_scalars, share, passes, jit_options))
+    if effort not in get_args(Effort):
+        raise ValueError(f"effort is {effort!r}; it can be 'default' or 'high'")
+    options = static_argnums, static_argnames, python_scalars, share, passes, effort, jit_options
+    return wrap(Function(fun, donate, *options))
 
 
 class Function:
@@ -141,6 +151,7 @@ class Function:
         python_scalars: PythonScalars,
         share: bool,
         pipeline: Sequence[_passes.Pass],
+        effort: Effort,
         jit_options: dict[str, Any],
     ) -> None:
         options = dict(jit_options)
@@ -155,7 +166,7 @@ class Function:
             options.pop("out_shardings", None),
         )
         self.share = share
-        self.planner = Planner(policy, tuple(pipeline), options)
+        self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.layouts: dict[Any, Layout] = {}
         self.has_static_arguments = bool(self.parameters.static_argnums or self.parameters.static_argnames)
         static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}

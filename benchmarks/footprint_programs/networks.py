@@ -138,7 +138,14 @@ PROGRAMS = [
             " finds that plan, the flow of the data does not know of it."
         },
     ),
-    Workload("transformer", momentum(transformer), (TRANSFORMER, TRANSFORMER, array(8, 256, dtype=jnp.int32))),
+    Workload(
+        "transformer",
+        momentum(transformer),
+        (TRANSFORMER, TRANSFORMER, array(8, 256, dtype=jnp.int32)),
+        remarks={
+            "h200": "reversed, the pairing of `jax.jit` takes 1.2% less, and copies 117 MB where pytc's copies 42."
+        },
+    ),
     Workload("mixture of experts", momentum(experts), (EXPERTS, EXPERTS, array(512, WIDTH), array(512, WIDTH))),
     Workload("recurrent", momentum(recurrent), (RECURRENT, RECURRENT, array(16, 128, WIDTH), array(128, WIDTH))),
     Workload("diffusion", momentum(denoise), (KERNELS, KERNELS, IMAGES, IMAGES, array())),

@@ -28,7 +28,7 @@ from typing import Any
 import jax
 from jax.tree_util import all_leaves, tree_leaves
 
-from pytc.ownership import buffers, counts, holders, interpreter, referrers
+from pytc.ownership import buffers, counts, holders, interpreter
 from pytc.ownership.buffers import collections_so_far, executed
 from pytc.ownership.callers import (
     Found,
@@ -130,13 +130,11 @@ def _look(
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
     outcome: Outcome,
-    *,
-    alone: bool = False,
 ) -> _Look:
-    """Look everywhere; `alone` as if nobody but this thread's next instructions could read a slot."""
+    """Look everywhere."""
     census = counts.Census(args, kwargs, leaves)
     census.settle()
-    slots = Slots([*args, *kwargs.values()], "" if alone else onlookers(outcome.calls_python, outcome.atomic))
+    slots = Slots([*args, *kwargs.values()], onlookers(outcome.calls_python, outcome.atomic))
     look = _Look(leaves, census)
     for found in levels(frame, references, slots, outcome, look.refusals):
         if not look.add(found):
@@ -234,22 +232,13 @@ def reasons(
     everywhere = holders.explain_interpreter()
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
-    references = distance(frame, 1) + 1
-    onlooker = onlookers(outcome.calls_python, outcome.atomic)
-    overwritten: set[int] = set()
-    if onlooker:
-        alone = _look(frame, references, args, kwargs, leaves, outcome, alone=True)
-        overwritten = set(wanted) - set(alone.held(wanted))
-        del alone
-    look = _look(frame, references, args, kwargs, leaves, outcome)
+    look = _look(frame, distance(frame, 1) + 1, args, kwargs, leaves, outcome)
     kept = look.held(wanted)
     roots = [*args, *kwargs.values()]
     ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables()}
     return {
         i: Held("buffer", "another array on the same buffer")
         if i in look.shared
-        else Held("onlooker", onlooker)
-        if i in overwritten
         else _reason(leaves[i], frame, look, roots, ours)
         for i in kept
     }
@@ -263,7 +252,9 @@ def _reason(leaf: Any, frame: FrameType, look: _Look, roots: list[Any], ours: se
             continue  # everything that refers to it is accounted for
         if (odd := holders.oddity(value)) is not None:
             return odd
-        found = holders.in_variables(frame, value) or referrers.in_objects(value, ours | set(map(id, path)), frame)
+        found = holders.in_variables(frame, value) or holders.in_objects(
+            value, ours | set(map(id, path)), holders.global_arguments(frame)
+        )
         if found is not None or (found := holders.in_threads(value)) is not None:
             return found
         break

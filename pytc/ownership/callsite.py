@@ -69,22 +69,6 @@ INTROSPECTION = frozenset(
     "embed interact runcode runsource post_mortem settrace setprofile".split()
 )
 
-_ALSO_HARMLESS = {"stack": "inspect", "trace": "inspect", "embed": "IPython", "interact": "code"}
-"""Those of them that are methods and functions of many other modules, too (`jnp.stack`, `model.embed`), and the module
-that each is feared of. As an attribute, in code that does not name that module, it is one of the others."""
-
-
-def introspection(flow: Flow) -> str:
-    """The name by which a function reads variables of its own, or lets others read them; empty if there is none."""
-    names = flow.code.co_names
-    for name in sorted(INTROSPECTION.intersection(names)):
-        module = _ALSO_HARMLESS.get(name)
-        if module is None or module in names:
-            return name
-        if any(i.argval == name and i.opname not in ("LOAD_ATTR", "LOAD_METHOD") for i in flow.instructions):
-            return name
-    return ""
-
 
 class Tree:
     """What is remembered of the leaves that are wanted at a call site."""
@@ -110,8 +94,9 @@ class Site:
         self.at = flow.index(lasti)
         self.line = _line(flow, self.at)
         self.refusal = ""
-        if name := introspection(flow):
-            self.refusal = f"{code.co_qualname} uses `{name}`, which can read any variable"
+        named = sorted(INTROSPECTION.intersection(code.co_names))
+        if named:
+            self.refusal = f"{code.co_qualname} uses `{named[0]}`, which can read any variable"
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
         behind = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
         self.unpacks = behind.arg if behind is not None and behind.opname == "UNPACK_SEQUENCE" else None

@@ -33,9 +33,8 @@ class Held:
     """What keeps a leaf from being reused."""
 
     kind: str
-    """`variable`, `global`, `attribute`, `item`, `history`, `closure`, `weakref`, `buffer`, `onlooker` (it is about to
-    be overwritten, but somebody may read it before), `observer`, `interpreter`, `introspection`, `thread`, `finaliser`
-    or `unknown`."""
+    """`variable`, `global`, `attribute`, `item`, `history`, `closure`, `weakref`, `buffer`, `observer`, `interpreter`,
+    `introspection`, `thread`, `finaliser` or `unknown`."""
     text: str
     """As a person would say it: "also `best` in train.py:41"."""
     file: str | None = None
@@ -70,8 +69,6 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
         found = variable(frame, number)
         if found is UNBOUND or number in site.dead(True, site.unpacks):
             continue
-        if found is value and site.refusal:
-            raise NotTrusted(site.refusal)
         if found is value:
             line = flow.next_read(site.at, number)
             if line is not None and number in arguments:
@@ -106,6 +103,89 @@ def _assigned(flow: Flow, at: int, local: int) -> int | None:
             positions = flow.instructions[n].positions
             return positions.lineno if positions else None
     return flow.code.co_firstlineno
+
+
+def global_arguments(frame: FrameType) -> frozenset[str]:
+    """The globals that the expression of the call reads."""
+    try:
+        places = loaded(flow_of(frame.f_code), site_of(frame).at)
+    except NotTrusted:
+        return frozenset()
+    return frozenset(place[0].name for place in places if len(place) == 1 and place[0].kind == "global")
+
+
+def in_objects(value: Any, ours: set[int], arguments: frozenset[str]) -> Held | None:
+    """The object that refers to the value, in words; `ours` are the ids of what this call made itself, `arguments` the
+    globals that the call itself was given."""
+    found: list[Held] = []
+    for referrer in gc.get_referrers(value):  # a loop, because a comprehension would capture the value in a cell
+        if id(referrer) not in ours and (held := _by(referrer, value, arguments)) is not None:
+            found.append(held)  # noqa: PERF401
+    order = ("history", "attribute", "global", "closure", "item", "unknown")
+    return min(found, key=lambda held: (held.text.startswith("the global"), order.index(held.kind)), default=None)
+
+
+def _by(referrer: Any, value: Any, arguments: frozenset[str]) -> Held | None:
+    if isinstance(referrer, FrameType):
+        return None
+    if isinstance(referrer, dict):
+        return _by_dict(referrer, value, arguments)
+    if isinstance(referrer, types.CellType):
+        return Held("closure", "a nested function that has captured it")
+    if isinstance(referrer, list | tuple | set | frozenset):
+        name = _named(referrer)
+        return Held("item", f"an item of {name}" if name else f"an item of a {type(referrer).__name__}")
+    if isinstance(referrer, types.GeneratorType | types.CoroutineType):
+        return Held("unknown", f"the suspended {referrer.__qualname__}")
+    names = _attributes(referrer, value)
+    if names:
+        return Held("attribute", f"attribute `{names[0]}` of {type(referrer).__name__}")
+    return Held("unknown", f"a {type(referrer).__qualname__}")
+
+
+def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[str] = frozenset()) -> Held | None:
+    keys = [key for key, item in space.items() if item is value]
+    if not keys:
+        return None
+    key = keys[0]
+    if isinstance(key, int) and any(
+        isinstance(owner, dict) and owner.get("Out") is space for owner in gc.get_referrers(space)
+    ):
+        return Held("history", f"IPython's Out[{key}]")
+    if "__name__" in space and "__builtins__" in space:
+        file = space.get("__file__")
+        where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
+        others = [key for key in keys if key not in arguments]
+        text = f"also `{others[0]}`{where}" if others else f"the global `{key}`{where}, which any function can read"
+        return Held("global", text, file if isinstance(file, str) else None)
+    for owner in gc.get_referrers(space):
+        if getattr(type(owner), "__dictoffset__", 0) and not isinstance(owner, type) and vars(owner) is space:
+            return Held("attribute", f"attribute `{key}` of {type(owner).__name__}")
+    name = _named(space)
+    return Held("item", f"{name}[{key!r}]" if name else f"item {key!r} of a {type(space).__name__}")
+
+
+def _attributes(owner: Any, value: Any) -> list[str]:
+    names = list(getattr(owner, "__dict__", ()))
+    for base in type(owner).__mro__:
+        names += [name for name, kind in vars(base).items() if isinstance(kind, types.MemberDescriptorType)]
+    return [name for name in names if getattr(owner, name, None) is value]
+
+
+def _named(container: Any) -> str:
+    """What a container is called, if it is a global or an attribute."""
+    for referrer in gc.get_referrers(container):
+        if isinstance(referrer, dict):
+            held = _by_dict(referrer, container) if "__name__" in referrer and "__builtins__" in referrer else None
+            if held is not None:
+                return held.text.removeprefix("also ").removesuffix(", which any function can read")
+            keys = [key for key, item in referrer.items() if item is container]
+            for owner in gc.get_referrers(referrer):
+                if keys and not isinstance(owner, type | dict) and getattr(owner, "__dict__", None) is referrer:
+                    return f"attribute `{keys[0]}` of {type(owner).__name__}"
+        elif not isinstance(referrer, FrameType | list | tuple | type) and (names := _attributes(referrer, container)):
+            return f"attribute `{names[0]}` of {type(referrer).__name__}"
+    return ""
 
 
 def in_threads(value: Any) -> Held | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import inspect
 import operator
 import queue
 import signal
@@ -490,16 +489,13 @@ INTROSPECTING = {
     "exec": "y = f(x); exec('read(x)')",
     "_getframe": "y = f(x); import sys; read(sys._getframe().f_locals['x'])",
     "currentframe": "import inspect; y = f(x); read(inspect.currentframe().f_locals['x'])",
-    "stack": "import inspect; y = f(x); read(getattr(inspect.stack()[0].frame, 'f_' + 'locals')['x'])",
-    "stack by name": "from inspect import stack; y = f(x); read(getattr(stack()[0].frame, 'f_' + 'locals')['x'])",
-    "global stack": "global stack; y = f(x); read(getattr(stack()[0].frame, 'f_' + 'locals')['x'])",
 }
 
 
 @pytest.mark.parametrize("body", INTROSPECTING.values(), ids=INTROSPECTING.keys())
 def test_introspection(made: Functions, body: str) -> None:
     stub, f, _ = made
-    space: dict[str, Any] = {"f": f, "read": stub.read, "stack": inspect.stack}
+    space: dict[str, Any] = {"f": f, "read": stub.read}
     exec(f"def run(x):\n    {body}\n", space)
     space["run"](stub.new())
     nothing_dead(stub)

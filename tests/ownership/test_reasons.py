@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -146,76 +145,3 @@ def test_dead_leaves_have_no_reason(made: Functions) -> None:
     expect(stub.why == [{}, {}])
     expect(stub.survivors == [set(), set()])
     stub.read(x)
-
-
-def test_another_thread_is_the_only_reason(made: Functions) -> None:
-    stub, f = made
-    space = types.SimpleNamespace(x=stub.new())
-    done = threading.Event()
-    thread = threading.Thread(target=done.wait, name="prefetch")
-    thread.start()
-    try:
-        space.x = f(space.x)
-        stub.says("another thread, 'prefetch', may read it")
-        expect(stub.why[-1][0].kind == "onlooker")
-        kept = space.x
-        space.x = f(space.x)
-        stub.says("also `kept` in test_reasons.py")
-        stub.read(kept)
-    finally:
-        done.set()
-        thread.join()
-
-
-def test_where_the_holder_was_set(made: Functions) -> None:
-    stub, f = made
-
-    class Trainer:
-        def __init__(self, x: Any) -> None:
-            self.x = x
-            self.best = None
-
-        def remember(self) -> None:
-            self.best = self.x
-
-        def run(self) -> None:
-            self.x = f(self.x)
-
-    trainer = Trainer(stub.new())
-    trainer.remember()
-    trainer.run()
-    first_line = Trainer.__init__.__code__.co_firstlineno
-    stub.says(
-        rf"attribute `best` of Trainer, set in test_reasons.py:{first_line + 2} and test_reasons.py:{first_line + 5}"
-    )
-    held = stub.why[-1][0]
-    expect(held.file == __file__ and held.line == first_line + 2)
-    stub.read(trainer.best)
-
-
-def test_where_a_global_was_set(made: Functions) -> None:
-    stub, f = made
-    source = "x = new()\nbest = target = x\nx = f(x, target)\n"
-    space = {"new": stub.new, "f": f, "__name__": "train", "__file__": "train.py", "__builtins__": __builtins__}
-    exec(compile(source, "train.py", "exec"), space)
-    stub.says("also `best`, set in train.py:2")
-    space["best"] = None
-    exec(compile("x = target = new()\nx = f(x, target)\n", "train.py", "exec"), space)
-    stub.says("also `target`, set in train.py:1")
-    stub.read(space["target"])
-
-
-def test_which_nested_function(made: Functions) -> None:
-    stub, f = made
-
-    def caught(x: Any) -> Callable[[], Any]:
-        def later() -> Any:
-            return x
-
-        return later
-
-    x = stub.new()
-    later = caught(x)
-    x = f(x)
-    stub.says(rf"captured by the nested function `later` in test_reasons.py:{later.__code__.co_firstlineno}")
-    stub.read(later())

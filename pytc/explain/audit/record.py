@@ -29,7 +29,7 @@ from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
 from pytc.jax_compat import Tracer, executing
 from pytc.leaves import Parameters, StaticArgument
-from pytc.ownership import buffers, referrers
+from pytc.ownership import buffers
 from pytc.ownership import holders as who
 from pytc.ownership.counts import only_marked
 
@@ -340,7 +340,7 @@ def _held_elsewhere(leaves: Sequence[Any], renewed: Mapping[int, list[Any]]) -> 
 def _who_else(leaf: Any, frame: types.FrameType, leaves: Sequence[Any], holders: list[Any]) -> ownership.Held | None:
     """What holds a leaf besides these."""
     ours = {id(leaves), *map(id, holders), *(id(vars(each)) for each in holders)}
-    return who.in_variables(frame, leaf) or referrers.in_objects(leaf, ours, frame)
+    return who.in_variables(frame, leaf) or who.in_objects(leaf, ours, frozenset())
 
 
 def _name_of(fun: Callable[..., Any]) -> str:
