@@ -45,6 +45,7 @@ bench: $(VENV)/.bench
 
 fuzz: $(VENV)/.test
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS)
+	@$(RUN) -m tests.ownership.fuzz_compiled --programs $(PROGRAMS)
 	@$(RUN) -m tests.random_functions --functions $(FUNCTIONS)
 
 wheel: $(VENV)/.venv

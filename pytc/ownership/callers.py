@@ -16,9 +16,16 @@ from types import CodeType, FrameType
 from typing import Any
 
 from pytc.ownership.callsite import Site
-from pytc.ownership.interpreter import UNBOUND, getrefcount, stack_item, variable
+from pytc.ownership.interpreter import (
+    UNBOUND,
+    called_from_the_stack,
+    calls_directly,
+    getrefcount,
+    stack_item,
+    variable,
+)
 from pytc.ownership.liveness import Flow, Unknown
-from pytc.ownership.slots import Slots, onlookers
+from pytc.ownership.slots import Slots, interrupter, onlookers
 
 _HIGHEST = 32  # frames up the stack that are looked at
 
@@ -81,7 +88,7 @@ def site_of(frame: FrameType) -> Site:
     key = id(frame.f_code), frame.f_lasti
     site = _sites.get(key)
     if site is None:
-        site = _sites[key] = Site(flow_of(frame.f_code), frame.f_lasti)
+        site = _sites[key] = Site(flow_of(frame.f_code), frame.f_lasti, frame.f_globals)
     return site
 
 
@@ -117,27 +124,33 @@ def trusted(frame: FrameType, references: int) -> Site:
 
 def follow(route: Route, frame: FrameType, references: int, roots: list[Any], outcome: Outcome) -> list[Any]:
     """What stands in the dead places that `route` names. Raises `NotTrusted` if they are not places to rely on."""
+    below = sys._getframe(references)
     references += 1  # the variable here
     found: list[Any] = []
-    atomic = outcome.atomic
+    atomic, length = outcome.atomic, outcome.length
     slots = any(level.slots for level in route)
     overwritten = Slots(roots, onlookers(outcome.calls_python, outcome.atomic)) if slots else None
     for level in route:
         site = trusted(frame, references)
-        dead = site.dead(atomic, outcome.length)
+        starred = site.called is not None and called_from_the_stack(frame, site.called, below)
+        direct = starred or calls_directly(frame, below)
+        atomic = atomic and direct and not (site.is_read_by_handlers and interrupter())
+        length = length if direct else None
+        dead = site.dead(atomic, length)
         for number in level.locals:
             # The route is that of the innermost site; the frames above may be elsewhere this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
-        if level.starred:
+        if level.starred and starred:
             found += _starred(frame, site)
         if overwritten is not None:
-            overwritten.add(frame, site, outcome.length)
+            overwritten.add(frame, site, length, direct)
         atomic = atomic and site.passes_on
+        length = length if site.hands_on else None
         above = frame.f_back
         if above is None:
             break
-        frame, references = above, 1
+        below, frame, references = frame, above, 1
         del above
     return found if overwritten is None else found + overwritten.values
 
@@ -170,8 +183,9 @@ def levels(
     `slots` is filled on the way, and `refusals` with the reason why a frame, or all slots, are not relied on.
     (A function rather than an object, so that it is known how many variables refer to the frame.)
     """
+    below = sys._getframe(references)
     references += 1  # the variable here
-    atomic = outcome.atomic
+    atomic, length = outcome.atomic, outcome.length
     if slots.onlooker:
         refusals.append(slots.onlooker)
     for level in range(_HIGHEST):
@@ -179,21 +193,28 @@ def levels(
             site = trusted(frame, references)
         except NotTrusted as why:
             refusals.append(str(why))
+            slots.forget()
             return
+        starred = site.called is not None and called_from_the_stack(frame, site.called, below)
+        direct = starred or calls_directly(frame, below)
+        atomic = atomic and direct and not (site.is_read_by_handlers and interrupter())
+        length = length if direct else None
+        known = len(slots.values)
+        slots.add(frame, site, length, direct)  # first, because it counts references to what the frame has
         found = [
             Found(level, number, False, value)
-            for number in site.dead(atomic, outcome.length)
+            for number in site.dead(atomic, length)
             if (value := variable(frame, number)) is not UNBOUND
         ]
-        found += [Found(level, None, False, value) for value in _starred(frame, site)]
-        known = len(slots.values)
-        slots.add(frame, site, outcome.length)
+        if starred:
+            found += [Found(level, None, False, value) for value in _starred(frame, site)]
         atomic = atomic and site.passes_on
+        length = length if site.hands_on else None
         found += [Found(level, None, True, value) for value in slots.values[known:]]
         value = None
         yield found
         above = frame.f_back
         if above is None:
             return
-        frame, references = above, 1
+        below, frame, references = frame, above, 1
         del above

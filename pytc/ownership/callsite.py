@@ -17,7 +17,8 @@ import dataclasses
 import dis
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, Literal, TypeAlias
 
@@ -70,6 +71,17 @@ INTROSPECTION = frozenset(
 )
 
 
+# What some of them are, for code that calls it otherwise.
+_READERS = frozenset(
+    id(function)
+    for function in (
+        *(locals, vars, eval, exec, breakpoint),
+        *(sys._getframe, sys._current_frames, sys.settrace, sys.setprofile),
+        *(inspect.currentframe, inspect.stack, inspect.trace),
+    )
+)
+
+
 class Tree:
     """What is remembered of the leaves that are wanted at a call site."""
 
@@ -89,7 +101,8 @@ class Tree:
 class Site:
     """What is known of a call in advance. `code` is only looked at here, never kept."""
 
-    def __init__(self, flow: Flow, lasti: int):
+    def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any]):
+        """`names` are the globals that the code sees."""
         code = flow.code
         self.at = flow.index(lasti)
         self.line = _line(flow, self.at)
@@ -97,19 +110,22 @@ class Site:
         named = sorted(INTROSPECTION.intersection(code.co_names))
         if named:
             self.refusal = f"{code.co_qualname} uses `{named[0]}`, which can read any variable"
+        if alias := next((name for name in code.co_names if id(names.get(name)) in _READERS), ""):
+            self.refusal = f"{code.co_qualname} uses `{alias}`, which can read any variable"
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
         behind = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
         self.unpacks = behind.arg if behind is not None and behind.opname == "UNPACK_SEQUENCE" else None
         """How many values the result is unpacked into, if it is right away."""
         self.module_level = not code.co_flags & inspect.CO_OPTIMIZED
-        self.events, self.returns = _behind(flow, self.at)
-        """What happens right behind the call, and whether the function then returns."""
-        self.passes_on = self.returns and all(
-            len(event.place) == 1 and event.place[0].kind == "fast" for event in self.events
-        )
+        self.events, self.returns, self.hands_on = _behind(flow, self.at)
+        """What happens right behind the call, whether the function then returns, and whether it returns the result."""
+        self.passes_on = self.returns and _cannot_raise(self.events)
         """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
-        self.stacked = _starred(flow, self.at)
-        """The places on the stack of the tuple and dictionary of a starred call, counted from the first local."""
+        self.called, self.stacked = _starred(flow, self.at)
+        """Of a starred call: the places on the stack of the function, and of the tuple and the dictionary, counted from
+        the first local."""
+        self.is_read_by_handlers = len(set(self._dead)) > 1
+        """Whether it matters for the locals that a call which raises has donated nothing."""
         self.hint: Any = None
         """Which of all this accounted for the arguments the last time."""
         self.tree: Tree = Tree(())
@@ -154,17 +170,32 @@ def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
     return start <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= end
 
 
-def _behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool]:
+def _behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
     walk = _Walk(lenient=False)
     walk.stack.append(RESULT)
     for instruction in flow.instructions[at + 1 :]:
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
             generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
             passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
-            return _needed(walk.events), passes_result_on and not flow.code.co_flags & generator
+            returns = passes_result_on and not flow.code.co_flags & generator
+            hands_on = instruction.opname == "RETURN_VALUE" and walk.stack[-1:] == [RESULT]
+            return _needed(walk.events), returns, returns and hands_on
         if not walk.step(instruction):
             break
-    return _needed(walk.events), False
+    return _needed(walk.events), False, False
+
+
+def _cannot_raise(events: tuple[Event, ...]) -> bool:
+    """Whether the events are only stores to variables, and loads of what was stored: any other may be unbound."""
+    stored = set()
+    for event in events:
+        if len(event.place) != 1 or event.place[0].kind != "fast":
+            return False
+        if event.does == "store":
+            stored.add(event.place)
+        elif event.place not in stored:
+            return False
+    return True
 
 
 _END = Event("unpack", ())
@@ -194,7 +225,10 @@ class _Walk:
         self.stack: list[Value] = []
         self.events: list[Event] = []
         self.seen: list[Place] = []
-        self.stored: set[Place] = set()
+        self.stored: dict[Place, Value] = {}
+        """What was stored in each place: the result as a whole, or None."""
+        self.taken: Value = None
+        """What is being stored."""
 
     def pop(self) -> Value:
         return self.stack.pop() if self.stack else None
@@ -202,17 +236,19 @@ class _Walk:
     def new(self) -> bool:
         """Take a value that is about to be stored. False if it may be one that was there before the call: storing it
         elsewhere keeps it, whatever overwrites the place where it was."""
-        return not isinstance(self.pop(), tuple) or self.lenient
+        self.taken = self.pop()
+        return not isinstance(self.taken, tuple) or self.lenient
 
     def load(self, place: Place | None) -> None:
         # What was stored a moment ago is part of the result, not what was there at the call.
-        self.stack.append(None if place in self.stored and not self.lenient else place)
+        known = place is not None and place in self.stored and not self.lenient
+        self.stack.append(self.stored[place] if known and place is not None else place)
         if place is not None:
             self.seen.append(place)
             self.events.append(Event("load", place))
 
     def store(self, place: Place) -> None:
-        self.stored.add(place)
+        self.stored[place] = self.taken if self.taken is RESULT and len(place) == 1 else None
         self.events.append(Event("store", place))
 
     def fast(self, number: int) -> Place:
@@ -293,7 +329,8 @@ class _Walk:
                 self.events.append(Event("unpack", (Step("unpack", argument),)))
                 self.stack.extend([None] * argument)
             case "POP_TOP":
-                self.pop()
+                # To let go of the result, or of a part of it, may run code.
+                return isinstance(self.pop(), tuple | Constant) or self.lenient
             case "COPY" if len(self.stack) >= argument:
                 self.stack.append(self.stack[-argument])
             case "SWAP" if len(self.stack) >= argument:
@@ -343,34 +380,42 @@ def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
     return (*target, Step(kind, name))
 
 
-def _starred(flow: Flow, at: int) -> tuple[tuple[int, int | None], ...]:
-    """Where the tuple and the dictionary of a starred call lie; nothing unless `at` is such a call.
+def _starred(flow: Flow, at: int) -> tuple[int | None, tuple[tuple[int, int | None], ...]]:
+    """Where the function, and the tuple and the dictionary, of a starred call lie; None and nothing unless `at` is one.
 
-    Each with the local variable that it was loaded from, if it was. The instruction keeps them on the stack while it
-    waits for C code. Only where they are known to be a tuple and a dictionary: from anything else the interpreter
-    makes one first, and lets go of what was there.
+    Tuple and dictionary each with the local variable that it was loaded from, if it was. The instruction keeps them on
+    the stack while it waits for C code. Only where they are known to be a tuple and a dictionary: from anything else
+    the interpreter makes one first, and lets go of what was there.
     """
     instruction = flow.instructions[at]
     if instruction.opname != "CALL_FUNCTION_EX" or instruction.arg is None:
-        return ()
+        return None, ()
     heights = flow.heights()
     height = heights[at]
     if height is None:
-        return ()
+        return None, ()
     code = flow.code
     locals_and_cells = len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
     has_keywords = instruction.arg & 1
     found = []
     for position in (height - 1 - has_keywords, *([height - 1] if has_keywords else [])):
         makers = [n for n in range(at) if heights[n + 1] == position + 1]
-        if not makers:
+        if not makers or _can_be_jumped_into(flow, makers[-1], at):
             continue
         made = flow.instructions[makers[-1]]
         if made.opname == "LOAD_FAST":
             found.append((locals_and_cells + position, made.arg))
         elif made.opname in _MAKES_TUPLE_OR_DICT or made.argrepr == "INTRINSIC_LIST_TO_TUPLE":
             found.append((locals_and_cells + position, None))
-    return tuple(found)
+    return locals_and_cells + height - 2 - has_keywords, tuple(found)
+
+
+def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:
+    """Whether a way to instruction `at` leads past instruction `made`, so that another may have made what is there."""
+    between = range(made + 1, at + 1)
+    return any(
+        n in between for before, follows in enumerate(flow.follows) for n in follows if before not in range(made, at)
+    )
 
 
 _MAKES_TUPLE_OR_DICT = {"BUILD_TUPLE", "LIST_TO_TUPLE", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "DICT_MERGE"}

@@ -16,7 +16,7 @@ import ctypes
 import sys
 import sysconfig
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 getrefcount: Callable[[object], int] = sys.getrefcount
@@ -52,6 +52,37 @@ class _Unbound:
 UNBOUND = _Unbound()
 
 
+def calls_directly(frame: FrameType, below: FrameType) -> bool:
+    """Whether `frame` waits for the Python function of `below` itself, and takes what that returns as it is: no C code
+    is in between, which might go on to do anything, and nothing that looks at the result."""
+    if _waits_for_c(frame):
+        return False
+    # From CPython 3.12 on, a frame of the interpreter's own stands in between where there is anything to be done.
+    return sys.version_info < (3, 12) or bool(words(below)[1] == _address(frame))
+
+
+def _waits_for_c(frame: FrameType) -> bool:
+    return bool(words(frame)[first_local - 1] & 0xFFFFFFFF == 0xFFFFFFFF)
+
+
+def _address(frame: FrameType) -> int:
+    """Where the interpreter's frame is."""
+    return int(ctypes.c_size_t.from_address(id(frame) + _TO_FRAME).value)
+
+
+def called_from_the_stack(frame: FrameType, position: int, below: FrameType) -> bool:
+    """Whether the function at `position` on the stack of a frame that waits for C code is that of `below`, a plain
+    function or a method of one: then the C code is the interpreter's own call, and does nothing else."""
+    if not _waits_for_c(frame):
+        return False  # nothing is left on the stack of what a Python function was called with
+    function = variable(frame, position)
+    if function is UNBOUND:  # from CPython 3.13 on an empty place follows the function
+        function = variable(frame, position - 1)
+    if type(function) is MethodType:
+        function = function.__func__
+    return type(function) is FunctionType and function.__code__ is below.f_code
+
+
 def stack_item(frame: FrameType, position: int, local: int | None) -> Any:
     """What lies at `position` on the stack of a frame that is waiting for C code, counted from the first local.
 
@@ -59,14 +90,13 @@ def stack_item(frame: FrameType, position: int, local: int | None) -> Any:
     the value of that variable if it is what lies there. `UNBOUND` when the frame waits for Python code, which takes
     its arguments over from the stack.
     """
-    seen = words(frame)
-    if seen[first_local - 1] & 0xFFFFFFFF != 0xFFFFFFFF:
+    if not _waits_for_c(frame):
         return UNBOUND
     if local is None:
         return variable(frame, position)
     value = variable(frame, local)
     # Of anything but a tuple the interpreter makes one, and lets go of what was on the stack.
-    return value if type(value) is tuple and seen[first_local + position] == id(value) else UNBOUND
+    return value if type(value) is tuple and words(frame)[first_local + position] == id(value) else UNBOUND
 
 
 def _find_first_local() -> int:

@@ -99,16 +99,21 @@ class Flow:
     def dead(self, at: int, calm: int = 0) -> frozenset[int]:
         """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
 
-        The first `calm` instructions, from `at` on, are known not to raise.
+        The first `calm` instructions, from `at` on, are known not to raise. What `at` itself writes is not called dead:
+        a store that drops an object whose destructor made the call has put the new value there already.
         """
-        return frozenset(_bits(self.locals & ~(self.reads[at] | self._from(at, calm))))
+        live = self._following(at, calm) if calm else self._after(self.live, at) | self._handled(self.live, at)
+        return frozenset(_bits(self.locals & ~(self.reads[at] | live)))
+
+    def _following(self, at: int, calm: int) -> int:
+        """What is live behind instruction `at`, where it and the next ones, `calm` in all, do not raise."""
+        return functools.reduce(int.__or__, (self._from(n, calm - 1) for n in self.follows[at]), 0)
 
     def _from(self, at: int, calm: int) -> int:
         """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise."""
         if not calm:
             return self.reads[at] | (self._after(self.live, at) & ~self.writes[at]) | self._handled(self.live, at)
-        after = functools.reduce(int.__or__, (self._from(n, calm - 1) for n in self.follows[at]), 0)
-        return self.reads[at] | (after & ~self.writes[at])
+        return self.reads[at] | (self._following(at, calm) & ~self.writes[at])
 
     def heights(self) -> list[int | None]:
         """How high the stack is before each instruction; None where it is never reached."""

@@ -5,8 +5,10 @@
 - the way to it runs no code: plain attributes of plain objects, items of exact dicts and lists under string or
   integer keys, no property, no `__getattr__`, no `__setattr__`, no descriptor but `__slots__`;
 - none of the stores before it redirects the way to it;
-- what those stores drop runs no code either when it dies;
+- what those stores drop runs no code either when it dies, nor what dies as functions return in between: their
+  arguments and local variables;
 - unpacking the result cannot fail: its length is known;
+- what is between the call and the stores is bytecode alone: C code that has called back may go on to anything;
 - nothing else can look in the meantime. Other threads can, at any moment, so there must be none but those that are
   known never to read a program's data; so can a signal handler written in Python, and a callback that the compiled
   program makes, so there must be none of these.
@@ -20,27 +22,42 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import collections
+import gc
 import sys
 import threading
 import types
 from collections.abc import Iterable
 from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any
+from weakref import getweakrefcount
 
 import jax
 import numpy as np
 
 from pytc.ownership import interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
-from pytc.ownership.counts import only_marked
+from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.interpreter import UNBOUND, variable
 
 _PLAIN_GETATTRIBUTE: tuple[Any, ...] = (object.__getattribute__, types.SimpleNamespace.__getattribute__)
 _PLAIN_SETATTR: tuple[Any, ...] = (object.__setattr__, types.SimpleNamespace.__setattr__)
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, np.ndarray)
+_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+_LIVE_ON = frozenset((*_ATOMS, type, type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
+    "Function", "BuiltinFunction", "Method", "Module", "Code", "Frame",
+))))  # fmt: skip
+"""Types of objects that somebody else refers to, or that run no code when they die. A function that is part of a state
+is handed on to the next."""
+_arrays: set[type] = set()
+"""The types of arrays that were seen."""
+_CONTAINERS = frozenset((tuple, list, dict))
+_MOST_KEYS = 256
+_MOST = 4096
+"""Objects that are looked at."""
 _SIGNALS = tuple(s for s in _signal.valid_signals() if s < 32)
 _DEFAULT_HANDLERS = (_signal.SIG_DFL, _signal.SIG_IGN, None, _signal.default_int_handler)
+
+_QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
 # The functions at the bottom of threads that wait for work of their own and never read a program's data.
 _HARMLESS = {
@@ -65,10 +82,35 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
         return "the compiled program may call back into Python while it runs"
     if interpreter.threads() and (name := other_thread()):
         return f"another thread, {name}, may read it"
-    for number in _SIGNALS:
-        if _signal.getsignal(number) not in _DEFAULT_HANDLERS:
-            return f"a handler of signal {number} may read it"
+    if handler := _signal_handler():
+        return f"{handler} may read it"
+    for callback in gc.callbacks:
+        if getattr(callback, "__module__", "").partition(".")[0] not in _QUIET_COLLECTING:
+            return "a callback of the garbage collector may read it"
     return ""
+
+
+def interrupter() -> str:
+    """Who may raise an exception in the midst of a call, after it has donated; empty if nobody. (A handler of a signal,
+    or a thread by `PyThreadState_SetAsyncExc`. The default Ctrl-C is put off until the result is stored.)"""
+    return _signal_handler() or (interpreter.threads() and other_thread()) or ""
+
+
+def _signal_handler() -> str:
+    for number in _SIGNALS:
+        handler = _signal.getsignal(number)
+        if handler not in _DEFAULT_HANDLERS and not _is_asyncios(handler):
+            return f"a handler of signal {number}"
+    return ""
+
+
+def _is_asyncios(handler: Any) -> bool:
+    """Whether it is that of `asyncio.run`, which cancels the main task, and the second time does as the default one."""
+    function = getattr(handler, "func", None)
+    return (getattr(function, "__module__", ""), getattr(function, "__qualname__", "")) == (
+        "asyncio.runners",
+        "Runner._on_sigint",
+    )
 
 
 def other_thread() -> str:
@@ -98,16 +140,54 @@ class Slots:
         self.onlooker = onlooker
         self.values: list[Any] = []
         self._open = not onlooker
-        self._roots = {id(root) for root in roots}
+        self._roots = [] if onlooker else [*roots]
+        self._arguments = frozenset(map(id, self._roots))
+        self._quiet: set[int] = set()
         self._overwritten: set[tuple[int, Any]] = set()
+        self._counted: set[tuple[Any, int]] = set()
         self._loaded: set[int] = set()
 
-    def add(self, frame: FrameType, site: Site, length: int | None) -> None:
+    def add(self, frame: FrameType, site: Site, length: int | None, direct: bool) -> None:
         """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
-        `length` is the length of the result, if it is a tuple or a list.
+        `length` is the length of the result, if it is a tuple or a list. `direct` says that no C code is in between.
         """
-        self._open = self._open and self._walk(frame, site.events, length) and site.returns
+        roots = self.forget()
+        self._open = (
+            self._open
+            and direct
+            and bool(site.events or site.returns)
+            and self._end_quietly(roots, frame)
+            and self._walk(frame, site.events, length)
+            and site.returns
+            and self._leaves_quietly(frame)
+        )
+
+    def forget(self) -> list[Any]:
+        """Let go of the arguments, so that they can be counted."""
+        roots, self._roots = self._roots, []
+        return roots
+
+    def _end_quietly(self, roots: list[Any], frame: FrameType) -> bool:
+        """Whether those arguments that end with the call itself run no code then."""
+        if not roots:
+            return True
+        variables = {id(value) for value in _variables(frame)}
+        return all(id(root) in variables or self._dies_quietly(root) for root in roots)
+
+    def _leaves_quietly(self, frame: FrameType) -> bool:
+        """Whether nothing that dies when the frame's function returns runs code. What others refer to, too, lives on,
+        or dies with something else that is looked at here."""
+        variables = _variables(frame)
+        own = collections.Counter(map(id, variables))
+        for at in range(len(variables)):
+            value = variables[at]
+            # The frame's references, those of the list here, the variable here, and `getrefcount`'s own. (Of arguments,
+            # the proof has references, too.)
+            ends = id(value) in self._arguments or interpreter.getrefcount(value) <= own[id(value)] * 2 + 2
+            if ends and not self._dies_quietly(value):
+                return False
+        return True
 
     def _walk(self, frame: FrameType, events: Iterable[Event], length: int | None) -> bool:
         for event in events:
@@ -124,15 +204,20 @@ class Slots:
                     return False
                 self._read(value)
                 continue
-            if value is UNBOUND or (id(container), key) in self._overwritten:
-                self._overwritten.add((id(container), key))
-                continue
+            if (id(container), key) in self._overwritten:
+                return False  # a part of the result is let go of, and that may run code
             self._overwritten.add((id(container), key))
+            if value is UNBOUND:
+                continue
             if id(value) in self._loaded:
                 return False  # read before it was overwritten: `z, x = x, z`
             if container is not frame:  # a local variable of the frame is for `liveness` to call dead
+                # Two objects may share their attributes, so what has one name and one value is counted once.
+                if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
+                    return False
+                self._counted.add((key, id(value)))
                 self.values.append(value)
-            if not (id(value) in self._roots or self._dies_quietly(value)):
+            if not self._dies_quietly(value):
                 return False
         return True
 
@@ -148,11 +233,29 @@ class Slots:
             return UNBOUND
 
     def _dies_quietly(self, value: Any) -> bool:
-        if type(value) in (tuple, list):
-            return all(self._dies_quietly(v) for v in value)
-        if type(value) is dict:
-            return all(self._dies_quietly(v) for v in value.values())
-        return type(value) in _ATOMS or (isinstance(value, jax.Array) and only_marked(value))
+        """Whether no code runs when the value, and what only it refers to, is let go of.
+
+        Level by level, for most of this is loops in C.
+        """
+        level = [value]
+        while level:
+            found = [each for each in level if type(each) not in _LIVE_ON]
+            if weakly_referenced([v for v in found if type(v) in _arrays]):
+                return False
+            nodes = [v for v in found if type(v) not in _arrays and id(v) not in self._quiet]
+            self._quiet.update(map(id, nodes))
+            if len(self._quiet) > _MOST:
+                return False
+            if not _CONTAINERS.issuperset(map(type, nodes)):
+                _arrays.update(type(node) for node in nodes if isinstance(node, jax.Array))
+                nodes = [node for node in nodes if not isinstance(node, type)]
+                if any(map(_is_loud, nodes)):
+                    return False
+                nodes = [node for node in nodes if type(node) not in _arrays]
+            if any(map(getweakrefcount, nodes)):
+                return False
+            level = gc.get_referents(*nodes)
+        return True
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:
         """The object that a slot is in, the key that tells it from others there, and its value."""
@@ -168,6 +271,8 @@ class Slots:
                 if isinstance(key, tuple):
                     _, _, key = self._locate(frame, key, False)
                 value = item(container, key)
+                if type(container) is list and key < 0:
+                    key += len(container)
         return container, key, value
 
     def _variable(self, frame: FrameType, step: Step, storing: bool) -> tuple[Any, Any, Any]:
@@ -192,6 +297,24 @@ class Slots:
         return frame, step.name, value
 
 
+def _is_loud(value: Any) -> bool:
+    """Whether code runs when the object itself dies, or it has contents that cannot be looked at."""
+    if type(value) is np.ndarray:
+        return value.dtype.hasobject or type(value.base) not in (type(None), np.ndarray, bytes, memoryview, jax.Array)
+    if isinstance(value, jax.Array):
+        return not only_marked(value)
+    return hasattr(type(value), "__del__")
+
+
+def _variables(frame: FrameType) -> list[Any]:
+    """What the local variables of a frame refer to, cells included."""
+    code = frame.f_code
+    if not code.co_flags & 1:
+        return []  # a module's are globals, which live on
+    count = len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
+    return [value for number in range(count) if (value := variable(frame, number)) is not UNBOUND]
+
+
 def attribute(target: Any, name: str, storing: bool) -> Any:
     """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
     kind = type(target)
@@ -203,9 +326,11 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     for base in kind.__mro__:
         if name in base.__dict__:
             in_class = base.__dict__[name]
-            if type(in_class) is not MemberDescriptorType and hasattr(type(in_class), "__get__"):
-                raise _NotPlain
-            if type(in_class) is not MemberDescriptorType and hasattr(type(in_class), "__set__"):
+            if type(in_class) is MemberDescriptorType:
+                # A slot of a Python class, under its own name; one of a class written in C may be read-only.
+                if in_class.__name__ != name or "__slots__" not in vars(in_class.__objclass__):
+                    raise _NotPlain
+            elif hasattr(type(in_class), "__get__") or hasattr(type(in_class), "__set__"):
                 raise _NotPlain
             break
     try:
@@ -220,6 +345,8 @@ def item(target: Any, key: Any) -> Any:
     if type(key) not in (str, int):
         raise _NotPlain
     if type(target) in _DICTS:
+        if len(target) > _MOST_KEYS or not all(type(known) in (str, int) for known in target):
+            raise _NotPlain  # another key might have an `__eq__`, and be asked
         return dict.get(target, key, UNBOUND)
     if type(target) is list and type(key) is int and -len(target) <= key < len(target):
         return target[key]

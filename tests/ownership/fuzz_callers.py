@@ -19,6 +19,7 @@ import collections
 import contextlib
 import functools
 import gc
+import inspect
 import operator
 import queue
 import random
@@ -387,10 +388,10 @@ def suspended(f, x):
 _FIRST = ("new()", "{'p': new()}", "[new(), new()]")
 
 
-def write(seed: int) -> str:
+def write(seed: int, kind_of_writer: type[Writer] = Writer) -> str:
     """The source of program number `seed`."""
     rng = random.Random(seed)
-    writer = Writer(rng)
+    writer = kind_of_writer(rng)
     for text in _HELPERS.strip().splitlines():
         writer.line(text)
     at_top = rng.random() < 0.25
@@ -503,6 +504,9 @@ class Operators:
     call = staticmethod(operator.call)
 
 
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
 def _read_all(space: dict[str, Any], read: Callable[[Any], Any]) -> None:
     """Read whatever the program has left behind."""
     for name in ("box", "hooked", "space", "module"):
@@ -524,6 +528,8 @@ def _read_all(space: dict[str, Any], read: Callable[[Any], Any]) -> None:
                 if trace.tb_frame.f_code.co_name == "main":
                     pass
                 trace = trace.tb_next
+        elif isinstance(kept, types.FrameType) and kept.f_code.co_flags & _SUSPENDS:
+            pass  # early releases of CPython 3.13 crash on the variables of a generator that is gone (gh-125723)
         elif isinstance(kept, types.FrameType):
             read([v for k, v in sorted(kept.f_locals.items()) if k in Writer.names])
         elif isinstance(kept, types.FunctionType):
@@ -620,9 +626,14 @@ def main() -> None:
         sys.stdout.write(write(arguments.seed))
         return
     start, dead, found, ran = time.perf_counter(), 0, 0, 0
+    told = start
     for seed in range(arguments.seed, arguments.seed + arguments.programs):
         possible, made = check(seed)
         dead, found, ran = dead + possible, found + made, ran + 1
+        if time.perf_counter() - told > 30:
+            told = time.perf_counter()
+            sys.stdout.write(f"{ran:,} programs so far, {found:,} of {dead:,} dead leaves found\n")
+            sys.stdout.flush()
     seconds = time.perf_counter() - start
     version = ".".join(map(str, sys.version_info[:3]))
     sys.stdout.write(

@@ -82,6 +82,8 @@ class Stub:
 
     def _run(self, frame: Any, args: Any, kwargs: Any, leaves: list[Any], tree: Any, combine: Any) -> Any:
         wanted = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
+        if any(leaves[i].is_deleted() for i in wanted):
+            raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
         if self.prover is not None:
             outcome = ownership.Outcome(calls_python=False, length=getattr(combine, "length", None), atomic=True)

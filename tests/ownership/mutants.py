@@ -25,6 +25,8 @@ import jax
 from pytc import ownership
 from pytc.ownership import buffers, callers, callsite, counts, interpreter, liveness, slots
 from pytc.ownership.callsite import Site
+from tests.ownership import test_strange as strange
+from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
 from tests.ownership.harness import Stub, both, first, of_length
 
@@ -159,7 +161,7 @@ def slots_are_counted_twice() -> Any:
 
     def forgetful(self: Any, *args: Any) -> None:
         init(self, *args)
-        self._overwritten = Forgetful()
+        self._overwritten = self._counted = Forgetful()
 
     return mock.patch.object(slots.Slots, "__init__", forgetful)
 
@@ -169,7 +171,8 @@ def code_before_the_store_is_ignored() -> Any:
     return mock.patch.object(slots.Slots, "add", _add_always)
 
 
-def _add_always(self: Any, frame: Any, site: Site, length: Any) -> None:
+def _add_always(self: Any, frame: Any, site: Site, length: Any, direct: bool) -> None:
+    self.forget()
     if not self.onlooker:
         self._walk(frame, site.events, length)
 
@@ -204,12 +207,57 @@ def old_values_may_be_stored() -> Any:
     )
 
 
+def c_code_in_between_is_ignored() -> Any:
+    """What C code may still do after it has called back is not thought of."""
+    return _patches(
+        mock.patch.object(callers, "calls_directly", lambda *_: True),
+        mock.patch.object(callers, "called_from_the_stack", lambda *_: True),
+    )
+
+
+def everything_dies_quietly() -> Any:
+    """What destructors run when arguments, variables or old values die is not thought of."""
+    return mock.patch.object(slots.Slots, "_dies_quietly", lambda *_: True)
+
+
+def variables_end_quietly() -> Any:
+    """What dies when a function in between returns is not thought of."""
+    return mock.patch.object(slots.Slots, "_leaves_quietly", lambda *_: True)
+
+
+def helpers_return_the_result() -> Any:
+    """What a function in between returns is taken for the call's result, whatever it is."""
+    init = Site.__init__
+
+    def handing_on(self: Site, *args: Any) -> None:
+        init(self, *args)
+        self.hands_on = True
+
+    return mock.patch.object(Site, "__init__", handing_on)
+
+
+def a_store_has_not_stored_yet() -> Any:
+    """A destructor's caller, which is at a store, is taken not to have stored the new value."""
+
+    def dead(flow: Any, at: int, calm: int = 0) -> frozenset[int]:
+        return frozenset(liveness._bits(flow.locals & ~(flow.reads[at] | flow._from(at, calm))))
+
+    return mock.patch.object(liveness.Flow, "dead", dead)
+
+
+def nobody_interrupts() -> Any:
+    """Handlers of signals that raise are ignored."""
+    return mock.patch.object(callers, "interrupter", lambda: "")
+
+
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, counts_do_not_matter,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
     newer_arrays_do_not_count, frames_are_trusted, introspection_is_allowed, observers_are_ignored,
     onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
+    c_code_in_between_is_ignored, everything_dies_quietly, variables_end_quietly, helpers_return_the_result,
+    a_store_has_not_stored_yet, nobody_interrupts,
 )  # fmt: skip
 
 
@@ -447,7 +495,8 @@ def _stored_back(s: Stub, f: Any, f2: Any) -> None:
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
-    _stored_back,
+    _stored_back, strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
+    strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip
 
 

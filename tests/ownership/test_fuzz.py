@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.ownership import mutants
+from tests.ownership import fuzz_compiled, mutants
 from tests.ownership.fuzz_callers import check
 
 
@@ -17,6 +17,11 @@ def test_random_programs() -> None:
         possible, made = check(seed)
         dead, found = dead + possible, found + made
     assert found > 0.5 * dead
+
+
+def test_random_programs_around_the_compiler() -> None:
+    for seed in range(15):
+        fuzz_compiled.check(seed)
 
 
 @pytest.mark.parametrize("mutant", mutants.ALL, ids=[m.__name__ for m in mutants.ALL])

@@ -1,0 +1,133 @@
+"""The random caller programs of `fuzz_callers`, around `pytc.compile` itself.
+
+    python -m tests.ownership.fuzz_compiled --programs 200000 --seed 0
+
+The two functions are compiled once and called by every program, each from call sites of its own, on tiny arrays. What
+a program reads, what is reachable at its end, and which exception ends it, must be the same as under `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves, tree_map
+
+import pytc
+from tests.ownership import fuzz_callers
+from tests.ownership.fuzz_callers import Writer, Wrong
+from tests.ownership.harness import both, first
+
+
+def _next(leaf: Any) -> Any:
+    return leaf * 3 + 1 if isinstance(leaf, jax.Array) else leaf
+
+
+def _first(state: Any, *rest: Any, **more: Any) -> Any:
+    return tree_map(_next, state)
+
+
+def _both(state: Any, batch: Any) -> Any:
+    return tree_map(_next, state), tree_map(_next, batch)
+
+
+FUNCTIONS = {first: _first, both: _both}
+
+
+class Compiled:
+    """What `fuzz_callers` asks of a `Stub`, of real functions and arrays."""
+
+    def __init__(self, functions: dict[Any, Callable[..., Any]]):
+        self.functions = functions
+        self.compile = functions.__getitem__
+        self.reads: list[int] = []
+        self._numbers = itertools.count(1)
+
+    def new(self) -> jax.Array:
+        return jnp.asarray(np.int32(next(self._numbers)))
+
+    def read(self, value: Any) -> Any:
+        """Read every array in `value`; raises if one was deleted."""
+        self.reads.extend(int(leaf) for leaf in tree_leaves(value) if isinstance(leaf, jax.Array))
+        return value
+
+
+@functools.cache
+def automatic() -> dict[Any, Callable[..., Any]]:
+    """`pytc.compile` of the two functions."""
+    return {key: pytc.compile(fun) for key, fun in FUNCTIONS.items()}
+
+
+@functools.cache
+def plain() -> dict[Any, Callable[..., Any]]:
+    """`jax.jit` of the two functions."""
+    return {key: jax.jit(fun) for key, fun in FUNCTIONS.items()}
+
+
+class Shallow(Writer):
+    """Writes programs whose states are nested once at most, so that few signatures serve them all."""
+
+    def value(self) -> str:
+        """An expression for a state."""
+        text = super().value()
+        if text.startswith(("{", "[", "Pair(")) or (text.startswith("(") and " if " not in text):
+            form = self.rng.choice(["{{'p': first_leaf({0}), 'q': [first_leaf({1})]}}", "[first_leaf({0})]"])
+            return form.format(self.place(), self.place())
+        return text
+
+    def line(self, text: str) -> None:
+        """Write a line; `jax.jit` would not take an object that is no array."""
+        super().line(text.replace(" = box; ", " = None; ").replace("isinstance({1}, tuple)", "False"))
+
+
+def check(seed: int) -> None:
+    """Run one program both ways; raises `Wrong` if they differ."""
+    source = fuzz_callers.write(seed, Shallow)
+    donating, keeping = Compiled(automatic()), Compiled(plain())
+    try:
+        error = fuzz_callers.run(source, seed, donating)
+    except RuntimeError as raised:
+        raise Wrong(f"program {seed} met a deleted array\n{source}") from raised
+    expected = fuzz_callers.run(source, seed, keeping)
+    if (error, donating.reads) != (expected, keeping.reads):
+        raise Wrong(
+            f"program {seed}: {error!r} instead of {expected!r}; {donating.reads} read, not {keeping.reads}\n{source}"
+        )
+
+
+def main() -> None:
+    """Run many programs; a line every half minute says how many there were so far."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so many")
+    arguments = parser.parse_args()
+    start = told = time.monotonic()
+    version = ".".join(map(str, sys.version_info[:3]))
+    ran = 0
+    for seed in range(arguments.seed, arguments.seed + arguments.programs):
+        check(seed)
+        ran += 1
+        now = time.monotonic()
+        if now - told > 30:
+            told = now
+            sys.stdout.write(f"{ran:,} programs, {ran / (now - start):.1f} a second\n")
+            sys.stdout.flush()
+        if now - start > arguments.seconds:
+            break
+    sys.stdout.write(
+        f"{ran:,} programs from seed {arguments.seed} around pytc.compile on Python {version}: "
+        f"no wrong value, no deleted array; {ran / (time.monotonic() - start):.1f} a second\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
