@@ -15,12 +15,14 @@ import jax
 from jax.tree_util import tree_flatten, tree_structure
 
 from pytc import passes as _passes
+from pytc.ahead import Hiding
 from pytc.cache import describe
 from pytc.compile import Function, wrap
 from pytc.donation import Donate
 from pytc.emit import emit_pmap
 from pytc.jax_compat import evaluate, executing
 from pytc.jax_devices import stand_in
+from pytc.leaves import StaticArgument
 from pytc.mapped import MappedStageable
 from pytc.mapping import AxesSpec, Mapped, axis_of
 from pytc.program import Computed, Kept, Passed, Program
@@ -107,7 +109,9 @@ class MappedFunction(Function):
         pipeline: Sequence[_passes.Pass],
         jit_options: dict[str, Any],
     ) -> None:
-        super().__init__(fun, donate, static_argnums, static_argnames, "static", share, pipeline, jit_options)
+        super().__init__(
+            fun, donate, static_argnums, static_argnames, "static", share, pipeline, "default", jit_options
+        )
         self.stageable: MappedStageable = MappedStageable(fun, self.parameters, "static", mapped=mapped)
         self.planner = dataclasses.replace(self.planner, emit=emit_pmap)
         options = self.planner.options
@@ -170,7 +174,8 @@ class MappedFunction(Function):
         self._traced.clear_cache()
         self._by_jax.clear()
 
-    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
+        """What a method of the jitted function returns for these arguments."""
         program = self.stageable.stage(args, kwargs, share=False)
         placed = [leaf.value if leaf.is_static else stand_in(leaf.aval, leaf.requested) for leaf in program.leaves]
         tree: Any = tree_structure(self.parameters.wrap_static(args, kwargs))
@@ -188,7 +193,10 @@ class MappedFunction(Function):
             donate_argnames=tuple(taken & set(kwargs)),
             **self.planner.options,
         )
-        return jitted, hidden_args, hidden_kwargs
+        made = method(jitted)(*hidden_args, **hidden_kwargs)
+        hides = any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in program.leaves)
+        is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
+        return Hiding(made, self.stageable, program.leaves) if hides and is_stage else made
 
 
 def _origins(program: Program) -> tuple[Computed | Kept, ...]:
