@@ -45,7 +45,7 @@ class Subject:
         if self._placement is not None:
             prepared = self._placement.captured(prepared)
         self.program, more_reports = _run(prepared, pairing)
-        self.reports = reports + more_reports
+        self.reports = _mapped(self._staged) + reports + more_reports
         self._given = stand_ins(self._staged.leaves, values)
         self._compiler = compiler_here() if target is None else _compiler(target)
         self.plans: tuple[Tried, ...] = ()
@@ -129,11 +129,14 @@ def _unwrapped(argument: Any) -> Any:
     return argument.value if isinstance(argument, StaticArgument) else argument
 
 
+def _mapped(staged: Program) -> tuple[PassReport, ...]:
+    """A report on which results of a mapped function are the same on every row, which is settled when it is staged."""
+    return (pass_report("axes", dataclasses.replace(staged, notes=()), staged),) if staged.notes else ()
+
+
 def _run(program: Program, pipeline: Sequence[passes.Pass]) -> tuple[Program, tuple[PassReport, ...]]:
     """The program after the pipeline, and a report for each pass."""
     reports = []
-    if program.notes:  # of a mapped function: which results are the same on every row is settled when it is staged
-        reports.append(pass_report("axes", dataclasses.replace(program, notes=()), program))
     for each in pipeline:
         after = passes.run(program, (each,))
         reports.append(pass_report(getattr(each, "__name__", type(each).__name__), program, after))
