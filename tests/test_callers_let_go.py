@@ -1,0 +1,374 @@
+"""Whole programs that let go of the old state: its memory is reused from the second call on at the latest.
+
+The callers have no asserts: pytest's look into `locals()`, which rightly stops every donation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import types
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.core import FrozenDict
+from flax.training.train_state import TrainState
+
+import pytc
+from tests.callers import STEPS, body, init
+
+
+class Trainer:
+    def __init__(self, step):
+        self.step, self.state = step, init()
+
+    def train_step(self, batch):
+        self.state = self.step(self.state, batch)
+
+
+def a_local(step):
+    state = init()
+    for i in range(STEPS):
+        state = step(state, float(i))
+    return state
+
+
+def keywords(step):
+    state = init()
+    for i in range(STEPS):
+        state = step(batch=float(i), state=state)
+    return state
+
+
+def attribute_of_an_object(step):
+    trainer = Trainer(step)
+    for i in range(STEPS):
+        trainer.train_step(float(i))
+    return trainer.state
+
+
+def item_of_a_dictionary(step):
+    run = {"state": init()}
+    for i in range(STEPS):
+        run["state"] = step(run["state"], float(i))
+    return run["state"]
+
+
+def through_a_helper(step):
+    def helper(state, batch):
+        return step(state, batch)
+
+    state = init()
+    for i in range(STEPS):
+        state = helper(state, float(i))
+    return state
+
+
+def fresh_temporary(step):
+    state = init()
+    for i in range(STEPS):
+        state = step(step(state, float(i)), 0.0)
+    return state
+
+
+def with_a_handler_that_does_not_read(step):
+    state = init()
+    for i in range(STEPS):
+        try:
+            state = step(state, float(i))
+        except ValueError:
+            return None
+    return state
+
+
+def in_a_generator(step):
+    def run():
+        state = init()
+        for i in range(STEPS):
+            state = step(state, float(i))
+            yield None
+        yield state
+
+    return list(run())[-1]
+
+
+def a_tuple_that_is_unpacked(step):
+    state = init()
+    for i in range(STEPS):
+        pair = (state, float(i))
+        del state
+        state = step(*pair)
+    return state
+
+
+def several_results(step):
+    both = {"w": jnp.ones(3)}
+    for i in range(STEPS):
+        both, loss = step(both, float(i)), i
+    return both, loss
+
+
+def never_read_again(step):
+    state = init()
+    for i in range(STEPS):
+        new = step(state, float(i))
+        state = new
+    return state
+
+
+def deleted(step):
+    state = init()
+    for i in range(STEPS):
+        new = step(state, float(i))
+        del state
+        state = new
+    return state
+
+
+def overwritten_on_every_path(step):
+    state = init()
+    for i in range(STEPS):
+        new = step(state, float(i))
+        if i % 2:
+            state = new
+        else:
+            state, _ = dict(new), i
+        del new
+    return state
+
+
+def a_while_loop(step):
+    state, i = init(), 0
+    while True:
+        i += 1
+        if i == 2:
+            continue
+        state = step(state, float(i))
+        if i > STEPS:
+            break
+    else:
+        return None
+    return state
+
+
+def progress(values):
+    """What tqdm does to the data."""
+    for value in values:
+        yield value
+        time.monotonic()
+
+
+def progress_bar(step):
+    state = init()
+    for i, batch in enumerate(progress([0.0, 1.0, 2.0, 3.0])):
+        state = step(state, batch + i)
+    else:
+        i = 0
+    return state
+
+
+def several_attributes(step):
+    run = types.SimpleNamespace(a={"w": jnp.ones(3)}, b=jnp.ones(4))
+    for i in range(STEPS):
+        run.a, run.b = step((run.a, run.b), float(i))
+    return run.a, run.b
+
+
+def item_of_a_list(step):
+    run = [init()]
+    for i in range(STEPS):
+        run[0] = step(run[0], float(i))
+    return run[0]
+
+
+@dataclasses.dataclass
+class Run:
+    state: object
+
+
+class Pair(NamedTuple):
+    w: jax.Array
+    n: jax.Array
+
+
+def field_of_a_dataclass(step):
+    run = Run(init())
+    for i in range(STEPS):
+        run.state = step(run.state, float(i))
+    return run.state
+
+
+def a_named_tuple_in_a_field(step):
+    run = Run(Pair(**init()))
+    for i in range(STEPS):
+        run.state = step(run.state, float(i))
+    return run.state
+
+
+def global_of_a_script(step):
+    names = {"step": step, "state": init(), "STEPS": STEPS, "__name__": "__main__"}
+    exec(compile("for i in range(STEPS):\n    state = step(state, float(i))", "train.py", "exec"), names)
+    return names["state"]
+
+
+def cells_of_a_notebook(step):
+    names = {"step": step, "state": init(), "__name__": "__main__"}
+    cell = compile("state = step(state, 1.0)", "<cell>", "exec")
+    for _ in range(STEPS):
+        exec(cell, names)
+    return names["state"]
+
+
+def with_and_finally(step):
+    state, done = init(), 0
+    for i in range(STEPS):
+        with contextlib.suppress(ValueError):
+            try:
+                state = step(state, float(i))
+            finally:
+                done += 1
+    return state
+
+
+def in_an_async_function(step):
+    async def run():
+        state = init()
+        for i in range(STEPS):
+            state = step(state, float(i))
+        return state
+
+    try:
+        run_of = run()
+        run_of.send(None)
+    except StopIteration as stop:
+        return stop.value
+
+
+def in_a_comprehension(step):
+    return [step(x, 1.0) for x in (init() for _ in range(STEPS))][-1]
+
+
+def in_a_nested_function(step):
+    def train():
+        state = init()
+        for i in range(STEPS):
+            state = step(state, float(i))
+        return state
+
+    return train()
+
+
+def through_two_methods(step):
+    class Model:
+        def update(self, state, batch):
+            return step(state, batch)
+
+    class Loop:
+        def __init__(self):
+            self.model = Model()
+
+        def train_step(self, state, batch):
+            return self.model.update(state, batch)
+
+    loop, state = Loop(), init()
+    for i in range(STEPS):
+        state = loop.train_step(state, float(i))
+    return state
+
+
+LET_GO = [
+    a_local,
+    keywords,
+    attribute_of_an_object,
+    item_of_a_dictionary,
+    through_a_helper,
+    fresh_temporary,
+    with_a_handler_that_does_not_read,
+    in_a_generator,
+    a_tuple_that_is_unpacked,
+    several_results,
+    never_read_again,
+    deleted,
+    overwritten_on_every_path,
+    a_while_loop,
+    progress_bar,
+    several_attributes,
+    item_of_a_list,
+    field_of_a_dataclass,
+    a_named_tuple_in_a_field,
+    global_of_a_script,
+    cells_of_a_notebook,
+    with_and_finally,
+    in_an_async_function,
+    in_a_comprehension,
+    in_a_nested_function,
+    through_two_methods,
+]
+
+
+@pytest.mark.parametrize("caller", LET_GO, ids=lambda c: c.__name__)
+def test_what_is_let_go_of_is_reused_from_the_second_call_on(caller):
+    expected = caller(jax.jit(body))
+    step = pytc.compile(body)
+    for _ in range(2):
+        jax.tree.map(np.testing.assert_array_equal, caller(step), expected)
+    sites = step.explain().sites
+    assert sum(site.copied_calls for site in sites) <= 1
+    assert all(site.donated for site in sites)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    w: jax.Array
+    n: jax.Array
+
+
+class Linear(eqx.Module):
+    w: jax.Array
+    name: str = eqx.field(static=True, default="linear")
+
+
+def train_state():
+    return TrainState.create(apply_fn=None, params=init(), tx=optax.adam(1e-3))
+
+
+TREES = {
+    "nested containers": lambda: {"a": [jnp.ones(2), (jnp.ones(3), {"b": jnp.ones(4)})]},
+    "frozen dataclass": lambda: Frozen(**init()),
+    "equinox module": lambda: [Linear(jnp.ones(3)), Linear(jnp.ones(4))],
+    "flax train state": train_state,
+    "optax state": lambda: optax.chain(optax.clip(1.0), optax.adam(1e-3)).init(init()),
+    "frozen dict": lambda: FrozenDict({"params": init()}),
+}
+
+
+def addresses(tree):
+    return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)]
+
+
+def trained(step, make):
+    """The state after the last of a few steps, where it was before that, and all that was allocated for it."""
+    state = make()
+    for i in range(STEPS):
+        before = addresses(state)
+        state = step(state, float(i))
+    return state, before
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_leaf_of_a_tree_stays_in_place(name):
+    def update(state, batch):
+        return jax.tree.map(lambda x: (x + batch).astype(jnp.result_type(x)), state)
+
+    state, before = trained(pytc.compile(update), TREES[name])
+    expected, _ = trained(jax.jit(update), TREES[name])
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state), jax.tree.leaves(expected))
+    assert len(before) > 1
+    assert addresses(state) == before
