@@ -120,7 +120,7 @@ def _all_dead(
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
     site.executions = max(1, min(2 * site.executions, buffers.remembered()))
-    return not any(buffers.shared(leaves))
+    return buffers.alone(leaves)
 
 
 def _look(

@@ -38,6 +38,7 @@ from pytc.ownership import interpreter
 from pytc.ownership.counts import Mark
 
 _FEW = 1024
+_QUICK = 64
 _BYTES_EACH = 200
 """Looking at one array takes about as long as copying this many bytes."""
 _MOST = 32
@@ -143,8 +144,12 @@ def executed(results: Sequence[Any], aliased: int, in_one_go: bool) -> None:
     they were made; if it can have, they are remembered only if nothing has come in between.
     """
     last = len(results) - 1
-    if last < 0 or not ((in_one_go and (_client.in_order or not last)) or _client.are_newest(results)):
+    if last < 0:
         return
+    if not (in_one_go and (_client.in_order or not last)):
+        results = list(map(_without_wrapper, results))
+        if not _client.are_newest(results):
+            return
     if last == 0:
         marks: tuple[Mark, ...] = (Mark(results[0]),)
     elif 1 < aliased <= last:
@@ -154,6 +159,13 @@ def executed(results: Sequence[Any], aliased: int, in_one_go: bool) -> None:
     _recent.insert(0, _Execution(marks, last + 1))
     if len(_recent) > 2 * _MOST:
         _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
+
+
+def _without_wrapper(result: Any) -> Any:
+    """The array that is listed: of PRNG keys, the one with their bits, to which they refer."""
+    if not jax.dtypes.issubdtype(result.dtype, jax.dtypes.extended):
+        return result
+    return next((part for part in gc.get_referents(result) if isinstance(part, jax.Array)), result)
 
 
 def fresh(most: int) -> tuple[list[Any], list[Any]]:
@@ -218,6 +230,20 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         return [any(either) for either in zip(taken, held, strict=True)]
     except RuntimeError:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         return [True] * len(leaves)
+
+
+def alone(leaves: Sequence[Any]) -> bool:
+    """Whether no other array is on a buffer of the leaves; by address, the quick way where few arrays are alive."""
+    everything = alive()
+    if len(everything) <= _QUICK:
+        try:
+            taken = [array.unsafe_buffer_pointer() for array in everything]
+            if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
+                return True
+        except (RuntimeError, ValueError, TypeError, AttributeError):
+            pass  # an array on several devices, one that was deleted, a PRNG key: look more closely
+    del everything
+    return not any(shared(leaves))
 
 
 def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozenset[Any]) -> bool:

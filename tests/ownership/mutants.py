@@ -85,6 +85,7 @@ def sharing_does_not_count() -> Any:
     """Other arrays on the same buffer are ignored."""
     return _patches(
         mock.patch.object(buffers, "shared", lambda leaves: [False] * len(leaves)),
+        mock.patch.object(buffers, "alone", lambda leaves: True),
         mock.patch.object(buffers, "shares_with_any", lambda *_: False),
     )
 
