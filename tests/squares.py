@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,15 +28,13 @@ OPERATIONS = [
 ]
 """Each makes a square of two."""
 
+Choice = tuple[int, int, int]
 CHOICE = st.tuples(st.integers(0, len(OPERATIONS) - 1), st.integers(0, 9), st.integers(0, 9))
+Drawn = tuple[Callable[..., list[jax.Array]], list[jax.Array]]
 
 
-@st.composite
-def functions(draw: Any, size: int) -> tuple[Callable[..., list[jax.Array]], list[jax.Array]]:
-    """A function of one to three squares that returns one to three of those that it makes, and arguments for it."""
-    inputs = draw(st.integers(1, 3))
-    choices = draw(st.lists(CHOICE, min_size=1, max_size=6))
-    returned = draw(st.lists(st.integers(0, 9), min_size=1, max_size=3))
+def function(inputs: int, choices: Sequence[Choice], returned: Sequence[int]) -> Callable[..., list[jax.Array]]:
+    """Of `inputs` squares: makes one more by each choice (an operation, and which two it is of), returns some."""
 
     def fun(*pool: Any) -> list[jax.Array]:
         made = list(pool)
@@ -44,5 +43,26 @@ def functions(draw: Any, size: int) -> tuple[Callable[..., list[jax.Array]], lis
         results = made[inputs:]
         return [results[k % len(results)] for k in dict.fromkeys(k % len(results) for k in returned)]
 
+    return fun
+
+
+def arguments(inputs: int, size: int) -> list[jax.Array]:
     rng = np.random.default_rng(0)
-    return fun, [jnp.asarray(rng.normal(size=(size, size)), jnp.float32) for _ in range(inputs)]
+    return [jnp.asarray(rng.normal(size=(size, size)), jnp.float32) for _ in range(inputs)]
+
+
+@st.composite
+def functions(draw: Any, size: int) -> Drawn:
+    """A function of one to three squares that returns one to three of those that it makes, and arguments for it."""
+    inputs = draw(st.integers(1, 3))
+    choices = draw(st.lists(CHOICE, min_size=1, max_size=6))
+    returned = draw(st.lists(st.integers(0, 9), min_size=1, max_size=3))
+    return function(inputs, choices, returned), arguments(inputs, size)
+
+
+def some_function(chosen: random.Random, size: int) -> tuple[Any, ...]:
+    """The same, by a generator of random numbers: its draws are spread evenly, where hypothesis seeks corners."""
+    inputs = chosen.randint(1, 3)
+    choices = [tuple(map(chosen.randrange, (len(OPERATIONS), 10, 10))) for _ in range(chosen.randint(1, 6))]
+    returned = [chosen.randrange(10) for _ in range(chosen.randint(1, 3))]
+    return function(inputs, choices, returned), *arguments(inputs, size)
