@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import pytc
@@ -56,24 +55,38 @@ def _outputs(program: Program, leaves: Sequence[Any], results: Sequence[Any]) ->
 
 def by_jax_jit(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """What `jax.jit(fun)` returns, leaves that are not arrays kept out of its sight on the way in and out."""
-    leaves, tree = jax.tree.flatten((tuple(args), kwargs))
-    traced = [isinstance(x, jax.Array | np.ndarray | bool | int | float | complex) for x in leaves]
-    seen: list[Any] = []
-
-    def of_arrays(arrays: list[Any]) -> list[Any]:
-        remaining = iter(arrays)
-        inner_args, inner_kwargs = jax.tree.unflatten(
-            tree, [next(remaining) if t else x for x, t in zip(leaves, traced, strict=True)]
-        )
-        out, out_tree = jax.tree.flatten(fun(*inner_args, **inner_kwargs))
-        returned = [isinstance(x, jax.Array | np.ndarray) for x in out]
-        seen[:] = [out_tree, [None if r else x for x, r in zip(out, returned, strict=True)], returned]
-        return [x for x, r in zip(out, returned, strict=True) if r]
-
-    arrays = iter(jax.jit(of_arrays)([x for x, t in zip(leaves, traced, strict=True) if t]))
+    plain = _OfArrays(fun, args, kwargs)
+    arrays = jax.jit(plain)(plain.arrays)
     jax.effects_barrier()
-    out_tree, others, returned = seen
-    return jax.tree.unflatten(out_tree, [next(arrays) if r else x for x, r in zip(others, returned, strict=True)])
+    return plain.result(arrays)
+
+
+class _OfArrays:
+    """A function as one from a list of arrays, and Python scalars, to a list of arrays."""
+
+    def __init__(self, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.__name__ = "of_arrays"
+        self._fun = fun
+        self._leaves, self._tree = jax.tree.flatten((tuple(args), kwargs))
+        self._traced = [isinstance(x, jax.Array | np.ndarray | bool | int | float | complex) for x in self._leaves]
+        self.arrays = [x for x, traced in zip(self._leaves, self._traced, strict=True) if traced]
+
+    def leaves(self, arrays: Sequence[Any]) -> list[Any]:
+        """The leaves of the arguments, with these arrays among them."""
+        remaining = iter(arrays)
+        return [next(remaining) if traced else x for x, traced in zip(self._leaves, self._traced, strict=True)]
+
+    def __call__(self, arrays: Sequence[Any]) -> list[Any]:
+        args, kwargs = jax.tree.unflatten(self._tree, self.leaves(arrays))
+        self._out, self._out_tree = jax.tree.flatten(self._fun(*args, **kwargs))
+        self._is_array = [isinstance(x, jax.Array | np.ndarray) for x in self._out]
+        return [x for x, is_array in zip(self._out, self._is_array, strict=True) if is_array]
+
+    def result(self, arrays: Sequence[Any]) -> Any:
+        """What the function returns where its arrays are these."""
+        remaining = iter(arrays)
+        leaves = [next(remaining) if is_array else x for x, is_array in zip(self._out, self._is_array, strict=True)]
+        return jax.tree.unflatten(self._out_tree, leaves)
 
 
 def check_passes(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], log: list[Any]) -> None:
@@ -85,23 +98,68 @@ def check_passes(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     log.clear()
     wanted = by_jax_jit(fun, args, kwargs)
     wanted_log = list(log)
+    got, staged = _by_pytc(fun, args, kwargs, log)
+    _equal("pytc.compile", wanted, wanted_log, got, log)
+    runs = _Runs(jax.tree.leaves((tuple(args), kwargs)), log)
+    for name, after in _after_each_pass(staged):
+        results, log_of_run = runs.of(after)
+        _equal(name, wanted, wanted_log, results, log_of_run)
+
+
+def check_passes_together(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], log: list[Any]) -> None:
+    """As `check_passes`, with two compilations: of what `pytc.compile` makes of the function, and of the function
+    together with what each pass makes of it. What these have in common XLA compiles once.
+
+    XLA may fuse, and so round, otherwise there than in a program of its own: a difference calls for `check_passes`.
+    """
+    got, staged = _by_pytc(fun, args, kwargs, log)
+    log_of_pytc = list(log)
+    plain = _OfArrays(fun, args, kwargs)
+    variants = list(_after_each_pass(staged))
+    captured = [[given.captured for given in after.inputs if given.leaf is None] for _, after in variants]
+
+    def everything(arrays: list[Any], captured: list[list[Any]]) -> list[list[Any]]:
+        results, leaves = [plain(arrays)], plain.leaves(arrays)
+        for (_, after), values in zip(variants, captured, strict=True):
+            remaining = iter(values)
+            operands = [next(remaining) if each.leaf is None else leaves[each.leaf] for each in after.inputs]
+            results.append(jax_compat.evaluate(after.jaxpr, operands))
+        return results
+
+    log.clear()
+    arrays, *others = jax.jit(everything)(plain.arrays, captured)
+    jax.effects_barrier()
+    wanted = plain.result(arrays)
+    _equal("pytc.compile", wanted, log, got, log_of_pytc * (1 + len(variants)))
+    leaves = plain.leaves(plain.arrays)
+    for (name, after), results in zip(variants, others, strict=True):
+        _equal(name, wanted, [], _outputs(after, leaves, results), [])
+
+
+def _by_pytc(
+    fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], log: list[Any]
+) -> tuple[Any, Program]:
+    """What the compiled function returns for copies of the arguments, and the program before any pass."""
+    seen: list[Program] = []
+
+    def look(program: Program) -> Program:
+        seen.append(program)
+        return program
 
     log.clear()
     given, given_named = copied((tuple(args), kwargs))
-    got = pytc.compile(fun, donate="all")(*given, **given_named)
+    got = pytc.compile(fun, donate="all", passes=(look, *pipeline))(*given, **given_named)
     jax.effects_barrier()
-    assert jax.tree.structure(got) == jax.tree.structure(wanted), "pytc.compile: another tree"
-    _equal("pytc.compile", wanted, wanted_log, got, log)
+    return got, seen[0]
 
-    staged = pytc.stage(fun, *args, **kwargs)
-    runs = _Runs(jax.tree.leaves((tuple(args), kwargs)), log)
+
+def _after_each_pass(staged: Program) -> Iterator[tuple[str, Program]]:
+    """What each pass alone makes of the program, where that is anything new; well formed, or AssertionError."""
     for each in pipeline:
         after = each(staged)
-        if after.jaxpr is staged.jaxpr and after.outputs == staged.outputs:
-            continue
-        _well_formed(each, staged, after)
-        results, log_of_run = runs.of(after)
-        _equal(each.__name__, wanted, wanted_log, results, log_of_run)
+        if after.jaxpr is not staged.jaxpr or after.outputs != staged.outputs:
+            _well_formed(each, staged, after)
+            yield each.__name__, after
 
 
 class _Runs:
@@ -132,7 +190,7 @@ class _Runs:
 
 def copied(tree: Any) -> Any:
     """The tree with every array copied, once however often it stands there."""
-    copies = {id(x): jnp.array(x, copy=True) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)}
+    copies = {id(x): jax_compat.private_copy(x) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)}
     return jax.tree.map(lambda x: copies.get(id(x), x), tree)
 
 

@@ -9,7 +9,12 @@ types, and any failure is reproduced from its seed.
 
 `check(seed)` is the whole comparison, of each pass alone and of the compiler, which may write over its arguments:
 results equal to those of `jax.jit` to the bit and in type, the same effects in the same order, jaxprs that type-check,
-never more equations, and nothing left for a second time.
+never more equations, and nothing left for a second time. For that every program is compiled alone.
+
+`check_quickly(seed)` looks at the same with two compilations: one of what the compiler makes of the function, one of
+`jax.jit`'s program and what each pass makes of it, together. Where they differ, `check` has the last word. Of ten
+batches nine are checked so, with little optimisation by XLA, for `jax.jit` and for pytc alike; the tenth by `check`,
+at full optimisation.
 """
 
 from __future__ import annotations
@@ -18,26 +23,29 @@ import argparse
 import dataclasses
 import enum
 import functools
+import gc
 import os
 import random
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.comparison import by_jax_jit, check_passes
+from tests.comparison import by_jax_jit, check_passes, check_passes_together
 from tests.random_operations import DTYPES, Draw, block, operate
 
-BATCH = 100  # functions a process; what JAX keeps for one is of no use to the next
-UNOPTIMISED = 3  # batches of four that XLA compiles the quick way, for jax.jit and for pytc alike
+BATCH = 200  # functions a process; what JAX keeps for one is of no use to the next
+QUICKLY = 9  # batches of ten
+QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 BEGUN, FAILED = "-> ", "it failed\n"
-DEPTH = 3
+SIZES = (1, 1, 1, 2, 2, 3, 4, 8)  # operations of a function, and of the functions inside it up to this depth
+DEPTHS = (1, 2, 2, 3)
 SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4))
 
 
@@ -72,10 +80,11 @@ def random_function(seed: int) -> Case:
     inside = rng.getrandbits(64)
 
     def fun(first: Any, *rest: Any, **named: Any) -> Any:
-        draw = Draw(random.Random(inside), DEPTH, log, True, captured)
+        rng = random.Random(inside)
+        draw = Draw(rng, rng.choice(DEPTHS), log, True, captured)
         arrays = [x for x in jax.tree.leaves((first, rest, named)) if not isinstance(x, str | Colour)]
         pool = [jnp.asarray(x) for x in arrays if draw.rng.random() < 0.8]
-        made = operate(draw, pool, draw.rng.randint(1, 5))
+        made = operate(draw, pool, rng.choice(SIZES))
         if draw.rng.random() < 0.3:
             # The same for each: of a leaf that is shared this makes the same value twice.
             each = block(draw.inner())
@@ -128,36 +137,44 @@ def check(seed: int) -> None:
     check_passes(case.fun, case.args, case.kwargs, case.log)
 
 
+def check_quickly(seed: int) -> None:
+    """As `check`, with two compilations where these show no difference."""
+    case = random_function(seed)
+    try:
+        check_passes_together(case.fun, case.args, case.kwargs, case.log)
+    except AssertionError:
+        check(seed)
+
+
 def main() -> int:
     """Run the functions in processes of their own, a batch at a time, and say how many there were."""
     parser = argparse.ArgumentParser(description="Compare pytc with jax.jit on random functions.")
     parser.add_argument("--functions", type=int, default=100, metavar="N", help="how many (default: 100)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="number of the first (default: 0)")
-    parser.add_argument("--batch", choices=["check", "jax"], help=argparse.SUPPRESS)
+    parser.add_argument("--batch", choices=list(BATCHES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.functions)
     if options.batch:
-        return _batch(seeds, check if options.batch == "check" else _only_jax)
+        return _batch(seeds, BATCHES[options.batch])
     failed: list[int] = []
     too_much_for_jax: list[int] = []
     start = time.perf_counter()
     while seeds:
+        batch = range(seeds[0], min(seeds.stop, seeds[0] - seeds[0] % BATCH + BATCH))
         if done := seeds[0] - options.seed:
             each = (time.perf_counter() - start) / done
             print(f"{done} of {options.functions}: {len(failed)} failed, {each:.2f} s each", flush=True)
-        last = seeds[0]
-        lines = _Lines(seeds[:BATCH], "check")
-        for line in lines:
-            if line.startswith(BEGUN):
-                last = int(line.removeprefix(BEGUN))
-            else:
-                print(line, end="", flush=True)
-                failed += [last] if line == FAILED else []
-        if lines.status != 0:
+        run = _Batch(batch, "quickly" if _is_quick(batch) else "check")
+        failed += run.failed
+        if run.status != 0:
             # XLA ends the process (a negative status) where it finds itself in the wrong; ours only if jax.jit lives.
-            of_jax = _Lines(range(last, last + 1), "jax")
-            (too_much_for_jax if list(of_jax) and lines.status == of_jax.status < 0 else failed).append(last)
-        seeds = range(last + 1, seeds.stop)
+            alone = range(run.last, run.last + 1)
+            again = _Batch(alone, "check")
+            if again.status != 0 and _Batch(alone, "jax").status == again.status < 0:
+                too_much_for_jax.append(run.last)
+            elif again.status != 0 or again.failed:
+                failed.append(run.last)
+        seeds = range(run.last + 1, seeds.stop)
     seconds = time.perf_counter() - start
     print(f"{options.functions} functions from seed {options.seed}: {len(failed)} failed, {seconds:.0f} s", *failed)
     if too_much_for_jax:
@@ -165,28 +182,33 @@ def main() -> int:
     return 1 if failed else 0
 
 
-@dataclasses.dataclass
-class _Lines:
-    """The lines that a batch in another process prints; once they have been read, its exit status."""
+def _is_quick(batch: range) -> bool:
+    return batch[0] // BATCH % 10 < QUICKLY
 
-    seeds: range
-    what: str
-    status: int = 0
 
-    def __iter__(self) -> Iterator[str]:
-        options = ["--functions", str(len(self.seeds)), "--seed", str(self.seeds[0]), "--batch", self.what]
+class _Batch:
+    """A batch in a process of its own, at its end: what it printed is printed, and read."""
+
+    def __init__(self, seeds: range, how: str) -> None:
+        options = ["--functions", str(len(seeds)), "--seed", str(seeds[0]), "--batch", how]
         command = [sys.executable, "-m", "tests.random_functions", *options]
-        flags = os.environ.get("XLA_FLAGS", "")
-        if self.seeds[0] // BATCH % 4 < UNOPTIMISED:
-            flags += " --xla_backend_optimization_level=0"
+        flags = os.environ.get("XLA_FLAGS", "") + (f" {QUICK_FLAGS}" if _is_quick(seeds) else "")
+        self.last = seeds[0]
+        """The last function that was begun."""
+        self.failed: list[int] = []
         environment = os.environ | {"XLA_FLAGS": flags}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-            assert process.stdout is not None
-            yield from process.stdout
+            for line in process.stdout or ():
+                if line.startswith(BEGUN):
+                    self.last = int(line.removeprefix(BEGUN))
+                else:
+                    print(line, end="", flush=True)
+                    self.failed += [self.last] if line == FAILED else []
         self.status = process.returncode
 
 
 def _batch(seeds: range, each: Callable[[int], None]) -> int:
+    gc.freeze()  # what importing JAX has left need not be looked at again
     for seed in seeds:
         print(BEGUN, seed, sep="", flush=True)
         try:
@@ -199,6 +221,9 @@ def _batch(seeds: range, each: Callable[[int], None]) -> int:
 def _only_jax(seed: int) -> None:
     case = random_function(seed)
     by_jax_jit(case.fun, case.args, case.kwargs)
+
+
+BATCHES = {"quickly": check_quickly, "check": check, "jax": _only_jax}
 
 
 if __name__ == "__main__":

@@ -15,13 +15,18 @@ import pytc
 from pytc import jax_compat
 from pytc.passes import subjaxprs
 from pytc.program import Program
-from tests.comparison import check_passes
-from tests.random_functions import check, random_function
+from tests.comparison import check_passes, check_passes_together
+from tests.random_functions import check, check_quickly, random_function
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_functions(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("seed", range(12, 24))
+def test_random_functions_quickly(seed: int) -> None:
+    check_quickly(seed)
 
 
 @settings(max_examples=4, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -49,15 +54,22 @@ def _without_effects(program: Program) -> Program:
     return program.noted("wrong", [], jaxpr=jax_compat.close(subjaxprs.with_equations(jaxpr, eqns), []))
 
 
+@pytest.mark.parametrize("compare", [check_passes, check_passes_together])
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("wrong", [_cosine_for_sine, _without_effects])
-def test_a_wrong_pass_is_found(wrong: Callable[[Program], Program], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_pass_is_found(
+    wrong: Callable[[Program], Program], alone: bool, compare: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     log: list[Any] = []
 
     def fun(x: Any) -> Any:
         jax.debug.callback(lambda v: log.append(("debug", 1, v.tobytes())), x, ordered=True)
         return jnp.sin(x)
 
-    check_passes(fun, (jnp.arange(3.0),), {}, log)
+    compare(fun, (jnp.arange(3.0),), {}, log)
     monkeypatch.setattr("tests.comparison.pipeline", (wrong,))
+    if alone:  # a later pass hides it
+        compile_as_ever = pytc.compile
+        monkeypatch.setattr(pytc, "compile", lambda fun, *, passes, **options: compile_as_ever(fun, passes=passes[:1]))
     with pytest.raises(AssertionError):
-        check_passes(fun, (jnp.arange(3.0),), {}, log)
+        compare(fun, (jnp.arange(3.0),), {}, log)
