@@ -175,10 +175,11 @@ class Function:
             for name in ("in_shardings", "out_shardings")
             if (wanted := getattr(self.stageable, name)) is not None
         }
+        self.has_shardings = bool(shardings)
         self.jit_options = {**static, **shardings, **options}
         self.jitted: Any = jax.jit(fun, **self.jit_options)
         """What stands in for the compiled function under a transformation, and ahead of time."""
-        self._jitted_hiding: Any = jax.jit(self.stageable.traceable(), **options)
+        self._jitted_hiding: Any = jax.jit(self.stageable.traced, **options)
 
     # -- a call, the fast way ------------------------------------------------------------------------------------
 
@@ -311,7 +312,7 @@ class Function:
 
     def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:
         """What `jax.jit(fun)` returns; where leaves are static, as if they were static arguments."""
-        if not any(
+        if self.has_shardings and not any(
             kind_of(leaf, self.stageable.python_scalars) == "static" and not isinstance(leaf, StaticArgument)
             for leaf in leaves
         ):

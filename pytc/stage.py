@@ -70,7 +70,12 @@ def _is_stand_in(node: Any) -> bool:
 
 register_pytree_node(Hidden, lambda node: ((), node), lambda node, _: node)
 register_pytree_node(Again, lambda node: ((), node), lambda node, _: node)
-register_pytree_node(Returned, lambda node: (node.arrays, node), lambda node, arrays: node.result(arrays))
+register_pytree_node(
+    Returned,
+    # JAX remembers trees; they must not hold the tracers.
+    lambda node: (node.arrays, dataclasses.replace(node, arrays=())),
+    lambda node, arrays: node.result(arrays),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +146,16 @@ class Stageable:
         hidden: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(tree, stand_ins)
         return hidden
 
+    @functools.cached_property
+    def traced(self) -> Callable[..., Returned]:
+        """The one function that JAX traces, so that it traces it once: for calls and under transformations."""
+        return self.traceable()
+
+    @functools.cached_property
+    def jitted(self) -> Any:
+        """`jax.jit` of `traced`, for what `hide` gives."""
+        return jax.jit(self.traced)
+
     def traceable(self, returned: Callable[[Returned, Any], None] | None = None) -> Callable[..., Returned]:
         """`fun` as `jax.jit` is to trace it: takes what `hide` gives, returns a `Returned`.
 
@@ -197,12 +212,12 @@ class Stageable:
             hidden_args, hidden_kwargs = tree_map(
                 lambda _: stand_in((leaf := next(passed)).aval, leaf.sharding), (hidden_args, hidden_kwargs)
             )
-        seen: list[tuple[Returned, Any]] = []
-        traceable = self.traceable(lambda split, result: seen.append((split, result)))
-        jaxpr = jax.jit(traceable).trace(*hidden_args, **hidden_kwargs).jaxpr
-        split, result = seen[-1]
-
-        return self.program(jaxpr, leaves, split, result, shardings.for_result(self.out_shardings, result))
+        traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
+        if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
+            self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
+        _, split = traced.out_tree.node_data()
+        result = traced.out_info
+        return self.program(traced.jaxpr, leaves, split, result, shardings.for_result(self.out_shardings, result))
 
     def program(
         self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, result: Any, requested: Sequence[Any]
