@@ -12,7 +12,7 @@ import pytc
 from pytc import jax_compat
 from pytc.passes import pipeline, subjaxprs
 from pytc.program import Computed, Input, Leaf, Output, Passed, Program
-from pytc.verify import effects_in_order, same
+from pytc.verify import effects_in_order, same, type_check
 
 
 def program_of(fun: Callable[..., Any], *args: Any) -> Program:
@@ -196,7 +196,7 @@ def copied(tree: Any) -> Any:
 
 def _well_formed(each: Callable[[Program], Program], before: Program, after: Program) -> None:
     name = each.__name__
-    jax_compat.check(after.jaxpr)
+    type_check(after.jaxpr)
     before_count, after_count = (subjaxprs.count(p.jaxpr.jaxpr) for p in (before, after))
     assert after_count <= before_count, f"{name}: {before_count} equations became {after_count}"
     effects = [list(effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]

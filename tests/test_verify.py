@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import primitives
 
 import pytc
-from pytc import passes
+from pytc import jax_compat, passes
 from pytc.errors import VerificationError
+from pytc.passes import subjaxprs
 from pytc.program import Computed, Kept, Output, Passed, Program
-from pytc.verify import verify
+from pytc.verify import type_check, verify
 from tests.comparison import program_of
 
 X = jnp.array([0.5, -1.25, 3.0])
@@ -31,6 +33,17 @@ def test_the_same_meaning_is_let_through() -> None:
     before = program_of(lambda x, y: (jnp.sin(x) * 2, y), X, Y)
     after = _with_jaxpr_of(before, lambda x, y: (2 * jnp.sin(x),), X, Y)
     verify(before, dataclasses.replace(after, outputs=(Output("[0]", Computed(0)), Output("[1]", Passed(1)))), by="p")
+
+
+def test_calls_that_have_names_type_check() -> None:
+    closed = jax.make_jaxpr(lambda x: jax.jit(jnp.sin)(x) + 1)(X)
+    call, *rest = closed.jaxpr.eqns
+    params = {"call_jaxpr": call.params["jaxpr"], "name": "sin"}
+    named = call.replace(primitive=primitives.closed_call_p, params=params)
+    type_check(jax_compat.close(subjaxprs.with_equations(closed.jaxpr, [named, *rest]), []))
+    wrong = named.replace(invars=[jax_compat.Literal(1, jax.typeof(1))])
+    with pytest.raises(TypeError):
+        type_check(jax_compat.close(subjaxprs.with_equations(closed.jaxpr, [wrong, *rest]), []))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Work on constants alone is done while compiling: by whom, and so with which bits, depends on what stands around.
 
 What JAX emits is folded twice. First within each function of the module, by other code than XLA's own, which folds
-what is left once calls are inlined. The two do not always agree in the last bit. So a call (an inner `jit`, a custom
-derivative) that constants go into or come out of decides by whom they are folded, and to take it away can change
-results.
+what is left once calls are inlined. The two do not always agree in the last bit. So a call that constants go into or
+come out of decides by whom they are folded, and to take it away can change results.
+
+A function of the module is what JAX emits for an inner `jit` and the few other `CALLS`. A custom derivative or a remat
+is emitted where it stands; so are the branches of a `cond` and the body of a loop, which see the constants around them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ _MOVES = frozenset(
 
 # Exact, so that it does not matter who computes them, or when.
 _EXACT = frozenset("abs and ceil convert_element_type eq floor ge gt le lt max min ne neg not or sign xor".split())
+
+
+CALLS = frozenset({"closed_call", "core_call", "eval_jaxpr", "jit", "pjit"})
+"""Primitives that are emitted as calls of a function."""
 
 
 def same_by_anyone(eqn: JaxprEqn) -> bool:
@@ -48,18 +54,39 @@ def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
     return not eqn.effects and all(is_constant(v, constants) for v in eqn.invars)
 
 
+def constant_in_regions(eqn: JaxprEqn, constants: set[Var]) -> dict[str, tuple[bool, ...]]:
+    """For an equation whose jaxprs see the constants around it: by parameter, which of the jaxprs' invars are such.
+    Empty where none is. A loop's carry that starts as a constant counts as one: it may turn out never to change."""
+    given = [is_constant(v, constants) for v in eqn.invars]
+    if not any(given):
+        return {}
+    if eqn.primitive.name == "cond":
+        return {"branches": tuple(given[1:])}
+    if eqn.primitive.name == "scan":
+        consts, carry, slices = jax_compat.split_scan(eqn, given)
+        return {"jaxpr": (*consts, *carry, *(False for _ in slices))}
+    if eqn.primitive.name == "while":
+        cond, body, carry = jax_compat.split_while(eqn, given)
+        return {"cond_jaxpr": (*cond, *carry), "body_jaxpr": (*body, *carry)}
+    return {}
+
+
 def folded_across(body: Jaxpr, eqn: JaxprEqn, given: Sequence[bool]) -> bool:
     """Whether constants meet across the boundary of a call of `body`, where it would be inlined for `eqn`: work on
-    constants alone in it that needs a constant operand (`given` says which are), or a constant among its results."""
+    constants alone in it, or in regions of it, that needs a constant operand (`given` says which are), or a constant
+    among its results."""
     operands = {v for v, is_given in zip(body.invars, given, strict=True) if is_given}
     constants = operands.union(body.constvars)
     for inner in body.eqns:
+        reads_operands = not operands.isdisjoint(v for v in inner.invars if isinstance(v, Var))
         if of_constants_alone(inner, constants):
             constants.update(inner.outvars)
-            if not operands.isdisjoint(v for v in inner.invars if isinstance(v, Var)):
+            if reads_operands:
                 operands.update(inner.outvars)
                 if not same_by_anyone(inner):
                     return True
+        elif reads_operands and constant_in_regions(inner, operands):
+            return True
     return any(
         is_constant(result, constants) and not isinstance(out, DropVar)
         for result, out in zip(body.outvars, eqn.outvars, strict=True)

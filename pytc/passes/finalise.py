@@ -23,6 +23,7 @@ Cost: one visit to each equation at every depth.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ import jax
 from pytc import jax_compat
 from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.passes import subjaxprs
-from pytc.passes.constants import folded_across, is_constant, of_constants_alone
+from pytc.passes.constants import CALLS, constant_in_regions, folded_across, is_constant, of_constants_alone
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
 from pytc.stage import stage
@@ -133,6 +134,7 @@ class _Finaliser:
         _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
         self._inner = subjaxprs.Memo(lambda jaxpr: self._finalised(jaxpr, None))
+        self._regions: dict[tuple[bool, ...], subjaxprs.Memo] = {}
         constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         known = len(constants)
         jaxpr = self._finalised(closed.jaxpr, constants)
@@ -148,12 +150,12 @@ class _Finaliser:
                 names=jax_compat.input_names(jaxpr),
             )
 
-    def _finalised(self, jaxpr: Jaxpr, constants: list[tuple[Var, Any]] | None) -> Jaxpr:
+    def _finalised(self, jaxpr: Jaxpr, constants: list[tuple[Var, Any]] | None, given: Sequence[bool] = ()) -> Jaxpr:
         """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, a
-        wrapper with consts of its own stays."""
+        wrapper with consts of its own stays. `given` says which of the invars are constants."""
         names: dict[Var, Atom] = {}
         eqns: list[JaxprEqn] = []
-        fixed = set(jaxpr.constvars)
+        fixed = {*jaxpr.constvars, *itertools.compress(jaxpr.invars, given)}
         todo = jaxpr.eqns[::-1]
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
@@ -166,7 +168,7 @@ class _Finaliser:
                 fixed.update(var for var, _ in (constants or ())[before:])
             else:
                 if eqn.primitive.name not in subjaxprs.OPAQUE:
-                    eqn = subjaxprs.map_subjaxprs(eqn, self._inner)
+                    eqn = self._inside(eqn, fixed)
                 eqns.append(eqn)
                 if of_constants_alone(eqn, fixed):
                     fixed.update(eqn.outvars)
@@ -187,6 +189,19 @@ class _Finaliser:
             return jaxpr
         return subjaxprs.with_equations(jaxpr, eqns, outvars=outvars)
 
+    def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
+        """The equation with its jaxprs finalised."""
+        regions = constant_in_regions(eqn, fixed) if self._compiled else {}
+        for name, given in regions.items():
+            eqn = subjaxprs.map_subjaxprs(eqn, self._region(given), name)
+        return eqn if regions else subjaxprs.map_subjaxprs(eqn, self._inner)
+
+    def _region(self, given: tuple[bool, ...]) -> subjaxprs.Memo:
+        """What finalises a jaxpr of which these invars are constants."""
+        if given not in self._regions:
+            self._regions[given] = subjaxprs.Memo(lambda jaxpr: self._finalised(jaxpr, None, given))
+        return self._regions[given] if any(given) else self._inner
+
     def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None, fixed: set[Var]) -> _Unwrapped | None:
         """What the equation stands for, or None if it stands for itself. `fixed` are vars made of constants alone."""
         name = eqn.primitive.name
@@ -205,7 +220,7 @@ class _Finaliser:
         if unwrapped is None or eqn.ctx.xla_metadata:
             return None
         body = jax_compat.inner(unwrapped.body)
-        if self._compiled and (name in _WRAPPERS or name in _JITS):
+        if self._compiled and name in CALLS:
             given = [is_constant(v, fixed) for v in unwrapped.operands]
             if folded_across(body, eqn, given) and folded_across(self._inner(body), eqn, given):
                 return None

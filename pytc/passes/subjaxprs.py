@@ -108,10 +108,11 @@ JaxprChange: TypeAlias = Callable[[Any], Any]
 """From a Jaxpr to a Jaxpr, and from a ClosedJaxpr to a ClosedJaxpr."""
 
 
-def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange) -> JaxprEqn:
-    """The equation with `change` done to every jaxpr among its parameters; itself if nothing changed."""
+def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange, only: str | None = None) -> JaxprEqn:
+    """The equation with `change` done to every jaxpr among its parameters, or to those of the parameter `only`; itself
+    if nothing changed."""
     params: dict[str, Any] = {}
-    for name, value in eqn.params.items():
+    for name, value in eqn.params.items() if only is None else [(only, eqn.params[only])]:
         changed = _map_jaxprs(value, change)
         if changed is not value:
             params[name] = changed

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import pytc
 from pytc.passes import finalise
@@ -32,6 +33,65 @@ def test_folded_constants_have_the_bits_of_jax_jit():
     jax.tree.map(np.testing.assert_array_equal, pytc.compile(fun)(), jax.jit(fun)())
     assert "jit" in primitives(finalise(pytc.stage(fun)))
     assert all(eqn.primitive.name != "jit" for eqn in jax.make_jaxpr(pytc.finalise(fun))().eqns)
+
+
+def inner(x):
+    return jax.jit(lambda v: slope(v) * 2)(x)
+
+
+def by_custom_jvp(x):
+    @jax.custom_jvp
+    def called(v):
+        return inner(v) * v
+
+    called.defjvp(lambda primals, tangents: (called(*primals), tangents[0]))
+    return called(CAPTURED) + x
+
+
+def by_custom_vjp(x):
+    @jax.custom_vjp
+    def called(v, w):
+        return inner(v) * w
+
+    called.defvjp(lambda v, w: (called(v, w), v), lambda v, g: (g, g))
+    return called(CAPTURED, x)
+
+
+WHERE = {
+    "custom_jvp": by_custom_jvp,
+    "custom_vjp": by_custom_vjp,
+    "remat": lambda x: jax.checkpoint(lambda v: inner(v) * v)(CAPTURED) + x,
+    "cond, operand": lambda x: lax.cond(x[0] > 0, lambda v: inner(v) + v, lambda v: v * x, CAPTURED),
+    "cond, captured": lambda x: lax.cond(x[0] > 0, lambda v: inner(CAPTURED) + v, lambda v: v * x, x),
+    "cond in switch": lambda x: lax.switch(
+        x[0].astype(int) - 1, [lambda v: lax.cond(v[0] > 0, lambda: inner(CAPTURED) + v, lambda: v), jnp.sin], x
+    ),
+    "scan": lambda x: lax.scan(lambda c, _: (c + inner(CAPTURED) * c, None), x, None, length=3)[0],
+    "while": lambda x: lax.fori_loop(0, x[0].astype(int) + 2, lambda _, c: c + inner(CAPTURED) * c, x),
+    "while, carried": lambda x: lax.fori_loop(
+        0, x[0].astype(int) + 2, lambda _, c: (lax.stop_gradient(c[0]), c[1] + inner(c[0])), (CAPTURED, x)
+    ),
+    "cond in jit": lambda x: jax.jit(lambda v, c: lax.cond(v[0] > 0, lambda: slope(c) + v, lambda: v))(x, CAPTURED),
+    "while in jit": lambda x: jax.jit(
+        lambda v, c: lax.fori_loop(0, v[0].astype(int) + 2, lambda _, w: w * slope(c), v)
+    )(x, CAPTURED),
+    "remat in jit": lambda x: jax.jit(lambda v, c: jax.checkpoint(lambda w: slope(c) + w)(v))(x, CAPTURED),
+}
+
+
+@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
+def test_constants_reach_calls_through_whatever_stands_around_them(where):
+    x = jnp.ones(3)
+    np.testing.assert_array_equal(pytc.compile(where)(x), jax.jit(where)(x))
+
+
+def test_calls_in_loops_and_branches_without_constants_go():
+    def fun(x):
+        y = lax.fori_loop(0, 3, lambda i, c: inner(c) + i, x)
+        z = lax.cond(x[0] > 0, lambda v: inner(v), lambda v: v, y)
+        return lax.scan(lambda c, v: (inner(c) * v, c), z, jnp.stack([x, y]))
+
+    assert "jit" not in str(finalise(pytc.stage(fun, jnp.ones(3))).jaxpr)
 
 
 @pytest.mark.parametrize(
