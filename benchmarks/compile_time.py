@@ -154,17 +154,27 @@ def first_calls(make: Make, size: int) -> float:
             fun, args = make(size)
             jax.clear_caches()
             gc.collect()
-            compiled = compiler(fun)
-            seconds.append(timed(lambda f=compiled, a=args: called(f, *a))[0])
+            compiled, arguments = compiler(fun), list(args)
+            del args
+            seconds.append(timed(lambda f=compiled, a=arguments: called(f, a))[0])
     return min(found[pytc.compile]) / min(found[jax.jit])
 
 
-def called(compiled: Function, first: Any, *rest: Any) -> Any:
-    """A call as people write it: an argument is given up for its new value, the others live on."""
+def called(compiled: Function, arguments: list[Any]) -> Any:
+    """A call as people write it: an argument is given up for its new value, the others live on. `arguments` is empty
+    afterwards, so that nobody holds them."""
+    first, *rest = arguments
+    arguments.clear()
     if not rest:
-        return jax.block_until_ready(compiled(first))
+        first = compiled(first)
+        return jax.block_until_ready(first)
     second, *last = rest
-    return jax.block_until_ready(compiled(first, second, last[0]) if last else compiled(first, second))
+    del rest
+    if not last:
+        first, second = compiled(first, second)[:2]
+        return jax.block_until_ready((first, second))
+    first, second = compiled(first, second, last[0])[:2]
+    return jax.block_until_ready((first, second, last))
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -428,6 +428,18 @@ def has_visible_effects(eqn: JaxprEqn) -> bool:
     )
 
 
+def makes_weak_refs(jaxpr: Jaxpr) -> bool:
+    """Whether a `Ref` is made inside of a value of weak type. JAX takes such a `Ref` to be of a strong type, until it
+    replaces it by its values: then equations have the types that follow from these, but for those inside calls."""
+    if not any(type(effect).__name__ == "InternalMutableArrayEffect" for effect in jaxpr.effects):
+        return False
+    return any(
+        (any(is_ref(v.aval) for v in eqn.outvars) and any(getattr(v.aval, "weak_type", False) for v in eqn.invars))
+        or any(map(makes_weak_refs, subjaxprs(eqn)))
+        for eqn in jaxpr.eqns
+    )
+
+
 def is_ref(aval: AbstractValue) -> bool:
     """Whether this is the type of a `Ref`."""
     return hasattr(aval, "inner_aval")

@@ -71,7 +71,7 @@ class Planner:
             signature.sites.clear()
         site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
         if plan.spared:
-            found = ownership.reasons(frame, args, kwargs, leaves, self._largest(signature.program, lives_on))
+            found = ownership.glance(frame, args, kwargs, leaves, self._largest(signature.program, lives_on))
             site.why = {i: why.text for i, why in found.items()}
         return signature.sites.setdefault((id(site.code), site.lasti), site)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import operator
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -42,7 +41,7 @@ def verify(before: Program, after: Program, by: str) -> None:
         raise _failure(before, after, by, f"its result does not type-check: {error}") from error
     if len(after.inputs) != len(after.in_avals):
         raise _failure(before, after, by, f"{len(after.inputs)} inputs for {len(after.in_avals)} invars")
-    effects = [list(effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
+    effects = [list(subjaxprs.effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
     if effects[0] != effects[1]:
         raise _failure(before, after, by, f"the effects were {effects[0]} and are {effects[1]}")
     if effects[0] or jax_compat.draws_hidden_numbers(before.jaxpr):
@@ -70,16 +69,6 @@ def _checkable(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
             eqn = eqn.replace(params={name: value for name, value in eqn.params.items() if name != "name"})
         eqns.append(eqn)
     return jaxpr if all(map(operator.is_, eqns, jaxpr.eqns)) else subjaxprs.with_equations(jaxpr, eqns)
-
-
-def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
-    """The primitives with an effect that others can see, in the order in which they stand."""
-    for eqn in jaxpr.eqns if jaxpr.effects else ():
-        inner = list(jax_compat.subjaxprs(eqn))
-        for sub in inner:
-            yield from effects_in_order(sub)
-        if not inner and jax_compat.has_visible_effects(eqn):
-            yield eqn.primitive.name
 
 
 def same(one: Any, other: Any) -> bool:

@@ -12,7 +12,7 @@ import pytc
 from pytc import jax_compat
 from pytc.passes import pipeline, subjaxprs
 from pytc.program import Computed, Input, Leaf, Output, Passed, Program
-from pytc.verify import effects_in_order, same, type_check
+from pytc.verify import same, type_check
 
 
 def program_of(fun: Callable[..., Any], *args: Any) -> Program:
@@ -199,7 +199,7 @@ def _well_formed(each: Callable[[Program], Program], before: Program, after: Pro
     type_check(after.jaxpr)
     before_count, after_count = (subjaxprs.count(p.jaxpr.jaxpr) for p in (before, after))
     assert after_count <= before_count, f"{name}: {before_count} equations became {after_count}"
-    effects = [list(effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
+    effects = [list(subjaxprs.effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
     assert effects[0] == effects[1], f"{name}: effects {effects[0]} became {effects[1]}"
     again = each(after)
     unchanged = again.jaxpr is after.jaxpr or str(again.jaxpr) == str(after.jaxpr)

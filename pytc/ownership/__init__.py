@@ -46,7 +46,7 @@ from pytc.ownership.callsite import Site, Tree
 from pytc.ownership.holders import Held
 from pytc.ownership.slots import Slots, onlookers
 
-__all__ = ["Held", "Outcome", "collections_so_far", "executed", "held", "reasons", "survivors", "where"]
+__all__ = ["Held", "Outcome", "collections_so_far", "executed", "glance", "held", "reasons", "survivors", "where"]
 
 UNKNOWN = Outcome()
 _BARREN = 2
@@ -261,6 +261,25 @@ def _reason(leaf: Any, frame: FrameType, look: _Look, roots: list[Any], ours: se
     if look.refusals:
         return Held("introspection", look.refusals[0])
     return Held("unknown", "code written in C (an iterator, `map`, `functools.partial`, ...), or a suspended function")
+
+
+def glance(
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], wanted: Sequence[int]
+) -> dict[int, Held]:
+    """For each leaf of `wanted`, what holds it as far as the callers' variables and the code of the call show. Quick,
+    unlike `reasons`, which looks at every object there is; what is not seen so is left out."""
+    everywhere = holders.explain_interpreter()
+    if everywhere is not None:
+        return dict.fromkeys(wanted, everywhere)
+    roots = [*args, *kwargs.values()]
+    found: dict[int, Held] = {}
+    for i in wanted:
+        for value in holders.path_to(leaves[i], roots):
+            held = holders.in_variables(frame, value) or holders.in_members(frame, value, roots)
+            if held is not None:
+                found[i] = held
+                break
+    return found
 
 
 def where(frame: FrameType) -> str:

@@ -114,6 +114,28 @@ def global_arguments(frame: FrameType) -> frozenset[str]:
     return frozenset(place[0].name for place in places if len(place) == 1 and place[0].kind == "global")
 
 
+def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | None:
+    """The global, attribute or item that the call's arguments were loaded from and that has the value."""
+    try:
+        places = loaded(flow_of(frame.f_code), site_of(frame).at)
+    except NotTrusted:
+        return None
+    slots = Slots(roots, "")
+    for place in places:
+        if slots.peek(frame, place) is not value:
+            continue
+        last = place[-1]
+        if last.kind == "global":
+            return _by_dict(frame.f_globals, value, global_arguments(frame))
+        if last.kind not in ("attribute", "item"):
+            continue  # a variable
+        owner = type(slots.peek(frame, place[:-1])).__name__
+        if last.kind == "attribute":
+            return Held("attribute", f"attribute `{last.name}` of {owner}")
+        return Held("item", f"item {last.name!r} of a {owner}" if isinstance(last.name, str | int) else f"a {owner}")
+    return None
+
+
 def in_objects(value: Any, ours: set[int], arguments: frozenset[str]) -> Held | None:
     """The object that refers to the value, in words; `ours` are the ids of what this call made itself, `arguments` the
     globals that the call itself was given."""

@@ -89,6 +89,8 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 
 
 def _finalise_program(program: Program) -> Program:
+    if jax_compat.makes_weak_refs(program.jaxpr.jaxpr):
+        return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
     finaliser = _Finaliser(program.jaxpr, compiled=True)
     if finaliser.closed is program.jaxpr and not finaliser.unknown:
         return program

@@ -28,6 +28,8 @@ def prune(program: Program) -> Program:
     pruned, read = _without_dead_code(closed, [i in wanted for i in range(len(closed.jaxpr.outvars))])
     if pruned is closed:
         return program
+    if closed.jaxpr.effects and not _same_effects(closed, pruned):
+        return program.noted("prune", ["nothing is pruned: by JAX's own rules an effect would be lost"])
     numbers = {old: new for new, old in enumerate(sorted(wanted))}
     unread = [i for i, kept in enumerate(read) if not kept]
     notes: list[str | tuple[int, str]] = [_unread(program, i) for i in unread]
@@ -40,6 +42,12 @@ def prune(program: Program) -> Program:
         inputs=tuple(given for given, kept in zip(program.inputs, read, strict=True) if kept),
         outputs=tuple(_renumbered(output, numbers) for output in program.outputs),
     )
+
+
+def _same_effects(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
+    """Whether the same effects are left, in their order. (JAX 0.10 takes a remat for dead that only has effects.)"""
+    before, after = (list(subjaxprs.effects_in_order(closed.jaxpr)) for closed in (one, other))
+    return before == after
 
 
 def _without_dead_code(closed: ClosedJaxpr, used: list[bool]) -> tuple[ClosedJaxpr, list[bool]]:

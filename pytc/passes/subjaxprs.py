@@ -11,7 +11,7 @@ put in several places.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 from pytc import jax_compat
@@ -139,6 +139,16 @@ def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
         effect.replace(names.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
         for effect in cast(Iterable[Any], eqn.effects)
     }
+
+
+def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
+    """The primitives with an effect that others can see, in the order in which they stand."""
+    for eqn in jaxpr.eqns if jaxpr.effects else ():
+        inner = list(jax_compat.subjaxprs(eqn))
+        for sub in inner:
+            yield from effects_in_order(sub)
+        if not inner and jax_compat.has_visible_effects(eqn):
+            yield eqn.primitive.name
 
 
 def count(jaxpr: Jaxpr, known: dict[int, int] | None = None) -> int:

@@ -21,18 +21,24 @@ class Asking(Stub):
     def __init__(self) -> None:
         super().__init__(self._ask)
         self.why: list[dict[int, ownership.Held]] = []
+        self.glances: list[dict[int, ownership.Held]] = []
         self.survivors: list[frozenset[int]] = []
         self.where: list[str] = []
 
     def _ask(self, frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
         self.where.append(ownership.where(frame))
         self.survivors.append(ownership.survivors(frame, args, kwargs, leaves))
+        self.glances.append(ownership.glance(frame, args, kwargs, leaves, wanted))
         self.why.append(ownership.reasons(frame, args, kwargs, leaves, wanted, outcome))
         return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
 
     def says(self, pattern: str) -> None:
         """That the last call was told so of its first leaf."""
         assert re.search(pattern, self.why[-1][0].text), self.why[-1][0]
+
+    def shows(self, pattern: str) -> None:
+        """That a glance at the last call shows so much of its first leaf."""
+        assert re.search(pattern, self.glances[-1][0].text), self.glances[-1][0]
 
 
 Functions = tuple[Asking, Callable[..., Any]]
@@ -51,6 +57,7 @@ def test_read_again(made: Functions) -> None:
     y = f(x)
     stub.read((x, y))
     stub.says(rf"read again in test_reasons.py:{line + 1}")
+    stub.shows(rf"read again in test_reasons.py:{line + 1}")
     expect(stub.where == [f"test_reasons.py:{line}"])
     expect(stub.survivors == [{0}])
 
@@ -82,6 +89,29 @@ def test_an_attribute(made: Functions) -> None:
     y = f(trainer.ema)
     stub.read((trainer.ema, x, y))
     expect(stub.survivors == [set(), {0}])
+
+
+def test_what_a_glance_shows(made: Functions) -> None:
+    stub, f = made
+    trainer = types.SimpleNamespace(ema=stub.new(), states={"a": [stub.new()]})
+    y = f(trainer.ema)
+    stub.shows("^attribute `ema` of SimpleNamespace$")
+    z = f(trainer.states["a"])
+    stub.shows("^item 'a' of a dict$")
+    key = "a"
+    z = f(trainer.states[key][0])
+    stub.shows("^item 0 of a list$")
+    hidden = (lambda x: lambda: x)(y)
+    y = f(y)
+    expect(stub.glances[-1] == {})
+    stub.read((trainer, y, z, hidden()))
+
+
+def test_what_a_glance_shows_of_globals(made: Functions) -> None:
+    stub, f = made
+    space: dict[str, Any] = {"__name__": "__main__", "__file__": "/a/train.py", "f": f, "x": stub.new()}
+    exec(compile("y = f(x)", "train.py", "exec"), space)
+    stub.shows("^the global `x` in train.py, which any function can read$")
 
 
 def test_an_item(made: Functions) -> None:

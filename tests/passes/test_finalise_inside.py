@@ -13,9 +13,11 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 
+import pytc
 from pytc import jax_compat
+from pytc.passes import subjaxprs
 from pytc.passes.finalise import finalise
-from pytc.verify import effects_in_order, same
+from pytc.verify import same
 from tests.comparison import program_of, run
 from tests.passes import finalising
 from tests.passes.finalising import X, Y, cosine, equations, finalised, names, sine
@@ -110,7 +112,7 @@ def test_effects_stay_in_order() -> None:
     wanted, log[:] = list(log), []
     before = program_of(fun, X)
     after = finalise(before)
-    assert list(effects_in_order(before.jaxpr.jaxpr)) == list(effects_in_order(after.jaxpr.jaxpr))
+    assert list(subjaxprs.effects_in_order(before.jaxpr.jaxpr)) == list(subjaxprs.effects_in_order(after.jaxpr.jaxpr))
     run(after, [X])
     assert log == wanted
 
@@ -187,3 +189,14 @@ def _frames(traceback: Any) -> Iterator[Any]:
     while python is not None:
         yield python.tb_frame
         python = python.tb_next
+
+
+def test_types_are_those_of_jax_jit_where_a_ref_is_of_weak_type() -> None:
+    def fun(x: Any) -> Any:
+        ref = jax.new_ref(x)
+        inner = jax.jit(lambda v: jnp.sort(jnp.atleast_1d(v)))
+        return inner(ref[...]), lax.cond(ref[...] > 0, lambda v: inner(v), lambda v: inner(-v), ref[...])
+
+    for x in (2.5, jnp.float32(2.5)):
+        for got, wanted in zip(pytc.compile(fun)(x), jax.jit(fun)(x), strict=True):
+            assert (got.weak_type, got.dtype, float(got[0])) == (wanted.weak_type, wanted.dtype, float(wanted[0]))

@@ -12,10 +12,11 @@ import pytest
 from jax import lax
 from jax.experimental import checkify, io_callback
 
+import pytc
 from pytc import jax_compat
 from pytc.passes import prune, subjaxprs
 from pytc.program import Computed, Output, Passed, Program
-from pytc.verify import effects_in_order, same
+from pytc.verify import same
 from tests.comparison import program_of, run
 
 X = jnp.array([0.5, -1.25, 3.0])
@@ -256,7 +257,7 @@ def test_effects_stay_in_order_at_every_depth() -> None:
     wanted, log[:] = list(log), []
     staged = program_of(fun, X, Y)
     program = prune(staged)
-    assert list(effects_in_order(program.jaxpr.jaxpr)) == list(effects_in_order(staged.jaxpr.jaxpr))
+    assert list(subjaxprs.effects_in_order(program.jaxpr.jaxpr)) == list(subjaxprs.effects_in_order(staged.jaxpr.jaxpr))
     run(program, [X, Y])
     assert log == wanted == ["first", "scan", "scan", "positive", "jit", "while", "while", "last"]
 
@@ -331,3 +332,22 @@ def test_a_pure_callback_that_nothing_reads_goes() -> None:
         return x + 1
 
     assert primitives(pruned(fun, X)) == ["add"]
+
+
+def test_an_effect_that_jaxs_rules_would_lose_stays() -> None:
+    log: list[float] = []
+
+    def effect(x: Any) -> Any:
+        io_callback(lambda v: log.append(float(v)), None, 3.0)
+        return x
+
+    def fun(x: Any) -> Any:
+        jax.checkpoint(effect)(x)
+        return x + 1
+
+    x = jnp.float32(1.0)
+    program = pytc.stage(fun, x)
+    assert list(subjaxprs.effects_in_order(prune(program).jaxpr.jaxpr)) == ["io_callback"]
+    pytc.compile(fun)(x)
+    jax.effects_barrier()
+    assert log == [3.0]
