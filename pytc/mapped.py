@@ -43,7 +43,7 @@ class Row(NamedTuple):
 class MappedStageable(Stageable):
     """A function with the options that say how it is mapped."""
 
-    mapped: Mapped = dataclasses.field(default_factory=lambda: Mapped(None))
+    mapped: Mapped = dataclasses.field(default_factory=Mapped)
 
     def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kind, ...]:
         """As of any function, but that only arrays are mapped: other leaves are static unless `in_axes` is None."""
@@ -142,7 +142,7 @@ class MappedStageable(Stageable):
 
     def out_axes(self, row: Row, passed: Sequence[Leaf]) -> tuple[list[int | None], list[str]]:
         """For each array that a row returns, the axis at which the rows are stacked, or None; and what to tell."""
-        name = self.mapped.axis_name
+        name, called = self.mapped.axis_name, self.mapped.called
         finalised = finalise(row.jaxpr)
         none: Axes = frozenset()
         mapped = [none if leaf.axis is None else frozenset([name]) for leaf in passed]
@@ -158,15 +158,15 @@ class MappedStageable(Stageable):
                 axis = 0 if varies[origin.index] else None
             axes.append(axis)
             if varies[origin.index]:
-                notes.append(f"{path} varies over {name!r}: its rows are stacked on axis {axis}")
+                notes.append(f"{path} varies over {called}: its rows are stacked on axis {axis}")
                 if axis is None:
                     wrong.append(f"  {path}: {self._why(finalised, passed, origin.index)}")
             else:
                 stacked = "returned once" if axis is None else f"stacked on axis {axis} all the same"
-                notes.append(f"{path} does not vary over {name!r}: {stacked}")
+                notes.append(f"{path} does not vary over {called}: {stacked}")
         if wrong:
             raise ValueError(
-                f"out_axes is None for what may differ from row to row of {name!r}:\n"
+                f"out_axes is None for what may differ from row to row of {called}:\n"
                 + "\n".join(wrong)
                 + "\nMake it the "
                 'same on all rows (jax.lax.pmean, psum, all_gather, ...), or stack it: out_axes=0 or "auto".'

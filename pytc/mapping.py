@@ -19,6 +19,9 @@ from pytc.leaves import Parameters, StaticArgument
 AxesSpec: TypeAlias = Any
 """An axis number, None, a function from a leaf to one of the two, or a pytree prefix of these."""
 
+UNNAMED = "_internal_pmap_axis_name"
+"""The mapped axis where it has no name: that of `jax.pmap`, so that arrays are spread alike by both."""
+
 _NONE = object()  # stands for None, which to JAX's tree functions is a node without leaves
 
 
@@ -35,12 +38,17 @@ def if_array(axis: int = 0) -> Callable[[Any], int | None]:
 class Mapped:
     """The options of a `pmap` that say what is mapped, and where."""
 
-    axis_name: Hashable
+    axis_name: Hashable = UNNAMED
     in_axes: AxesSpec = 0
     out_axes: AxesSpec = "auto"
     devices: tuple[Any, ...] | None = None
     backend: str | None = None
     axis_size: int | None = None
+
+    @property
+    def called(self) -> str:
+        """What messages call the mapped axis."""
+        return "the mapped axis" if self.axis_name == UNNAMED else f"axis {self.axis_name!r}"
 
     def for_arguments(
         self, parameters: Parameters, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -126,7 +134,7 @@ class Mapped:
         if size > len(devices):
             which = next(iter(rows), "axis_size")
             raise ValueError(
-                f"axis {self.axis_name!r} has {size} rows (`{which}`), and there are {len(devices)} devices: map fewer "
+                f"{self.called} has {size} rows (`{which}`), and there are {len(devices)} devices: map fewer "
                 "rows, or use jax.vmap for some of them"
             )
         return jax.sharding.Mesh(np.array(devices[:size]), (self.axis_name,))
@@ -141,11 +149,11 @@ class Mapped:
                 f"{size} rows in {', '.join(paths[:3])}{f' and {len(paths) - 3} more' if len(paths) > 3 else ''}"
                 for size, paths in sizes.items()
             )
-            raise ValueError(f"axis {self.axis_name!r} has one size, and the mapped leaves have several: {told}")
+            raise ValueError(f"{self.called} has one size, and the mapped leaves have several: {told}")
         if not sizes:
             if self.axis_size is None and self.devices is None:
                 raise ValueError(
-                    f"no leaf is mapped over {self.axis_name!r}, so nothing says how long it is: give axis_size"
+                    f"no leaf is mapped over {self.called}, so nothing says how long it is: give axis_size"
                 )
             # What is given counts the rows of all processes.
             number = self.axis_size if self.axis_size is not None else len(self.devices or ())

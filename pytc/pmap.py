@@ -24,7 +24,7 @@ from pytc.jax_compat import evaluate, executing
 from pytc.jax_devices import stand_in
 from pytc.leaves import StaticArgument
 from pytc.mapped import MappedStageable
-from pytc.mapping import AxesSpec, Mapped, axis_of
+from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of
 from pytc.program import Computed, Kept, Passed, Program
 from pytc.stage import Returned, shown
 
@@ -55,7 +55,7 @@ def pmap(  # noqa: D417 - some arguments described at once
 
     Args:
       fun: the function that one row runs; a decorator with arguments, `@pytc.pmap(axis_name="batch")`, where left out.
-      axis_name: what collectives call the axis: `jax.lax.pmean(x, "batch")`.
+      axis_name: what collectives call the axis: `jax.lax.pmean(x, "batch")`. May be left out where there are none.
       in_axes: which axis of each leaf is mapped, None for what every row gets whole. A number, None, or a pytree
         prefix of the positional arguments, as for `jax.pmap`; or a dict by parameter name (those left out: 0); or a
         function from a leaf to an axis, such as `pytc.if_array(0)`. Functions, also inside a prefix, are called when
@@ -85,7 +85,8 @@ def pmap(  # noqa: D417 - some arguments described at once
     numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
     if broadcast := tuple(broadcast):
         numbers = (*(numbers or ()), *broadcast)
-    mapped = Mapped(axis_name, in_axes, out_axes, None if devices is None else tuple(devices), backend, axis_size)
+    name = UNNAMED if axis_name is None else axis_name
+    mapped = Mapped(name, in_axes, out_axes, None if devices is None else tuple(devices), backend, axis_size)
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(fun):

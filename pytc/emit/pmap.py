@@ -1,8 +1,8 @@
-"""Program -> callable for a mapped axis that is spread over several processes.
+"""Program -> callable for a mapped axis.
 
-In one process a mapped program needs nothing of its own: `jax.jit` places its arguments over the devices, as
-`jax.pmap` does, which is the same `jit` of the same `shard_map`. (What is emitted here is that, rather than a call of
-`jax.pmap`, since a call of `jit` is dispatched by C++ code and one of `pmap` by Python.)
+What is emitted is the `jit` of a `shard_map` that `jax.pmap` consists of since JAX 0.8, rather than a call of it, since
+a call of `jit` is dispatched by C++ code and one of `pmap` by Python. `jax.jit` places the arguments over the devices
+as `jax.pmap` does. Only how many rows there are, and so on which devices they are, it cannot ask anew.
 
 With several processes each passes the rows that its own devices work on, and gets those back: the rows are put
 together to the array that the program takes, and its results taken apart, by naming the buffers anew. Nothing is sent
@@ -17,16 +17,34 @@ from typing import Any
 import jax
 
 from pytc import jax_compat
-from pytc.emit.jit import Emitted
+from pytc.emit.jit import Emitted, Retrace
 from pytc.program import Leaf, Program
 
 
-class EmittedRows(Emitted):
-    """A program of which each process passes its own rows."""
+class EmittedMap(Emitted):
+    """A program over as many devices as there are rows."""
 
     def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
-        """As of any program; the leaves are this process's."""
-        super().call(list(map(_together, leaves, self.program.leaves)), landed)
+        """As of any program; leaves with other numbers of rows have another signature, too."""
+        try:
+            super().call(self.given(leaves), landed)
+        except ValueError:
+            # Refused where rows are to be split over devices, which comes before tracing.
+            if not all(map(_fits, leaves, self.program.leaves)):
+                raise Retrace from None
+            raise
+
+    def given(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """What the program is called with."""
+        return leaves
+
+
+class EmittedRows(EmittedMap):
+    """A program of which each process passes its own rows."""
+
+    def given(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The arrays that all processes make up, of which the leaves are this process's."""
+        return list(map(_together, leaves, self.program.leaves))
 
     def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
         """What the function returns on this process."""
@@ -35,7 +53,16 @@ class EmittedRows(Emitted):
 
 def emit_pmap(program: Program, **options: Any) -> Emitted:
     """Compile a mapped program, on its first call."""
-    return EmittedRows(program, options) if jax.process_count() > 1 else Emitted(program, options)
+    return (EmittedRows if jax.process_count() > 1 else EmittedMap)(program, options)
+
+
+def _fits(value: Any, leaf: Leaf) -> bool:
+    """Whether a leaf has the rows that the program is for: all there are, or those of this process."""
+    aval, placed, axis = leaf.aval, leaf.requested, leaf.axis
+    if aval is None or axis is None or placed is None:
+        return True
+    here = (*aval.shape[:axis], placed.mesh.local_mesh.size, *aval.shape[axis + 1 :])
+    return value.shape in (aval.shape, here)
 
 
 def _together(value: Any, leaf: Leaf) -> Any:

@@ -137,6 +137,38 @@ def test_ways_to_write_in_axes(in_axes):
     same(pytc.pmap(f, "i", in_axes=in_axes)(*args), wanted)
 
 
+def test_without_a_name_as_a_bare_decorator_and_as_one_with_arguments():
+    @pytc.pmap
+    def double(x):
+        return x * 2
+
+    @pytc.pmap(in_axes=1)
+    def columns(x):
+        return x * 2
+
+    same(double(ROWS), jax.pmap(lambda x: x * 2)(ROWS))
+    same(columns(ROWS.T), jax.pmap(lambda x: x * 2, in_axes=1)(ROWS.T))
+    with pytest.raises(ValueError, match=r"^the mapped axis has 9 rows \(`x`\), and there are 8 devices"):
+        double(jnp.ones(9))
+    assert "varies over the mapped axis" in str(double.explain(ROWS))
+
+
+def test_more_and_fewer_rows_than_before():
+    def f(x, w):
+        return x @ w, jax.lax.psum(x, "i")
+
+    mapped, wanted = pytc.pmap(f, "i", in_axes=(0, None)), jax.pmap(f, "i", in_axes=(0, None), out_axes=(0, None))
+    w = jnp.eye(4)
+    for number in (8, 4, 8, 1, 5, 4, 7):
+        same(mapped(ROWS[:number], w), wanted(ROWS[:number], w))
+    with pytest.raises(ValueError, match=r"axis 'i' has 9 rows \(`x`\), and there are 8 devices"):
+        mapped(jnp.ones((9, 4)), w)
+    added = pytc.pmap(lambda x, y: x + y, "i")
+    added(ROWS, ROWS)
+    with pytest.raises(ValueError, match=r"8 rows in `x` \(axis 0\); 3 rows in `y` \(axis 0\)"):
+        added(ROWS, ROWS[:3])
+
+
 def test_keywords_static_leaves_and_outputs_that_are_no_arrays():
     def f(x, kind, *, scale, n=2):
         return {"x": getattr(jnp, kind)(x) * scale, "kind": kind, "n": n, "s": jax.lax.pmax(x, "i"), "none": None}
@@ -172,7 +204,7 @@ def test_errors_name_leaf_axis_and_sizes():
         pytc.pmap(lambda x: {"w": x + jax.lax.psum(x, "i")}, "i", out_axes=None)(ROWS)
     with pytest.raises(ValueError, match=r"(?s)result: made by something that is not the same on every row"):
         pytc.pmap(lambda x: jax.lax.axis_index("i"), "i", out_axes=None)(ROWS)
-    with pytest.raises(ValueError, match="no leaf is mapped over 'i'"):
+    with pytest.raises(ValueError, match="no leaf is mapped over axis 'i'"):
         pytc.pmap(lambda x: x, "i", in_axes=None)(ROWS)
     with pytest.raises(ValueError, match=r"axis_size is 4, and `x` \(axis 0\) has 8 rows"):
         pytc.pmap(lambda x: x, "i", axis_size=4)(ROWS)
@@ -246,8 +278,8 @@ def test_a_map_inside_a_map():
 
 def test_explain_says_what_varies():
     told = str(pytc.explain(pytc.pmap(step, "batch", in_axes=(None, 0)), start(), ROWS))
-    assert "varies over 'batch'" in told
-    assert "does not vary over 'batch': returned once" in told
+    assert "varies over axis 'batch'" in told
+    assert "does not vary over axis 'batch': returned once" in told
 
 
 def test_keys_captured_arrays_and_no_mapped_argument():
