@@ -410,6 +410,22 @@ def trace_rule(eqn: JaxprEqn, rule: Callable[..., Any], known: Mapping[Var, Any]
         return jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars))
 
 
+def expanded(eqn: JaxprEqn) -> ClosedJaxpr | None:
+    """What JAX lowers in the place of a `HiPrim`, which JAX 0.12 makes some of its functions of (`jnp.searchsorted`);
+    None where types of its own go in or out."""
+    primitive: Any = eqn.params["_prim"]
+    if not all(hasattr(v.aval, "dtype") and not is_ref(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+        return None
+
+    def flat(*operands: Any) -> list[Any]:
+        return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, operands)))
+
+    mesh: Any = eqn.ctx.cur_abstract_mesh
+    axes = [(name, mesh.shape[name]) for name in mesh.manual_axes]
+    with eqn.ctx.manager:
+        return jax.make_jaxpr(flat, axis_env=axes)(*(v.aval for v in eqn.invars))
+
+
 def evaluate(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
     """The jaxpr's results, computed or traced one equation after another."""
     return list(jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *operands))

@@ -37,20 +37,21 @@ NOWHERE: Axes = frozenset()
 # Results are a function of the operands, the same on every device.
 _FUNCTIONS = frozenset(
     """abs acos acosh add add_any and approx_top_k argmax argmin asin asinh atan atan2 atanh bessel_i0e bessel_i1e
-    bitcast_convert_type broadcast_in_dim cbrt ceil cholesky cholesky_update clamp clz complex concatenate conj
-    conv_general_dilated convert_element_type copy copy_p cos cosh cumlogsumexp cummax cummin cumprod cumsum digamma
-    div dot_general dynamic_slice dynamic_update_slice eig eigh eq eq_to erf erf_inv erfc exp exp2 expand_dims expm1
-    fft floor gather ge geqp3 geqrf gt hessenberg householder_product igamma igamma_grad_a igammac imag integer_pow
-    iota is_finite layout_constraint le le_to lgamma log log1p log2 logistic lt lt_to lu lu_pivots_to_permutation max
-    min mul mulhi name ne neg nextafter not one_minus_square or ormqr pad pcast polygamma polynomial population_count
-    pow pvary qr ragged_dot_general random_bits random_clone random_fold_in random_gamma random_seed random_split
-    random_unwrap random_wrap real reciprocal reduce reduce_and reduce_max reduce_min reduce_or reduce_precision
-    reduce_prod reduce_sum reduce_window reduce_window_max reduce_window_min reduce_window_sum reduce_xor
-    regularized_incomplete_beta rem reshape rev rng_bit_generator round rsqrt scatter scatter-add scatter-max
-    scatter-min scatter-mul scatter-sub schur select_and_gather_add select_and_scatter select_and_scatter_add select_n
+    bitcast_convert_type broadcast_in_dim broadcast_to cbrt ceil cholesky cholesky_update clamp clz complex
+    concatenate conj conv_general_dilated convert_element_type copy cos cosh cumlogsumexp cummax cummin cumprod
+    cumsum device_put digamma div dot_general dynamic_slice dynamic_update_slice eig eigh eq eq_to erf erf_inv erfc
+    exp exp2 expm1 fft floor gather ge geqp3 geqrf gt hessenberg householder_product igamma igamma_grad_a igammac
+    imag integer_pow iota iota_2x32_shape is_finite layout_constraint le le_to lgamma log log1p log2 logistic lt
+    lt_to lu lu_pivots_to_permutation max min mul mulhi name ne neg nextafter not one_minus_square or ormqr pad
+    philox2x32 philox4x32 platform_index polygamma polynomial population_count pow pvary qr ragged_dot_general
+    random_bits random_clone random_fold_in random_gamma random_seed random_split random_unwrap random_wrap real
+    reduce reduce_and reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum reduce_window
+    reduce_window_max reduce_window_min reduce_window_sum reduce_xor regularized_incomplete_beta relayout rem
+    reshape reshard rev rng_bit_generator round rsqrt scaled_dot scatter scatter-add scatter-max scatter-min
+    scatter-mul scatter-sub schur select_and_gather_add select_and_scatter select_and_scatter_add select_n
     sharding_constraint shift_left shift_right_arithmetic shift_right_logical sign sin sinh slice sort split sqrt
-    square squeeze stop_gradient sub svd symmetric_product tan tanh threefry2x32 tile top_k transpose
-    triangular_solve tridiagonal tridiagonal_solve xor zeta""".split()
+    square squeeze stack stop_gradient sub svd symmetric_product tan tanh threefry2x32 threefry4x32 tile top_k
+    transpose triangular_solve tridiagonal tridiagonal_solve unstack with_memory_space_constraint xor zeta""".split()
 )
 
 # Collectives after which every device of the axis holds the same, and the parameter that names the axis.
@@ -84,6 +85,8 @@ _CALLS = {
     "custom_vjp_call": "call_jaxpr",
     "custom_vmap_call": "call",
     "composite": "jaxpr",
+    "eval_jaxpr": "call_jaxpr",
+    "linear_call": "callee",
 }
 
 
@@ -116,7 +119,10 @@ class _Walk:
     def run(self, jaxpr: Jaxpr, given: Sequence[Axes]) -> tuple[list[Axes], list[Axes]]:
         """The axes of the outvars; and those of the invars afterwards, since what a `Ref` holds may have changed."""
         # Of a `Ref`'s var, the axes of what it holds.
-        env: dict[Var, Axes] = dict.fromkeys(jaxpr.constvars, NOWHERE)
+        # (One that was there before may hold anything.)
+        env: dict[Var, Axes] = {
+            var: self.everywhere if jax_compat.is_ref(var.aval) else NOWHERE for var in jaxpr.constvars
+        }
         env.update(zip(jaxpr.invars, given, strict=True))
         for eqn in jaxpr.eqns:
             operands = [NOWHERE if isinstance(v, Literal) else env[v] for v in eqn.invars]
@@ -169,15 +175,12 @@ class _Walk:
         cond, body = (jax_compat.inner(eqn.params[which]) for which in ("cond_jaxpr", "body_jaxpr"))
         of_cond, of_body, carry = jax_compat.split_while(eqn, given)
         while True:
-            before = [*of_cond, *of_body, *carry]
+            before = _one_each(eqn, [*of_cond, *of_body, *carry])
+            of_cond, of_body, carry = jax_compat.split_while(eqn, before)
             (go_on,), left = self.run(cond, [*of_cond, *carry])
-            of_cond = _joined(of_cond, left[: len(of_cond)])
+            of_cond = _written(cond, left[: len(of_cond)], go_on)
             made, left = self.run(body, [*of_body, *carry])
-            # How often a `Ref` is written depends on the condition.
-            of_body = [
-                axes | go_on if jax_compat.is_ref(var.aval) else axes
-                for var, axes in zip(body.invars, left[: len(of_body)], strict=False)
-            ]
+            of_body = _written(body, left[: len(of_body)], go_on)
             carry = [axes | new | go_on for axes, new in zip(carry, made, strict=True)]
             if [*of_cond, *of_body, *carry] == before:
                 return carry, before
@@ -237,6 +240,25 @@ class _Walk:
 
 def _joined(one: Sequence[Axes], other: Sequence[Axes]) -> list[Axes]:
     return [a | b for a, b in zip(one, other, strict=True)]
+
+
+def _one_each(eqn: JaxprEqn, given: Sequence[Axes]) -> list[Axes]:
+    """What an equation is given where one `Ref` may stand at several operands."""
+    held: dict[Any, Axes] = {}
+    for atom, axes in zip(eqn.invars, given, strict=True):
+        if jax_compat.is_ref(atom.aval):
+            held[atom] = held.get(atom, NOWHERE) | axes
+    return [
+        held.get(atom, axes) if held and isinstance(atom, Var) else axes
+        for atom, axes in zip(eqn.invars, given, strict=True)
+    ]
+
+
+def _written(jaxpr: Jaxpr, given: Sequence[Axes], go_on: Axes) -> list[Axes]:
+    """What a loop was `given` besides its carry, afterwards: how often a `Ref` was written depends on the condition."""
+    return [
+        axes | go_on if jax_compat.is_ref(var.aval) else axes for var, axes in zip(jaxpr.invars, given, strict=False)
+    ]
 
 
 def _called(eqn: JaxprEqn) -> Jaxpr | None:

@@ -300,7 +300,13 @@ def _linear_solve(eqn: JaxprEqn) -> _Unwrapped | None:
     return _Unwrapped(jaxprs.solve, [*consts, *eqn.invars[sum(lengths) :]])
 
 
+def _expanded(eqn: JaxprEqn) -> _Unwrapped | None:
+    body = jax_compat.expanded(eqn)
+    return None if body is None else _Unwrapped(body, eqn.invars)
+
+
 _WRAPPERS: dict[str, Callable[[JaxprEqn], _Unwrapped | None]] = {
+    "call_hi_primitive": _expanded,
     "checkpoint": _remat,
     "closed_call": _call("call_jaxpr"),
     "core_call": _call("call_jaxpr"),

@@ -13,6 +13,7 @@ import pytc
 from tests.on_devices import devices  # noqa: F401 - sets up
 
 I = "i"  # noqa: E741 - the axis
+P = jax.P
 GROUPS = [[0, 1, 2, 3], [4, 5, 6, 7]]
 ROUND = [(k, (k + 1) % 8) for k in range(8)]
 
@@ -81,6 +82,18 @@ def ref_while(limit, start):
     return ref[...]
 
 
+def ref_in_a_condition(limit, start):
+    """The condition runs once more than the body, and writes what is read afterwards."""
+    ref = jax.new_ref(start)
+
+    def go_on(n):
+        ref[...] = ref[...] + 1
+        return n < limit
+
+    jax.lax.while_loop(go_on, lambda n: n + 1, 0)
+    return ref[...]
+
+
 def shuffled_carries(x, y):
     """What varies reaches the last carry in the third step."""
 
@@ -129,8 +142,15 @@ CASES = {
     "ref in a loop": (lambda x, y: (ref_in_a_loop(y, y), ref_in_a_loop(y, x)), "-v"),
     "ref under a branch": (lambda x, y: (ref_under(y[0] > 0, y), ref_under(x[0] > 8, y)), "-v"),
     "ref in a while": (lambda x, y: (ref_while(2, y), ref_while(index(), y)), "-v"),
+    "ref in a condition": (lambda x, y: (ref_in_a_condition(2, y), ref_in_a_condition(index(), y)), "-v"),
     "callback": (lambda x, y: callback(y), "v"),
     "random": (lambda x, y: (jax.random.normal(jax.random.key(0)), jax.random.normal(jax.random.key(index()))), "-v"),
+    "keys": (lambda x, y: tuple(map(jax.random.key_data, jax.random.split(jax.random.key(0)))), "--"),
+    "keys folded": (lambda x, y: jax.random.bits(jax.random.fold_in(jax.random.key(0), index())), "v"),
+    "shuffled": (lambda x, y: jax.random.permutation(jax.random.key(0), y), "-"),
+    "stack": (lambda x, y: (jnp.stack([y, y]), jnp.stack([x, y]), *jnp.unstack(y)), "-v----"),
+    "by platform": (lambda x, y: jax.lax.platform_dependent(y, cpu=jnp.sin, default=jnp.cos), "-"),
+    "search": (lambda x, y: (jnp.searchsorted(y, y), jnp.searchsorted(y, x), jnp.unique(y, size=2)), "-v-"),
     "solve": (lambda x, y: (jnp.linalg.solve(jnp.eye(4) * 2, y), jnp.linalg.solve(jnp.eye(4) * 2, x)), "-v"),
     "barrier": (lambda x, y: jax.lax.optimization_barrier((x, y)), "v-"),
     "gather": (lambda x, y: (y[index() % 4], y[2], y.at[0].add(x[0])), "v-v"),
@@ -173,14 +193,28 @@ def test_over_one_of_two_axes():
         return f(*args)[1]
 
     seen = []
-    spec = jax.P("a", "b")
-    jax.shard_map(inner, mesh=mesh, in_specs=(spec, jax.P()), out_specs=jax.P(), check_vma=False)(
-        jnp.ones((2, 4)), jnp.ones(3)
-    )
+    spec = P("a", "b")
+    jax.shard_map(inner, mesh=mesh, in_specs=(spec, P()), out_specs=P(), check_vma=False)(jnp.ones((2, 4)), jnp.ones(3))
     found = pytc.passes.varying(seen[0], [{"a", "b"}, ()], ["a", "b"])
     assert found == [{"b"}, set(), {"b"}, set()]
     with pytest.raises(ValueError, match="1 inputs are described, and the jaxpr has 2"):
         pytc.passes.varying(seen[0], [()], ["a"])
+
+
+def test_a_ref_that_was_there_before_holds_anything_and_is_one_in_the_condition_and_the_body():
+    def shared(x):
+        ref = jax.new_ref(0.0)
+
+        def body(n):
+            ref[...] = ref[...] + x
+            return n + 1
+
+        return jax.lax.while_loop(lambda n: ref[...] < 3, body, 0)
+
+    assert pytc.passes.varying(jax.make_jaxpr(shared)(1.0), [{I}], [I]) == [{I}]
+    assert pytc.passes.varying(jax.make_jaxpr(shared)(1.0), [()], [I]) == [set()]
+    before = jax.new_ref(0.0)
+    assert pytc.passes.varying(jax.make_jaxpr(lambda: before[...])(), [], [I]) == [{I}]
 
 
 def test_an_unknown_primitive_varies():
@@ -191,15 +225,15 @@ def test_an_unknown_primitive_varies():
 
 
 class Drawn:
-    """A random function of arrays of four elements, drawn while it is traced."""
+    """A random function of arrays of four elements on a mesh with these axes (name: size), drawn while it is traced."""
 
-    def __init__(self, seed):
-        self.seed = seed
+    def __init__(self, seed, axes):
+        self.seed, self.axes = seed, axes
 
-    def __call__(self, x, y):
+    def __call__(self, *pool):
         rng = random.Random(self.seed)
-        pool = self.operate(rng, [x, y], rng.randint(2, 6), 2)
-        return pool[-4:]
+        pool = self.operate(rng, list(pool), rng.randint(2, 6), 2)
+        return pool[-5:]
 
     def operate(self, rng, pool, count, depth):
         for _ in range(count):
@@ -207,24 +241,48 @@ class Drawn:
         return pool
 
     def one(self, rng, a, b, depth):
-        plain = [
+        operations = self.plain(rng, a, b) + self.messages(rng, a)
+        if depth:
+            operations += self.nested(rng, a, b, depth) * 2
+        return rng.choice(operations)()
+
+    @staticmethod
+    def plain(rng, a, b):
+        key = jax.random.key(b[0].astype(int))
+        return [
             lambda: jnp.sin(a) + b,
             lambda: jnp.where(a > b, a, b) * 0.5,
-            lambda: jax.lax.psum(a, I) * 0.1,
-            lambda: jax.lax.pmax(a, I),
-            lambda: jax.lax.pmean(a, I, axis_index_groups=GROUPS),
-            lambda: jax.lax.all_gather(a, I).mean(0),
-            lambda: jax.lax.ppermute(a, I, ROUND[: rng.randint(1, 8)]),
-            lambda: a + jax.lax.axis_index(I),
-            lambda: jax.lax.all_to_all(jnp.tile(a, 2), I, 0, 0, tiled=True)[:4],
-            lambda: jnp.tile(jax.lax.psum_scatter(jnp.tile(a, 2), I, tiled=True), 4),
             lambda: in_a_ref(a, b),
             lambda: ref_in_a_loop(a, b),
-            lambda: a + jax.random.normal(jax.random.key(b[0].astype(int)), (4,)),
+            lambda: ref_in_a_condition(jnp.clip(a[0], 0, 4), b),
             lambda: jnp.cumsum(a)[::-1],
+            lambda: jnp.stack([a, b])[rng.randint(0, 1)],
+            lambda: a[jnp.argsort(b)],
+            lambda: a + jax.random.normal(key, (4,)),
+            lambda: a + jax.random.uniform(jax.random.split(key)[rng.randint(0, 1)], (4,)),
+            lambda: jax.vmap(lambda c, d: c + jax.lax.pmax(d, "rows"), axis_name="rows")(a, b),
         ]
-        if depth == 0:
-            return rng.choice(plain)()
+
+    def messages(self, rng, a):
+        name = rng.choice(list(self.axes))
+        size = self.axes[name]
+        some = tuple(rng.sample(list(self.axes), rng.randint(1, len(self.axes))))
+        halves = [list(range(size // 2)), list(range(size // 2, size))]
+        following = [(k, (k + 1) % size) for k in range(size)]
+        return [
+            lambda: jax.lax.psum(a, some) * 0.1,
+            lambda: jax.lax.pmax(a, some),
+            lambda: jax.lax.pmin(a, name),
+            lambda: jax.lax.pmean(a, name, axis_index_groups=halves),
+            lambda: jax.lax.all_gather(a, some).mean(0),
+            lambda: jax.lax.all_gather(a, name)[jax.lax.axis_index(name)],
+            lambda: jax.lax.ppermute(a, name, following[: rng.randint(1, size)]),
+            lambda: a + jax.lax.axis_index(name),
+            lambda: jax.lax.all_to_all(jnp.tile(a, size), name, 0, 0, tiled=True)[:4],
+            lambda: jax.lax.psum_scatter(jnp.tile(a, size), name, tiled=True),
+        ]
+
+    def nested(self, rng, a, b, depth):
         inside = rng.getrandbits(32)
 
         def body(c, d):
@@ -234,20 +292,54 @@ class Drawn:
         def branch(c, d):  # no collectives: where rows take different ways, they would wait for ever
             return jnp.cos(c) + ref_under(c[0] > d[0], d)
 
-        nested = [
+        everywhere = tuple(self.axes)
+        agreed = jax.lax.psum(a[0], everywhere) > jax.lax.pmax(b[0], everywhere)
+        return [
             lambda: jax.lax.cond(a[0] > b[0], branch, lambda c, d: d, a, b),
+            lambda: jax.lax.switch(
+                jnp.clip(b[0], 0, 2).astype(int), [branch, lambda c, d: d, lambda c, d: c - d], a, b
+            ),
+            lambda: jax.lax.cond(agreed, body, lambda c, d: d, a, b),
             lambda: jax.lax.fori_loop(0, 3, lambda _, c: body(c, b) * 0.5, a),
             lambda: loop_while(jnp.clip(a[0], 0, 4), b, a)[1],
             lambda: jax.lax.scan(lambda c, s: (body(c, b) * 0.5, c + s), a, jnp.ones((2, 4)))[1][1],
             lambda: jax.jit(body)(a, b),
             lambda: jax.checkpoint(body)(a, b),
-            lambda: custom_jvp(lambda c: jax.lax.psum(jnp.sin(c), I) - c, a),
+            lambda: jax.vjp(lambda c: jnp.tanh(c) * b, a)[1](b)[0],
+            lambda: jax.grad(lambda c: jnp.sum(jax.checkpoint(jnp.sin)(c * b)))(a),
+            lambda: custom_jvp(lambda c: jax.lax.psum(jnp.sin(c), everywhere) - c, a),
+            lambda: custom_vjp(lambda c: jax.lax.pmax(jnp.sin(c), everywhere[:1]) - c, a),
             lambda: ref_while(jnp.clip(a[0], 0, 4), b),
         ]
-        return rng.choice(plain + nested * 2)()
+
+
+SEEDS = st.integers(0, 2**32)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
-@given(st.integers(0, 2**32))
+@given(SEEDS)
 def test_random_functions_with_collectives(seed):
-    rows(Drawn(seed))
+    rows(Drawn(seed, {I: 8}))
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(SEEDS)
+def test_random_functions_over_two_axes(seed):
+    """On each device, and what varies over which of the axes."""
+    drawn, seen = Drawn(seed, {"a": 4, "b": 2}), []
+    inputs = {"a b": P("a", "b"), "a": P("a"), "b": P(None, "b"), "": P()}
+
+    def device(*shards):
+        own = [shard.reshape(4) for shard in shards]
+        seen.append(jax.make_jaxpr(drawn)(*own))
+        return [result[None, None] for result in drawn(*own)]
+
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    mapped = jax.shard_map(device, mesh=mesh, in_specs=tuple(inputs.values()), out_specs=P("a", "b"), check_vma=False)
+    numbers = jnp.arange(32.0).reshape(4, 2, 4)
+    results = jax.jit(mapped)(numbers, numbers[:, :1] / 3, numbers[:1] / 5, numbers[:1, :1] - 1.5)
+    found = pytc.passes.varying(seen[0], [name.split() for name in inputs], ["a", "b"])
+    for result, axes in zip(results, found, strict=True):
+        bits = np.asarray(result).view(np.int32)
+        for number, name in enumerate(["a", "b"]):
+            assert name in axes or (bits == bits.take([0], number)).all()

@@ -15,7 +15,8 @@ from jax.custom_derivatives import linear_call
 from pytc import jax_compat
 from pytc.passes import prune, subjaxprs
 from pytc.passes.finalise import finalise
-from tests.comparison import program_of
+from pytc.verify import same
+from tests.comparison import program_of, run
 from tests.passes.finalising import X, Y, cosine, equations, finalised, names, sine
 
 
@@ -35,6 +36,16 @@ def test_custom_derivatives_of_each_other_are_their_functions() -> None:
 
     outer.defjvp(lambda primals, tangents: (outer(*primals), tangents[0]))
     assert finalised(outer, X) == ["sin", "cos", "mul"]
+
+
+def test_what_newer_versions_of_jax_keep_whole_until_it_is_lowered() -> None:
+    program = program_of(jnp.searchsorted, jnp.sort(X), Y)
+    after = finalise(program)
+    jax_compat.check(after.jaxpr)
+    assert "scan" in names(after.jaxpr)
+    assert "call_hi_primitive" not in names(after.jaxpr)
+    (got,) = run(after, [jnp.sort(X), Y])
+    assert same(got, jnp.searchsorted(jnp.sort(X), Y))
 
 
 def test_stop_gradient_and_checkpoint_name_are_their_operands() -> None:
