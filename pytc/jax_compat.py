@@ -466,6 +466,18 @@ def held(aval: AbstractValue) -> AbstractValue:
     return aval.inner_aval
 
 
+def captured_refs(closed: ClosedJaxpr) -> Iterator[AbstractValue]:
+    """What the `Ref`s hold that were there before, and that a function captured, itself or in a `jit` that it calls."""
+
+    def found(jaxpr: Jaxpr) -> Iterator[AbstractValue]:
+        yield from (held(var.aval) for var in jaxpr.constvars if is_ref(var.aval))
+        for eqn in jaxpr.eqns:
+            for sub in subjaxprs(eqn):
+                yield from found(sub)
+
+    return found(closed.jaxpr)
+
+
 def may_call_python(closed: ClosedJaxpr) -> bool:
     """Whether Python code may run while or after the program does: callbacks, prints, primitives that may hide one,
     and that of `jax.jit` itself around results that wrap an array, such as PRNG keys."""

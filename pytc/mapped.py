@@ -124,7 +124,10 @@ class MappedStageable(Stageable):
         in_axes: Sequence[int | None],
         given: Sequence[Any],
     ) -> Row:
-        """The function traced as one row of the map sees it."""
+        """The function traced as one row of the map sees it.
+
+        Raises `TypeError` where it captured a `jax.Ref`.
+        """
         hidden = self.hide(args, kwargs, leaves)
         tree: Any = tree_structure(hidden)
         seen: list[Row] = []
@@ -138,6 +141,11 @@ class MappedStageable(Stageable):
             return []
 
         jax.jit(rows(one, in_axes, [])).trace(*given)
+        for held in jax_compat.captured_refs(seen[-1].jaxpr):
+            raise TypeError(
+                f"{self.name} is mapped and captured a jax.Ref ({jax_compat.short(held)}), which holds one value for "
+                "all rows: pass what it holds, and return the new value"
+            )
         return seen[-1]
 
     def out_axes(self, row: Row, passed: Sequence[Leaf]) -> tuple[list[int | None], list[str]]:

@@ -3,7 +3,7 @@
     decisions    what was decided, one record for each input, output and pass
     memory       the compiler's own figures, with what its optimised program copies and reuses
     plans        what the compiler was asked to judge with effort="high"
-    by_hand      the same of `jax.jit` with the best `donate_argnums`; jit_call: that call
+    by_hand      the same of `jax.jit` with the best `donate_argnums`; jit_call, pmap_call: that call
     device       hardware that need not be here; hardware: what is known of it; placement: a program moved there
     largest      the largest batch that fits
     calls        what happened at each call site so far

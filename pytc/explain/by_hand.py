@@ -51,17 +51,25 @@ class AsJit:
     """For each leaf what `stand_ins` gives."""
     options: Mapping[str, Any]
     positional: tuple[str, ...] = ()
-    """What the positional arguments are called, in order; the others are passed by keyword."""
+    """What the positional arguments are called, in order; the others are passed by keyword. Of a mapped function, all
+    that can be positional, since `jax.pmap` donates no others."""
     given: tuple[str, ...] = ()
     """Names of the options of `jax.jit` that the function was compiled with."""
     shared: Collection[frozenset[int]] = ()
     """Pairs of leaves (indices) that are one array, which `jax.jit` refuses to be given twice where it is donated."""
+    mapped: Sequence[str] | None = None
+    """Of a mapped function, the options of `jax.pmap` that say how, as they are written."""
     compiler: Compiler = dataclasses.field(default_factory=compiler_here)
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """What the arguments with leaves are called, in order."""
         return tuple(dict.fromkeys(leaf.parameter for leaf in self.staged.leaves))
+
+    @property
+    def called(self) -> str:
+        """What a person calls: `jax.jit`, or `jax.pmap`."""
+        return "jax.jit" if self.mapped is None else "jax.pmap"
 
     @functools.cached_property
     def _traced(self) -> list[int]:
@@ -123,7 +131,8 @@ class AsJit:
         can is not compiled.
         """
         referring = {leaf.parameter for leaf in self.staged.leaves if leaf.aval is not None and is_ref(leaf.aval)}
-        gains = {name: gain for name in self.parameters if name not in referring and (gain := self.gain([name]))}
+        given = [name for name in self.parameters if self.mapped is None or name in self.positional]
+        gains = {name: gain for name in given if name not in referring and (gain := self.gain([name]))}
         useful = [name for name, gain in gains.items() if gain * LEAST_GAIN >= sum(gains.values())]
         largest = sorted(useful, key=lambda name: -gains[name])[:MOST_SEARCHED]
         others = [name for name in useful if name not in largest]

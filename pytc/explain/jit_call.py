@@ -1,4 +1,4 @@
-"""The `jax.jit` call that comes nearest to a program, for people who want to write it themselves."""
+"""The `jax.jit` or `jax.pmap` call that comes nearest to a program, for people who want to write it themselves."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from pytc.explain.memory import Memory
 def nearest_call(name: str, memory: Memory) -> str:
     """`jax.jit(step, donate_argnums=(0, 1))`: the choice of arguments that takes the least memory by hand.
 
-    Options that the function was compiled with stand for themselves, as `in_shardings=...`.
+    Options that the function was compiled with stand for themselves, as `in_shardings=...`. Of a mapped function,
+    `jax.pmap(step, axis_name='batch', in_axes=(None, 0), out_axes=(None, 0), donate_argnums=(0,))`.
     """
+    as_jit = memory.as_jit
     static = {leaf.parameter for leaf in memory.as_jit.staged.leaves if leaf.is_static} - set(mixed(memory))
     options = [
-        *(f"{name}=..." for name in memory.as_jit.given),
-        *_option("static", memory, [name for name in memory.as_jit.parameters if name in static]),
+        *(as_jit.mapped or (f"{name}=..." for name in as_jit.given)),
+        *_option(
+            "static" if as_jit.mapped is None else "static_broadcasted",
+            memory,
+            [name for name in as_jit.parameters if name in static],
+        ),
         *_option("donate", memory, memory.by_hand.parameters),
     ]
-    return f"jax.jit({', '.join([_identifier(name), *options])})"
+    return f"{as_jit.called}({', '.join([_identifier(name), *options])})"
 
 
 def mixed(memory: Memory) -> tuple[str, ...]:
-    """Arguments that mix arrays with leaves that are not arrays. `jax.jit` takes none such."""
+    """Arguments that mix arrays with leaves that are not arrays. Neither `jax.jit` nor `jax.pmap` takes such."""
     leaves = memory.as_jit.staged.leaves
     static = {leaf.parameter for leaf in leaves if leaf.is_static}
     traced = {leaf.parameter for leaf in leaves if not leaf.is_static}

@@ -15,7 +15,7 @@
                 "declined": leaves into which the compiler writes nothing although they were donated;
                 "by_hand" has "parameters", "search" and "tried" beside its "footprint"
     plans       with effort="high", the fields of `Tried` for each plan considered, figures with "total"; else empty
-    jit_call    the nearest `jax.jit` call
+    jit_call    the nearest `jax.jit` or `jax.pmap` call
 
 Of call sites, `pytc.calls/1` has `name` and `sites`, the fields of `SiteReport`.
 """

@@ -19,9 +19,11 @@ from pytc.explain.device import DeviceError, Target
 from pytc.explain.largest import Resizable, held
 from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, stand_ins
 from pytc.explain.placement import Placement
+from pytc.explain.pmap_call import pmap_options
 from pytc.hlo import given_arguments
 from pytc.jax_compat import Jaxpr, subjaxprs
 from pytc.leaves import StaticArgument
+from pytc.mapped import MappedStageable
 from pytc.program import Computed, Program
 
 
@@ -90,11 +92,24 @@ class Subject:
             self.program if not shared and self._is_only_unwrapped() else staged,
             self._given,
             function.planner.options,
-            tuple(map(function.parameters.positional_name, range(len(self._args)))),
+            self._positional(),
             tuple(name for name in function.jit_options if not name.startswith("static_")),
             tuple(shared),
+            self._mapped_by_hand(),
             self._compiler,
         )
+
+    def _positional(self) -> tuple[str, ...]:
+        parameters, number = self.function.parameters, len(self._args)
+        if isinstance(self.function.stageable, MappedStageable):
+            number = max(number, len(parameters.positional))  # `jax.pmap` donates nothing that is passed by keyword
+        return tuple(map(parameters.positional_name, range(number)))
+
+    def _mapped_by_hand(self) -> list[str] | None:
+        stageable = self.function.stageable
+        if not isinstance(stageable, MappedStageable):
+            return None
+        return pmap_options(stageable, self._args, self._kwargs, self._staged)
 
     def _is_only_unwrapped(self) -> bool:
         """Whether the passes did nothing that XLA does not do anyway: took wrappers off, and dead equations and inputs

@@ -75,7 +75,7 @@ def headline(explanation: Explanation, compare: bool = True) -> str:
     if not compare:
         return said
     best, then = memory.by_hand.footprint, "," if device.memory is None else ";"
-    return f"{said}{then} jax.jit {size(memory.undonated.total)}, best by hand {size(best.total)}"
+    return f"{said}{then} {memory.as_jit.called} {size(memory.undonated.total)}, best by hand {size(best.total)}"
 
 
 def _fit(explanation: Explanation) -> str:
@@ -129,7 +129,7 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
         sections.append([paint("plans", "title"), *told])
     if compare:
         about = _wrap(about_by_hand(memory), width, 2, 2)
-        sections.append([paint("nearest jax.jit call", "title"), f"  {explanation.jit_call}", *about])
+        sections.append([paint(f"nearest {memory.as_jit.called} call", "title"), f"  {explanation.jit_call}", *about])
     return "\n\n".join("\n".join(lines) for lines in sections)
 
 
@@ -313,7 +313,7 @@ def _changed(change: Change) -> str:
 def _memory(memory: Memory, width: int, compare: bool) -> list[str]:
     table = [("", "total", "argument", "output", "temp", "alias", "copies"), _figures("pytc", memory.program)]
     if compare:
-        table.append(_figures("jax.jit", memory.undonated))
+        table.append(_figures(memory.as_jit.called, memory.undonated))
         table.append(_figures("best by hand", memory.by_hand.footprint))
     columns = [[f"{row[0]:<12}" for row in table]]
     for k in range(1, len(table[0])):

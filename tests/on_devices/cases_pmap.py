@@ -216,6 +216,16 @@ def test_errors_name_leaf_axis_and_sizes():
         pytc.pmap(lambda x: x, "i", out_axes=3)(ROWS)
 
 
+def test_refs_are_refused_where_they_come_in():
+    ref = jax.new_ref(jnp.zeros(4))
+    for captures in (lambda x: x + ref[...], lambda x: jax.jit(lambda: x + ref[...])()):
+        with pytest.raises(TypeError, match=r"is mapped and captured a jax.Ref \(f32\[4\]\)"):
+            pytc.pmap(captures, "i")(ROWS)
+    for in_axes in (0, None):
+        with pytest.raises(TypeError, match=r"`r` is a jax.Ref, which cannot be mapped: pass what it holds"):
+            pytc.pmap(lambda x, r: x + r[...], "i", in_axes=(0, in_axes))(ROWS, ref)
+
+
 def test_arrays_of_one_object_mapped_in_two_ways():
     def f(x, whole):
         return x + whole[jax.lax.axis_index("i")], jax.lax.psum(x, "i")
@@ -274,6 +284,39 @@ def test_a_map_inside_a_map():
     np.testing.assert_array_equal(both, x + x.sum())
     np.testing.assert_array_equal(row, x.sum(1))
     np.testing.assert_array_equal(index, [0, 1])
+
+
+def decay(params, batch):
+    return jax.tree.map(lambda p: p * 0.9 + jax.lax.pmean(batch.sum(), "batch"), params), batch.sum()
+
+
+def test_the_nearest_call_by_hand_is_one_of_jax_pmap():
+    told = pytc.explain(pytc.pmap(decay, "batch", in_axes=(None, 0)), start(), ROWS)
+    call = "jax.pmap(decay, axis_name='batch', in_axes=(None, 0), out_axes=(None, 0), donate_argnums=(0,))"
+    assert told.jit_call == call
+    assert f"nearest jax.pmap call\n  {call}\n" in str(told)
+    assert "jax.jit" not in str(told) + told._repr_html_()
+    same(eval(call)(start(), ROWS), jax.pmap(decay, "batch", in_axes=(None, 0), out_axes=(None, 0))(start(), ROWS))
+
+
+def several(x, kind, y=1.0, *, scale):
+    return {"a": x["a"] + getattr(jnp, kind)(y) * scale, "b": [jax.lax.psum(x["b"], "i"), 0 * scale]}
+
+
+def test_the_nearest_call_of_arguments_mapped_in_several_ways():
+    mapped = pytc.pmap(several, "i", in_axes={"x": {"a": 1, "b": None}, "y": None}, axis_size=8)
+    x = {"a": ROWS.T, "b": jnp.ones(3)}
+    call = mapped.explain(x, "sin", y=2.0, scale=jnp.ones(8)).jit_call
+    assert call == (
+        "jax.pmap(several, axis_name='i', in_axes=({'a': 1, 'b': None}, None, None), "
+        "out_axes={'a': 0, 'b': [None, 0]}, axis_size=8, static_broadcasted_argnums=(1,))"
+    )
+    got, wanted = mapped(x, "sin", y=2.0, scale=jnp.ones(8)), eval(call)(x, "sin", 2.0, scale=jnp.ones(8))
+    same(got, wanted)
+    columns = pytc.pmap(lambda x: x * 2, in_axes=1, out_axes=1, devices=jax.devices()[:4])
+    assert columns.explain(ROWS[:, :4]).jit_call == (
+        "jax.pmap(fun, in_axes=1, out_axes=1, devices=..., donate_argnums=(0,))"
+    )
 
 
 def test_explain_says_what_varies():

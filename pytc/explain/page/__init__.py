@@ -49,7 +49,7 @@ def fragment(explanation: Explanation) -> str:
         ("From inputs to outputs", "Each band is memory: its height is its bytes.", flow.drawing(explanation)),
         ("Inputs and outputs", "", tables.leaves(explanation)),
         ("Passes", "Each pass, and the equations that it took away or put in.", tables.passes(explanation)),
-        ("By hand", "The jax.jit call that comes nearest.", tables.by_hand(explanation)),
+        ("By hand", f"The {explanation.memory.as_jit.called} call that comes nearest.", tables.by_hand(explanation)),
     ]
     if explanation.plans:
         caption = "What the compiler said of other ways to pair outputs and inputs."

@@ -32,7 +32,7 @@ def bars(memory: Memory, limit: int | None) -> str:
     memory ends, if that is not far off."""
     rows = [
         ("pytc", memory.program),
-        ("jax.jit", memory.undonated),
+        (memory.as_jit.called, memory.undonated),
         ("best by hand", memory.by_hand.footprint),
     ]
     most = max(found.total for _, found in rows) or 1
@@ -147,6 +147,6 @@ def _change(change: Change) -> str:
 
 
 def by_hand(explanation: Explanation) -> str:
-    """The nearest `jax.jit` call and what it promises."""
+    """The nearest `jax.jit` or `jax.pmap` call and what it promises."""
     said = about_by_hand(explanation.memory)
     return f"<pre tabindex=0>{escape(explanation.jit_call)}</pre><p>{escape(said)}</p>"
