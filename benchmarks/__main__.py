@@ -1,6 +1,6 @@
 """`python -m benchmarks`: automatic donation against donation by hand, side by side.
 
-    python -m benchmarks                      all workloads, and the price of a call
+    python -m benchmarks                      all workloads, several devices, and the price of a call
     python -m benchmarks mlp_adam wave        some of them
     python -m benchmarks --quick              a smoke run, in seconds
     python -m benchmarks --markdown           the tables for the README, from the figures on file
@@ -25,12 +25,12 @@ from typing import Any
 
 import jax
 
-from benchmarks import calls, chart, contenders, report, workloads
+from benchmarks import calls, chart, contenders, devices, report, workloads
 from benchmarks.measure import QUICK, Effort, as_json, measure
 
 HERE = Path(__file__).parent
 CHART = HERE.parent / "docs" / "images" / "benchmarks.svg"
-CALLS = "calls"
+CALLS, DEVICES = "calls", "devices"
 
 
 def main() -> None:
@@ -38,7 +38,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="workload", help=f"workloads by name, or {CALLS!r}; all by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="workload", help=f"workloads by name, {DEVICES!r} or {CALLS!r}; all by default"
+    )
     parser.add_argument("--size", type=int, help=f"how large; {Effort.size} by default, 1 is the smallest")
     parser.add_argument("--quick", action="store_true", help="smallest sizes, one round: to see that it works")
     parser.add_argument("--rounds", type=int, help=f"rounds of timing; {Effort.rounds} by default")
@@ -62,7 +64,7 @@ def main() -> None:
             CHART.write_text(chart.draw(figures))
         return
 
-    everything = [*workloads.names(), CALLS]
+    everything = [*workloads.names(), DEVICES, CALLS]
     names = options.names or everything
     if unknown := sorted(set(names) - set(everything)):
         parser.error(f"no workload is called {', '.join(unknown)}; there are {', '.join(everything)}")
@@ -96,7 +98,7 @@ def effort_of(options: argparse.Namespace) -> Effort:
 
 def run(names: list[str], effort: Effort, options: argparse.Namespace) -> dict[str, Any]:
     """Each workload in a process of its own, its rows printed as they come."""
-    figures: dict[str, Any] = {"on": surroundings(effort), "workloads": {}, "calls": {}}
+    figures: dict[str, Any] = {"on": surroundings(effort), "workloads": {}, "devices": {}, "calls": {}}
     print(report.about(figures), end="\n\n")
     failed = []
     for name in names:
@@ -106,6 +108,9 @@ def run(names: list[str], effort: Effort, options: argparse.Namespace) -> dict[s
         elif name == CALLS:
             figures["calls"] = found
             print(report.calls_table(found), flush=True)
+        elif name == DEVICES:
+            figures["devices"] = found
+            print(report.devices_table(found), flush=True)
         else:
             figures["workloads"][name] = found
             print(report.workload_table({name: found}), flush=True)
@@ -122,12 +127,15 @@ def in_a_process(name: str, options: argparse.Namespace) -> Any:
         command += ["--size", str(options.size)] if options.size else []
         command += ["--rounds", str(options.rounds)] if options.rounds else []
         command += ["--quick"] if options.quick else []
-        done = subprocess.run(command, check=False, cwd=HERE.parent)
+        environment = {**os.environ, **devices.ENVIRONMENT} if name == DEVICES else None
+        done = subprocess.run(command, check=False, cwd=HERE.parent, env=environment)
         return json.loads(out.read_text()) if done.returncode == 0 else None
 
 
 def run_alone(name: str, effort: Effort) -> Any:
-    """One workload, or the price of a call."""
+    """One workload, several devices, or the price of a call."""
+    if name == DEVICES:
+        return devices.measure(effort)
     if name == CALLS:
         quick = effort.seconds == 0
         found = calls.measure(contenders.ALL, rounds=2 if quick else 100, count=100)

@@ -65,6 +65,38 @@ def calls_table(calls: dict[str, Any]) -> str:
     return "\n".join(["calls: a trivial step on tiny arrays", *columns(rows)])
 
 
+def devices_table(devices: dict[str, Any]) -> str:
+    """For the terminal: megabytes on each device, and times."""
+    rows = [
+        (
+            "contender",
+            "total MB",
+            "alias MB",
+            "temp MB",
+            "in place",
+            "step / by hand",
+            "call ms",
+            "call / by hand",
+            "bits",
+        )
+    ]
+    rows += [
+        (
+            contender,
+            f"{row['total'] / MB:.2f}",
+            f"{row['memory']['alias'] / MB:.2f}",
+            f"{row['memory']['temp'] / MB:.2f}",
+            "yes" if row["in_place"] else "no",
+            spread(row["step_over_by_hand"]),
+            f"{row['call_milliseconds']['median']:.2f}",
+            spread(row["call_over_by_hand"]),
+            "equal" if row["same_bits"] else "DIFFER",
+        )
+        for contender, row in devices.items()
+    ]
+    return "\n".join(["devices: data-parallel training on eight devices, memory on each", *columns(rows), ""])
+
+
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned: the first column to the left, the rest to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -76,7 +108,13 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def markdown(report: dict[str, Any]) -> str:
     """For the README: total bytes for each contender, and what pytc's step costs beside the best by hand."""
-    return "\n\n".join([about(report), markdown_workloads(report["workloads"]), markdown_calls(report["calls"])])
+    parts = (
+        about(report),
+        markdown_workloads(report["workloads"]),
+        markdown_calls(report["calls"]),
+        markdown_devices(report["devices"]),
+    )
+    return "\n\n".join(parts)
 
 
 def about(report: dict[str, Any]) -> str:
@@ -132,4 +170,19 @@ def markdown_calls(calls: dict[str, Any]) -> str:
     for leaves, found in calls.items():
         cells = " | ".join(f"{found[c]['microseconds']['median']:.1f}" if c in found else "n/a" for c in ALL)
         lines.append(f"| {leaves} | {cells} | {spread(found[PYTC]['over_by_hand'])} |")
+    return "\n".join(lines)
+
+
+def markdown_devices(devices: dict[str, Any]) -> str:
+    """Megabytes on each of several devices, and times beside those of the best by hand."""
+    lines = [
+        "| on each of 8 devices | MB | parameters in place | step time / by hand | a call on tiny arrays / by hand |",
+        "| --- | ---: | --- | ---: | ---: |",
+    ]
+    smallest = min(row["total"] for row in devices.values())
+    for contender, row in devices.items():
+        lines.append(
+            f"| {contender} | {total_cell(row, smallest)} | {'yes' if row['in_place'] else 'no'}"
+            f" | {spread(row['step_over_by_hand'])} | {spread(row['call_over_by_hand'])} |"
+        )
     return "\n".join(lines)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import calls, chart, contenders, memory, report, timing, workloads
+from benchmarks import calls, chart, contenders, devices, memory, report, timing, workloads
 from benchmarks.measure import QUICK, as_json, entrants
 from benchmarks.observe import Observation, digest, digests, observe
 from benchmarks.workload import Workload
@@ -126,6 +128,20 @@ def test_calls_are_timed_on_as_many_leaves_as_they_say(leaves):
         assert calls.run(contenders.build(contender, workload, (0,)), workload.init, 2) > 0
 
 
+def test_on_eight_devices_pytc_takes_what_the_best_by_hand_takes(tmp_path):
+    out = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", "devices", "--quick", "--out", str(out)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = json.loads(out.read_text())["devices"]
+    totals = {contender: row["total"] for contender, row in found.items()}
+    assert list(totals) == list(devices.ALL)
+    assert totals["pytc"] <= totals["by hand"] < totals["out_axes"] < totals["jax.pmap"]
+    assert {c for c, row in found.items() if row["in_place"]} == {"by hand", "filter_pmap", "pytc"}
+    assert all(row["same_bits"] for row in found.values())
+    assert "data-parallel training on eight devices" in run.stdout
+
+
 def figures(excluded):
     spread = timing.Spread(0.9, 1.0, 1.1)
 
@@ -146,10 +162,13 @@ def figures(excluded):
     }  # fmt: skip
     on = dict.fromkeys(("device", "cpus", "system", "python", "jax", "equinox", "size"), "this")
     calls_ = {"1": {c: plain(timed) for c in contenders.ALL}}
-    return json.loads(json.dumps({"on": on, "workloads": {"some_model": result}, "calls": calls_}))
+    mapped = {"in_place": True, "call_milliseconds": plain(spread), "call_over_by_hand": plain(spread)}
+    devices_ = {c: {**plain(row(70)), **mapped} for c in devices.ALL}
+    return json.loads(json.dumps({"on": on, "workloads": {"some_model": result}, "devices": devices_, "calls": calls_}))
 
 
 def plain(values):
+    values = as_json(values) if dataclasses.is_dataclass(values) else values
     return {k: as_json(v) if dataclasses.is_dataclass(v) else v for k, v in values.items()}
 
 
