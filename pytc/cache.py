@@ -22,6 +22,11 @@ from pytc.program import Program
 MOST_SITES = 256
 """Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones."""
 
+MOST_MISSES = 4
+"""After so many calls that could not go straight to `jax.jit`, one soon after the other, a site stops trying."""
+MANY_CALLS = 64
+"""How many calls make a miss forgotten."""
+
 MOST_ALIKE = 8
 """Signatures of the same shapes and dtypes that are kept: one for each of JAX's contexts (64-bit mode, meshes, ...)."""
 
@@ -74,6 +79,20 @@ class Site:
     """Whether the plan comes of what was alive call after call, rather than of what the code shows."""
     streak: int = 0
     """Calls in a row that had to copy."""
+    missed: int = 0
+    """How often, of late, a call that might have gone straight to `jax.jit` could not."""
+    missed_at: int = 0
+    """How many calls there had been by the last time."""
+
+    def to_be_looked_at(self) -> bool:
+        """Whether it is time to look at the caller's code again: where the first look said "read later", ever more
+        rarely. It may be in a helper that another caller uses otherwise."""
+        return self.plan.spared and not self.settled and self.calls & (self.calls - 1) == 0
+
+    def miss(self) -> None:
+        """Note that this call could not go straight to `jax.jit`."""
+        self.missed = self.missed + 1 if self.calls - self.missed_at < MANY_CALLS else 1
+        self.missed_at = self.calls
 
 
 @dataclasses.dataclass(eq=False)

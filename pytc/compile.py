@@ -1,7 +1,8 @@
 """`compile`: the decorator and the call path, top to bottom.
 
 A call flattens its arguments once, looks up the plan for them, asks `ownership` which of the leaves that the plan
-would overwrite are still alive, gives the program private copies of those, and runs it.
+would overwrite are still alive, gives the program private copies of those, and runs it. From where that has gone well
+with nothing to copy, the next call goes straight to `jax.jit` if it can (`direct`).
 
     layout      the tree of the arguments and the types of their leaves
     signature   a layout with static values, sharing of arrays, shapes and dtypes: one staged program
@@ -28,10 +29,11 @@ from pytc import ownership
 from pytc import passes as _passes
 from pytc.ahead import Hiding
 from pytc.attributes import give
-from pytc.cache import UNSHARED, Layout, Signature, Signatures, describe
+from pytc.cache import MOST_MISSES, UNSHARED, Layout, Signature, Signatures, Site, describe
+from pytc.direct import Direct, check_not_deleted
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
-from pytc.emit import Retrace
+from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import deliver
 from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of
@@ -168,6 +170,8 @@ class Function:
         self.share = share
         self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.layouts: dict[Any, Layout] = {}
+        self.directly: dict[tuple[int, int], Direct] = {}
+        """Call sites whose calls go straight to `jax.jit`."""
         self.has_static_arguments = bool(self.parameters.static_argnums or self.parameters.static_argnames)
         static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
         shardings = {
@@ -197,9 +201,8 @@ class Function:
         `landed` is [emitted, leaves, results] once the program has taken over its arguments.
         """
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
-        # A site whose first look said "read later" is looked at again, ever more rarely: it may be in a helper that
-        # another caller uses otherwise.
-        if site is None or (site.plan.spared and not site.settled and site.calls & (site.calls - 1) == 0):
+        looked = site is None or site.to_be_looked_at()
+        if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         site.calls += 1
         given: Sequence[Any] = leaves
@@ -213,11 +216,34 @@ class Function:
             emitted.call(given, landed)
             if warm:
                 in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
-                ownership.executed(landed[2], len(emitted.donated), in_one_go)
+                emitted.remember(landed[2], in_one_go)
         except (RuntimeError, ValueError) as error:
-            _check_not_deleted(error, signature, leaves)
+            check_not_deleted(error, signature, leaves)
             raise
+        if warm and given is leaves and type(emitted) is EmittedWhole:
+            self.go_directly(signature, site, args, kwargs, looked)
         return emitted.result(landed[2], leaves)
+
+    def go_directly(
+        self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], looked: bool
+    ) -> None:
+        """Let the next call from here, where one has just gone well, go straight to `jax.jit`.
+
+        `looked` says that this one could not have.
+        """
+        key = id(site.code), site.lasti
+        known = self.directly.get(key)
+        if known is not None and known.plan is site.plan:
+            if looked:
+                return
+            self.stay_away(known)  # it should have gone there: something stands elsewhere than it did
+        if site.missed < MOST_MISSES and (direct := Direct.of(signature, site, args, kwargs, self.share)):
+            self.directly[key] = direct
+
+    def stay_away(self, direct: Direct) -> None:
+        """Forget a way that has turned out to be none."""
+        direct.site.miss()
+        self.directly.pop((id(direct.site.code), direct.site.lasti), None)
 
     # -- a call, the slow way round ------------------------------------------------------------------------------
 
@@ -303,7 +329,7 @@ class Function:
             except Retrace:
                 continue
             except (RuntimeError, ValueError) as error:
-                _check_not_deleted(error, signature, leaves)
+                check_not_deleted(error, signature, leaves)
                 raise
             signatures.add(signature)
             use_up([leaves[i] for i in moved], result)
@@ -346,6 +372,7 @@ class Function:
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
         self.layouts.clear()
+        self.directly.clear()
         self.jitted.clear_cache()
         self._jitted_hiding.clear_cache()
 
@@ -375,15 +402,6 @@ def _never_accepted(name: str) -> RuntimeError:
     )
 
 
-def _check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[Any]) -> None:
-    """Raises `RuntimeError` with the path of the leaf where `error` came of an array that was deleted already."""
-    for leaf, value in zip(signature.program.leaves, leaves, strict=True):
-        if isinstance(value, jax.Array) and value.is_deleted():
-            raise RuntimeError(
-                f"`{leaf.path}` was deleted before this call (donated to another function, or by `.delete()`): {error}"
-            ) from error
-
-
 def _explain(compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
 
@@ -393,16 +411,23 @@ def _explain(compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
     fun = function.stageable.fun
-    layouts = function.layouts
+    layouts, directly = function.layouts, function.directly
     wrap_static = function.parameters.wrap_static if function.has_static_arguments else None
 
     def compiled(*args: Any, **kwargs: Any) -> Any:
         # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
         # `leaves`, and the caller is one frame up.
-        leaves, tree = tree_flatten((args, kwargs) if wrap_static is None else wrap_static(args, kwargs))
         frame = sys._getframe(1)
         landed: list[Any] = []
+        leaves: list[Any] = []
         try:
+            direct = directly.get((id(frame.f_code), frame.f_lasti))
+            if direct is not None and executing() and not debugging():
+                if gone := direct.call(frame, args, kwargs, landed):
+                    return landed[2]
+                if gone is None:
+                    function.stay_away(direct)
+            leaves, tree = tree_flatten((args, kwargs) if wrap_static is None else wrap_static(args, kwargs))
             layout = layouts.get((tree, tuple(map(type, leaves))))
             if layout is not None and executing() and not debugging():
                 sharing = None

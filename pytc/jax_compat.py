@@ -19,12 +19,13 @@ import platform
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
+from jax.tree_util import PyTreeDef
 
 T = TypeVar("T")
 
@@ -99,6 +100,32 @@ def like(eqn: JaxprEqn, *, invars: Sequence[Any], outvars: Sequence[Var], params
 
 with jax.ensure_compile_time_eval():
     _EvalTrace = type(_find_top_trace(None))
+
+
+def _kinds_of_nodes(tree: PyTreeDef) -> set[int]:
+    """JAX's numbers for the kinds of nodes in a tree: `PyTreeDef.__getstate__`, as of JAX 0.10 to 0.12."""
+    _, nodes = tree.__getstate__()
+    return {node[0] for node in nodes}
+
+
+class _Named(NamedTuple):
+    leaf: int
+
+
+def _kinds_of_plain_nodes() -> set[int]:
+    try:
+        return _kinds_of_nodes(jax.tree.structure([(_Named(0), None), {"": 0}]))
+    except (AttributeError, TypeError, ValueError, IndexError):
+        return set()
+
+
+_PLAIN_NODES = _kinds_of_plain_nodes()
+
+
+def is_plain_tree(tree: PyTreeDef) -> bool:
+    """Whether a tree consists of what JAX itself takes apart, item by item: tuples, lists, dicts, None and named tuples
+    that are not registered as anything else. False where JAX does not tell."""
+    return bool(_PLAIN_NODES) and _kinds_of_nodes(tree) <= _PLAIN_NODES
 
 
 def executing() -> bool:

@@ -141,6 +141,8 @@ class Program:
     """Whether the compiler is given the leaves, and gives the results, from the last to the first. Compilers schedule
     by that order among else."""
     notes: tuple[Note, ...] = ()
+    in_tree: PyTreeDef | None = None
+    """Of `(args, kwargs)`, static arguments as leaves; None where the leaves come from elsewhere."""
 
     @property
     def in_avals(self) -> tuple[AbstractValue, ...]:

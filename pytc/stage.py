@@ -24,6 +24,7 @@ from jax.tree_util import (
     tree_flatten_with_path,
     tree_leaves,
     tree_map,
+    tree_structure,
     tree_unflatten,
 )
 
@@ -217,7 +218,9 @@ class Stageable:
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = traced.out_tree.node_data()
         result = traced.out_info
-        return self.program(traced.jaxpr, leaves, split, result, shardings.for_result(self.out_shardings, result))
+        staged = self.program(traced.jaxpr, leaves, split, result, shardings.for_result(self.out_shardings, result))
+        in_tree = tree_structure(self.parameters.wrap_static(args, kwargs))
+        return dataclasses.replace(staged, in_tree=in_tree)
 
     def program(
         self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, result: Any, requested: Sequence[Any]

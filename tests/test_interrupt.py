@@ -15,6 +15,14 @@ import pytc
 INTERRUPT = []
 
 
+@pytest.fixture(autouse=True)
+def _interrupts_are_not_ignored():
+    """A shell has the programs that it starts in the background ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @jax.tree_util.register_pytree_node_class
 class Interrupting:
     """Raises SIGINT while the result of a call is put together, the worst moment."""

@@ -1,6 +1,16 @@
 """Program -> callable."""
 
-from pytc.emit.jit import Emitted, Retrace, emit_jit
-from pytc.emit.pmap import emit_pmap
+from typing import Any
 
-__all__ = ["Emitted", "Retrace", "emit_jit", "emit_pmap"]
+from pytc.emit.jit import Emitted, Retrace
+from pytc.emit.pmap import emit_pmap
+from pytc.emit.whole import EmittedWhole, emit_whole
+from pytc.program import Program
+
+__all__ = ["Emitted", "EmittedWhole", "Retrace", "emit_jit", "emit_pmap"]
+
+
+def emit_jit(program: Program, **options: Any) -> Emitted:
+    """Compile the program through `jax.jit`, on its first call. `options` are those of `jax.jit` that speak of the
+    whole program (`compiler_options`, `keep_unused`, ...)."""
+    return emit_whole(program, **options) or Emitted(program, options)

@@ -14,6 +14,7 @@ the k-th output, and no donated input is left over for a later one.)
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +22,7 @@ from typing import Any
 
 import jax
 
-from pytc import jax_compat
+from pytc import jax_compat, ownership
 from pytc.interrupt import call_into
 from pytc.jax_compat import Var
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
@@ -50,7 +51,7 @@ class Emitted:
         ]
         aliased = sorted(program.aliases, key=lambda alias: place_of_input[alias.input])
         self._order = list(range(len(program.out_avals)))
-        if program.backwards or _jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
+        if program.backwards or jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
             others = _as_made(program, {*self._order} - {alias.output for alias in aliased})
             self._order = [alias.output for alias in aliased]
             self._order += reversed(others) if program.backwards else others
@@ -61,6 +62,8 @@ class Emitted:
         self._captured = [jax_compat.place_with(program.inputs[i].captured, program.leaves) for i in captured]
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices) whose buffers a call takes over."""
+        self._count = len(program.out_avals)
+        self._pick_marked = _getter(marks(self._count, len(aliased)))
 
         self._passed = [program.leaves[i] for i in passed]
         self._take = None if passed == tuple(range(len(program.leaves))) else _getter(passed)
@@ -69,24 +72,24 @@ class Emitted:
         self._untraced = True
         self.is_new = True
         """Whether it has not been called yet: its first call may compile, and returns through Python code of JAX."""
+        self._jitted = self._jit(options, [place_of_input[alias.input] for alias in aliased], len(captured))
+
+    def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
+        """The flat function under `jax.jit`, `donated` of its arguments donated, the last `captured` ones captured."""
 
         def flat(*values: Any) -> list[Any]:
             return self._flat(values)
 
+        program = self.program
         flat.__name__ = flat.__qualname__ = program.name
         shardings: dict[str, Any] = {}
         if any(leaf.requested is not None for leaf in program.leaves):
-            requested = [program.leaves[i].requested for i in passed]
-            shardings["in_shardings"] = (*requested, *(None for _ in captured))
+            requested = [leaf.requested for leaf in self._passed]
+            shardings["in_shardings"] = (*requested, *(None for _ in range(captured)))
         by_outvar = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
         if any(wanted is not None for wanted in by_outvar.values()):
             shardings["out_shardings"] = [by_outvar[i] for i in self._order]
-        self._jitted = jax.jit(
-            flat,
-            donate_argnums=tuple(place_of_input[alias.input] for alias in aliased),
-            **shardings,
-            **options,
-        )
+        return jax.jit(flat, donate_argnums=tuple(donated), **shardings, **options)
 
     def _flat(self, values: Sequence[Any]) -> list[Any]:
         if not self._untraced or not all(map(_fits, values, self._passed)):
@@ -129,26 +132,48 @@ class Emitted:
 
         Raises `Retrace`, or whatever compiling or running raises.
         """
-        given = leaves if self._take is None else self._take(leaves)
+        args, kwargs = self._given(leaves)
         if self.is_new:
             with jax_compat.unusable_donations_ignored():
-                landed.append(self._jitted(*given, *self._captured))
+                landed.append(self._jitted(*args, **kwargs))
             self.is_new = False
         else:
-            call_into(landed, self._jitted, (*given, *self._captured) if self._captured else given)
+            self._call(args, kwargs, landed)
 
-    def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
-        """What the function returns, from what `call` returned and the leaves of the arguments."""
+    def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """What the function under `jax.jit` is called with."""
+        given = leaves if self._take is None else self._take(leaves)
+        return ((*given, *self._captured) if self._captured else given), {}
+
+    def _call(self, args: Sequence[Any], kwargs: dict[str, Any], landed: list[Any]) -> None:
+        call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)
+
+    def result(self, results: Any, leaves: Sequence[Any]) -> Any:
+        """What the function returns, from what `call` appended and the leaves of the arguments."""
         return self._unflatten(results if self._arrange is None else self._arrange(results, leaves))
+
+    def remember(self, results: Any, in_one_go: bool) -> None:
+        """Tell `ownership` of a call that has appended `results`, `in_one_go` if no Python code ran meanwhile."""
+        ownership.executed(self.marked(results), self._count, in_one_go, lambda: self.arrays(results))
+
+    def arrays(self, results: Any) -> Sequence[Any]:
+        """The arrays that a call made, in the order in which it made them, from what `call` appended."""
+        array_list: Sequence[Any] = results
+        return array_list
+
+    def marked(self, results: Any) -> Sequence[Any]:
+        """Of `arrays` the last, the last that took over an argument's memory, and the first, as far as they differ."""
+        return self._pick_marked(results)
 
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
         """The program lowered for leaves of this kind (arrays or `jax.ShapeDtypeStruct`s), to look at what the compiler
         makes of it. Nothing is run or donated. A call with the same leaves runs what was compiled of it."""
-        given = leaves if self._take is None else self._take(leaves)
-        return self._jitted.lower(*given, *self._captured)
+        args, kwargs = self._given(leaves)
+        lowered: jax.stages.Lowered = self._jitted.lower(*args, **kwargs)
+        return lowered
 
 
-def _jax_pairs(program: Program, aliased: Sequence[Alias]) -> dict[int, int]:
+def jax_pairs(program: Program, aliased: Sequence[Alias]) -> dict[int, int]:
     """From outputs to the inputs that JAX would write them into, were these inputs donated and the outputs in their own
     order."""
     free: dict[Any, collections.deque[int]] = {}
@@ -164,12 +189,6 @@ def _jax_pairs(program: Program, aliased: Sequence[Alias]) -> dict[int, int]:
     return pairs
 
 
-def emit_jit(program: Program, **options: Any) -> Emitted:
-    """Compile the program through `jax.jit`, on its first call. `options` are those of `jax.jit` that speak of the
-    whole program (`compiler_options`, `keep_unused`, ...)."""
-    return Emitted(program, options)
-
-
 def _as_made(program: Program, outputs: Collection[int]) -> list[int]:
     """`outputs` (outvar numbers) in the order in which the program makes them."""
     jaxpr = program.jaxpr.jaxpr
@@ -183,6 +202,13 @@ def _fits(value: Any, leaf: Leaf) -> bool:
     if leaf.requested is None or expected is None:
         return bool(aval == expected)
     return (aval.shape, aval.dtype, aval.weak_type) == (expected.shape, expected.dtype, expected.weak_type)
+
+
+def marks(count: int, aliased: int) -> list[int]:
+    """Which of `count` results, the first `aliased` of them in an argument's memory, `Emitted.marked` has."""
+    if count < 2:
+        return [0] * count
+    return [count - 1, aliased - 1, 0] if 1 < aliased < count else [count - 1, 0]
 
 
 def _getter(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

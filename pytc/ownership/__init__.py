@@ -45,8 +45,21 @@ from pytc.ownership.callers import (
 from pytc.ownership.callsite import Site, Tree
 from pytc.ownership.holders import Held
 from pytc.ownership.slots import Slots, onlookers
+from pytc.ownership.walk import Walk
 
-__all__ = ["Held", "Outcome", "collections_so_far", "executed", "glance", "held", "reasons", "survivors", "where"]
+__all__ = [
+    "Held",
+    "Outcome",
+    "Walk",
+    "all_dead",
+    "collections_so_far",
+    "executed",
+    "glance",
+    "held",
+    "reasons",
+    "survivors",
+    "where",
+]
 
 UNKNOWN = Outcome()
 _BARREN = 2
@@ -88,6 +101,37 @@ def held(
     return kept
 
 
+def all_dead(
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, outcome: Outcome = UNKNOWN
+) -> bool:
+    """Whether every array of those arguments that `walk` is of is proven dead once the call has begun, provided that
+    they have the tree that it was made for. Where it says no, `held` looks more closely.
+
+    As for `held`, but that no list of leaves refers to the arguments.
+    """
+    site = known_site((id(frame.f_code), frame.f_lasti))
+    if site is None or site.hint is None or interpreter.refusal or interpreter.observer():
+        return False
+    try:
+        references = distance(frame, 1)
+        places = follow(site.hint, frame, references, [*args, *kwargs.values()], outcome) if site.hint else []
+        fresh = walk.all_inside(args, kwargs, places, site.executions)
+        if fresh is None:
+            return False
+        if not fresh.others:
+            return True
+        leaves = walk.found(args, kwargs)
+    except (NotTrusted, LookupError):
+        return False
+    if walk.kinds is None:
+        walk.kinds = _kinds_of(leaves)
+    return not buffers.shares_with_any(leaves, fresh.others, walk.kinds)
+
+
+def _kinds_of(leaves: Sequence[Any]) -> frozenset[Any]:
+    return frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
+
+
 def _all_dead(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -105,14 +149,14 @@ def _all_dead(
         leaves, lists = tree.take(leaves), 2
     if counts.weakly_referenced(leaves):
         return False
-    unshared, others = buffers.fresh(site.executions)
+    unshared, others, _ = buffers.fresh(site.executions)
     remainder, containers = counts.remainder(args, kwargs, places, leaves, lists, tree.containers, unshared)
     if not remainder:
         tree.containers = containers
         if not others:
             return True
         if tree.kinds is None:
-            tree.kinds = frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
+            tree.kinds = _kinds_of(leaves)
         return not buffers.shares_with_any(leaves, others, tree.kinds)
     del unshared, others
     tree.containers = 0

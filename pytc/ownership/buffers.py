@@ -26,8 +26,8 @@ import dataclasses
 import gc
 import operator
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -137,26 +137,21 @@ else:
         return None
 
 
-def executed(results: Sequence[Any], aliased: int, in_one_go: bool) -> None:
-    """Remember an execution that has just returned these arrays, in the order in which they were made.
+def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callable[[], Sequence[Any]]) -> None:
+    """Remember an execution that has just returned `count` arrays, in the order in which they were made: `results`.
 
-    The first `aliased` of them took over an argument's memory. `in_one_go` says that no Python code can have run while
-    they were made; if it can have, they are remembered only if nothing has come in between.
+    `marked` are the last of them, the last that took over an argument's memory, and the first, as far as they differ.
+    `in_one_go` says that no Python code can have run while they were made; if it can have, they are remembered only if
+    nothing has come in between.
     """
-    last = len(results) - 1
-    if last < 0:
+    if not count:
         return
-    if not (in_one_go and (_client.in_order or not last)):
-        results = list(map(_without_wrapper, results))
-        if not _client.are_newest(results):
+    if not (in_one_go and (_client.in_order or count == 1)):
+        made = list(map(_without_wrapper, results()))
+        if not _client.are_newest(made):
             return
-    if last == 0:
-        marks: tuple[Mark, ...] = (Mark(results[0]),)
-    elif 1 < aliased <= last:
-        marks = Mark(results[last]), Mark(results[aliased - 1]), Mark(results[0])
-    else:
-        marks = Mark(results[last]), Mark(results[0])
-    _recent.insert(0, _Execution(marks, last + 1))
+        marked = (made[-1], made[0]) if count > 1 else made
+    _recent.insert(0, _Execution(tuple(map(Mark, marked)), count))
     if len(_recent) > 2 * _MOST:
         _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
 
@@ -168,23 +163,37 @@ def _without_wrapper(result: Any) -> Any:
     return next((part for part in gc.get_referents(result) if isinstance(part, jax.Array)), result)
 
 
-def fresh(most: int) -> tuple[list[Any], list[Any]]:
-    """The results of the last executions, at most so many, and everything else that has been made meanwhile.
+class Fresh(NamedTuple):
+    """What is known by age alone."""
 
-    The first share with none of each other, and with nothing that is older.
-    """
+    arrays: list[Any]
+    """The results of some of the last executions: they share with none of each other, and with nothing older."""
+    others: list[Any]
+    """Everything else that has been made since the oldest of them."""
+    marks: tuple[Mark, ...]
+    """What remembers the newest of these executions."""
+
+
+def fresh(most: int) -> Fresh:
+    """The results of the last executions that are still there, at most `most` executions."""
     alive = _client.arrays()
+    if _recent and (span := _recent[0].span(alive, 0)) is not None and span[0] == 0 and most == 1:
+        del alive[span[1] :]  # the list itself, rather than a part of it made anew: this is what most calls find
+        return Fresh(alive, [], _recent[0].marks)
     found: list[Any] = []
     others: list[Any] = []
+    marks: tuple[Mark, ...] = ()
     at = 0
     for execution in _recent[:most]:
         span = execution.span(alive, at)
-        if span is not None:
-            first, end = span
-            others += alive[at:first]
-            found += alive[first:end]
-            at = end
-    return found, others
+        if span is None:
+            continue
+        first, end = span
+        others += alive[at:first]
+        found += alive[first:end]
+        marks = marks or execution.marks
+        at = end
+    return Fresh(found, others, marks)
 
 
 def remembered() -> int:

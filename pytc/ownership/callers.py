@@ -132,8 +132,10 @@ def follow(route: Route, frame: FrameType, references: int, roots: list[Any], ou
     overwritten = Slots(roots, onlookers(outcome.calls_python, outcome.atomic)) if slots else None
     for level in route:
         site = trusted(frame, references)
-        starred = site.called is not None and called_from_the_stack(frame, site.called, below)
-        direct = starred or calls_directly(frame, below)
+        # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
+        waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
+        starred = waits and site.called is not None and called_from_the_stack(frame, site.called, below)
+        direct = waits and (starred or calls_directly(frame, below))
         atomic = atomic and direct and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
         dead = site.dead(atomic, length)

@@ -131,17 +131,24 @@ class Mark(weakref.ref[Any]):
     __slots__ = ()
 
 
-def weakly_referenced(leaves: Sequence[Any]) -> bool:
+def weakly_referenced(leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool:
     """Whether anybody else has a weak reference to any of the leaves.
 
     Marks are expected on the first and the last, which is where `buffers` puts them if all leaves are results of one
-    execution; elsewhere they are looked for one by one.
+    execution, the one that these `marks` are of; elsewhere they are looked for one by one.
     """
     total = sum(map(_weakrefs, leaves))
     if not total:
         return False
     first, last = leaves[0], leaves[-1]
-    marked: Sequence[Any] = (first,) if first is last else (first, last)
+    own = 0
+    for mark in marks:
+        target = mark()
+        # The tuple, the variable here, and `getrefcount`'s own: nobody else has got hold of it.
+        own += (target is first or target is last) and getrefcount(mark) == 3
+    if own == total:
+        return False
+    marked = [first] if first is last else [first, last]
     if sum(map(_weakrefs, marked)) != total:
         marked = [leaf for leaf in leaves if _weakrefs(leaf)]
     return not all(map(only_marked, marked))

@@ -175,8 +175,8 @@ def _effect(instruction: dis.Instruction) -> tuple[int, int]:
     if name in _TWO:
         reads = writes = 0
         for local, is_read in zip((argument >> 4, argument & 15), _TWO[name], strict=True):
-            # The second half may read what the first half wrote; calling it a read before is the safe side.
-            reads |= is_read << local
+            # The second half reads what the first half wrote.
+            reads |= is_read << local & ~writes
             writes |= (not is_read) << local
         return reads, writes
     if name in _READS_ONE or name in _WRITES_ONE:

@@ -44,6 +44,14 @@ def test_overwritten(made: Functions) -> None:
     stub.read(x)
 
 
+def test_read_anew_in_the_same_line(made: Functions) -> None:
+    stub, f, _ = made
+    x = stub.new()
+    for _ in range(2):
+        stub.read(x := f(x))
+    expect_dead(stub, 2)
+
+
 def test_a_tree(made: Functions) -> None:
     stub, f, _ = made
     x = tree(stub)

@@ -293,7 +293,7 @@ class Function:
         signature = look.signature
         if signature.returned:
             arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
-            ownership.executed(arrays, aliased=0, in_one_go=False)
+            ownership.executed((), len(arrays), False, lambda: arrays)
         signature.returned = True
         if signature.length is None and isinstance(result, tuple | list):
             signature.length = len(result)

@@ -1,0 +1,97 @@
+"""A call that goes straight to `jax.jit`, with nothing flattened.
+
+A call mostly comes with arguments like those of the last one from the same place in the caller's code. If the program
+there takes whole arguments (`emit.whole`), `jax.jit` itself checks that they have the tree, the shapes and the dtypes
+that the program is for, before anything runs; and the proof walks them by the positions that it has seen
+(`ownership.Walk`). What is otherwise this time goes the usual way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import tree_leaves
+
+from pytc import ownership
+from pytc.cache import Plan, Signature, Site
+from pytc.emit import EmittedWhole, Retrace
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Direct:
+    """One call site with a plan that takes whole arguments."""
+
+    signature: Signature
+    site: Site
+    plan: Plan
+    emitted: EmittedWhole
+    proven: ownership.Walk | None
+    """The arguments that must be proven dead."""
+    others: ownership.Walk | None
+    """The other arguments, where an array might be in them twice."""
+
+    @classmethod
+    def of(
+        cls, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
+    ) -> Direct | None:
+        """For calls like the one that has just been, with these arguments; None where they are not for this."""
+        plan, emitted = site.plan, site.plan.emitted
+        if type(emitted) is not EmittedWhole:
+            return None
+        numbered_args, numbered_kwargs = emitted.tree.unflatten(range(emitted.tree.num_leaves))
+        arguments = [*enumerate(numbered_args), *numbered_kwargs.items()]
+        must = [key for key, leaves in arguments if not set(plan.proven).isdisjoint(tree_leaves(leaves))]
+        proven, others = (ownership.Walk(keys) for keys in (must, [key for key, _ in arguments if key not in must]))
+        if not (proven.learn(args, kwargs) and others.learn(args, kwargs)):
+            return None
+        return cls(
+            signature,
+            site,
+            plan,
+            emitted,
+            proven if proven.count else None,
+            others if share and others.count > 1 else None,
+        )
+
+    def call(
+        self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]
+    ) -> bool | None:
+        """Make the call if it is like the others here, and append its result to `landed`; False where it is not, None
+        where JAX says so.
+
+        Raises whatever running the program raises.
+        """
+        site, plan, emitted = self.site, self.plan, self.emitted
+        if site.plan is not plan or site.to_be_looked_at():
+            return False
+        if self.proven is not None and not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome):
+            return False
+        try:
+            if self.others is not None and not self.others.distinct(args, kwargs):
+                return False
+            landed[:] = emitted, ()
+            collections = ownership.collections_so_far()
+            emitted.call_whole(args, kwargs, landed)
+        except (Retrace, TypeError, LookupError):  # not for this program, or for none; nothing ran
+            return None
+        except (RuntimeError, ValueError) as error:
+            check_not_deleted(error, self.signature, tree_leaves((args, kwargs)))
+            raise
+        in_one_go = not plan.outcome.calls_python and ownership.collections_so_far() == collections
+        emitted.remember(landed[2], in_one_go)
+        site.calls += 1
+        site.streak = 0
+        return True
+
+
+def check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[Any]) -> None:
+    """Raises `RuntimeError` with the path of the leaf where `error` came of an array that was deleted already."""
+    for leaf, value in zip(signature.program.leaves, leaves, strict=True):
+        if isinstance(value, jax.Array) and value.is_deleted():
+            raise RuntimeError(
+                f"`{leaf.path}` was deleted before this call (donated to another function, or by `.delete()`): {error}"
+            ) from error

@@ -1,0 +1,121 @@
+"""Program -> callable, through `jax.jit` on a function of the arguments as they are.
+
+`jax.jit` takes trees of tuples, lists and dicts apart in C++, and puts its results together there. So where a program
+takes over all leaves of some arguments and none of the others, and JAX by itself pairs what the program pairs, it is
+given the arguments whole and returns the result whole: a call then costs little more than a call of
+`jax.jit(donate_argnums=...)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
+
+from pytc.emit.jit import Emitted, Retrace, jax_pairs, marks
+from pytc.jax_compat import is_plain_tree
+from pytc.program import Computed, Program
+
+
+class EmittedWhole(Emitted):
+    """A program that takes the arguments, and returns the result, as the function does."""
+
+    tree: PyTreeDef
+    """Of `(args, kwargs)`."""
+    taken: tuple[tuple[int, ...], tuple[str, ...]]
+    """Positions and names of the arguments that a call takes over."""
+
+    def __init__(
+        self,
+        program: Program,
+        options: Mapping[str, Any],
+        tree: PyTreeDef,
+        taken: tuple[tuple[int, ...], tuple[str, ...]],
+    ) -> None:
+        self.tree, self.taken = tree, taken
+        super().__init__(program, options)
+        count = program.out_tree.num_leaves
+        numbers = program.out_tree.unflatten(range(count))
+        ways = {functools.reduce(operator.getitem, way, numbers): way for way in _ways(numbers)}
+        self._ways = [ways[k] for k in marks(count, len(program.aliases))]
+
+    def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
+        def whole(*args: Any, **kwargs: Any) -> Any:
+            values, tree = tree_flatten((args, kwargs))
+            if tree != self.tree:
+                raise Retrace
+            return self.program.out_tree.unflatten(self._flat(values))
+
+        whole.__name__ = whole.__qualname__ = self.program.name
+        numbers, names = self.taken
+        return jax.jit(whole, donate_argnums=numbers, donate_argnames=names, **options)
+
+    def call_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]) -> None:
+        """As `call`, with the arguments themselves; not for the first call."""
+        self._call(args, kwargs, landed)
+
+    def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        args, kwargs = self.tree.unflatten(leaves)
+        return args, kwargs
+
+    def result(self, results: Any, leaves: Sequence[Any]) -> Any:
+        """What the function returns: what `call` appended."""
+        return results
+
+    def arrays(self, results: Any) -> Sequence[Any]:
+        """As of any program."""
+        return tree_leaves(results)
+
+    def marked(self, results: Any) -> Sequence[Any]:
+        """As of any program."""
+        return [functools.reduce(operator.getitem, way, results) for way in self._ways]
+
+
+def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
+    """Compile the program for calls with whole arguments; None where it is not one for that."""
+    tree, leaves = program.in_tree, program.leaves
+    if tree is None or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)) or program.backwards:
+        return None
+    if any(leaf.is_static or leaf.same_as is not None or leaf.requested is not None for leaf in leaves):
+        return None
+    if any(given.leaf is None for given in program.inputs):
+        return None
+    if [output.origin for output in program.outputs] != [Computed(k) for k in range(len(program.out_avals))]:
+        return None
+    if any(output.requested is not None for output in program.outputs):
+        return None
+    aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
+    if jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
+        return None
+    taken = _taken(tree, frozenset(program.donated))
+    return None if taken is None else EmittedWhole(program, options, tree, taken)
+
+
+def _taken(tree: PyTreeDef, donated: frozenset[int]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+    """The arguments, by position and by name, that have exactly the leaves `donated`; None where none have."""
+    args, kwargs = tree.unflatten(range(tree.num_leaves))
+    keys: list[list[Any]] = [[], []]
+    for which, arguments in enumerate((enumerate(args), kwargs.items())):
+        for key, argument in arguments:
+            own = donated.intersection(mine := tree_leaves(argument))
+            if own and len(own) < len(mine):
+                return None
+            if own:
+                keys[which].append(key)
+    return tuple(keys[0]), tuple(keys[1])
+
+
+def _ways(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The keys that lead to each leaf of a plain tree with its leaves' numbers in their places, in no order."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _ways(value, (*way, key))
+    elif isinstance(tree, tuple | list):
+        for position, value in enumerate(tree):
+            yield from _ways(value, (*way, position))
+    elif tree is not None:
+        yield way
