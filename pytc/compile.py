@@ -29,7 +29,7 @@ from pytc import ownership
 from pytc import passes as _passes
 from pytc.ahead import Hiding
 from pytc.attributes import give
-from pytc.cache import MOST_MISSES, UNSHARED, Layout, Signature, Signatures, Site, describe
+from pytc.cache import MOST_MISSES, MOST_SITES, UNSHARED, Layout, Signature, Signatures, Site, describe
 from pytc.direct import Direct, check_not_deleted
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
@@ -237,6 +237,8 @@ class Function:
             if looked:
                 return
             self.stay_away(known)  # it should have gone there: something stands elsewhere than it did
+        if len(self.directly) >= MOST_SITES:
+            self.directly.clear()
         if site.missed < MOST_MISSES and (direct := Direct.of(signature, site, args, kwargs, self.share)):
             self.directly[key] = direct
 

@@ -1,0 +1,394 @@
+"""Calls that go straight to `jax.jit`: that they do, what they return, and what sends them the usual way."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import sys
+import threading
+import weakref
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+from pytc.emit import EmittedWhole
+from pytc.ownership import Walk, buffers
+
+
+class State(NamedTuple):
+    params: Any
+    count: Any
+
+
+@pytest.fixture(name="straight")
+def _straight():
+    """How many calls went straight to `jax.jit`."""
+    calls = []
+    call_whole = EmittedWhole.call_whole
+
+    def counted(self, args, kwargs, landed):
+        calls.append(args)
+        calls[-1] = None  # not a reference more
+        call_whole(self, args, kwargs, landed)
+
+    with mock.patch.object(EmittedWhole, "call_whole", counted):
+        yield calls
+
+
+def increment(tree):
+    return jax.tree.map(lambda x: x + 1, tree)
+
+
+def of_dicts():
+    return {"b": jnp.zeros(3), "a": [jnp.ones((2, 2)), (jnp.zeros((), jnp.int32), None, {})]}
+
+
+def of_named_tuples():
+    return State({"w": jnp.ones(4)}, State(jnp.zeros(2), ()))
+
+
+def of_one_array():
+    return jnp.zeros(5)
+
+
+def where(tree):
+    return [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(tree)]
+
+
+def run(step, state, times):
+    """The state after so many steps, and in how many of them it stayed in place."""
+    in_place = 0
+    for _ in range(times):
+        before = where(state)
+        state = step(state)
+        in_place += where(state) == before
+    return state, in_place
+
+
+def equal(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    return jax.tree.structure(one) == jax.tree.structure(other)
+
+
+@pytest.mark.parametrize("make", [of_dicts, of_named_tuples, of_one_array])
+def test_plain_trees_go_straight_and_stay_in_place(straight, make):
+    state, in_place = run(pytc.compile(increment), make(), 10)
+    assert in_place == 10
+    assert len(straight) == 8
+    assert equal(state, jax.tree.map(lambda x: x + 10, make()))
+
+
+def test_arguments_by_name_and_others_that_live_on(straight):
+    step = pytc.compile(lambda state, batch, *, scale: (state * scale + batch, state.sum()))
+
+    def loop():
+        state, batch = jnp.ones(3), jnp.arange(3.0)
+        places = set()
+        for _ in range(20):
+            state, loss = step(state, batch, scale=0.5)
+            places |= {state.unsafe_buffer_pointer()}
+        return state, loss, batch, places
+
+    state, loss, batch, places = loop()
+    assert len(places) == 1
+    assert len(straight) > 12  # of the others some look again whether `batch` is read later
+    np.testing.assert_array_equal(batch, np.arange(3))
+    wanted = np.ones(3)
+    for _ in range(20):
+        total, wanted = wanted.sum(), wanted / 2 + np.arange(3)
+    np.testing.assert_array_equal(state, wanted)
+    np.testing.assert_array_equal(loss, total)
+
+
+def test_named_by_keyword_and_taken_over(straight):
+    step = pytc.compile(lambda *, state: increment(state))
+
+    def loop():
+        state = of_dicts()
+        kept = 0
+        for _ in range(8):
+            before = where(state)
+            state = step(state=state)
+            kept += where(state) == before
+        return kept
+
+    assert loop() == 8
+    assert len(straight) == 6
+
+
+def test_whoever_holds_on_keeps(straight):
+    step = pytc.compile(increment)
+
+    def loop():
+        state = of_dicts()
+        history, best = [], None
+        for n in range(12):
+            if n % 4 == 3:
+                best = state
+            if n == 9:
+                history.append(state["b"])
+            state = step(state)
+        return state, best, history
+
+    state, best, (old,) = loop()
+    np.testing.assert_array_equal(best["b"], np.full(3, 11))
+    np.testing.assert_array_equal(old, np.full(3, 9))
+    np.testing.assert_array_equal(state["b"], np.full(3, 12))
+    assert straight
+
+
+HOLDERS = {
+    "a part of the tree": lambda state: state["a"],
+    "a leaf": lambda state: state["a"][0],
+    "a weak reference": lambda state: weakref.ref(state["b"]),
+    "a finaliser": lambda state: weakref.finalize(state["b"], print),
+    "an iterator": lambda state: iter(state["a"]),
+    "a view of the items": lambda state: state.items(),
+    "another array on its buffer": lambda state: jax.device_put(state["b"], state["b"].device),
+    "its shards": lambda state: state["b"].addressable_shards,
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_each_way_to_hold_on_keeps(holder, straight):
+    step = pytc.compile(increment)
+
+    def loop():
+        state, held, copied = of_dicts(), [], []
+        for n in range(8):
+            if n in (4, 6):
+                held.append(HOLDERS[holder](state))
+            before = where(state)
+            state = step(state)
+            copied.append(where(state) != before)
+        return copied, held
+
+    copied, _ = loop()
+    assert copied == [False] * 4 + [True, False, True, False]
+    assert straight
+
+
+def test_what_a_holder_reads_is_right():
+    step = pytc.compile(increment)
+
+    def loop():
+        state = of_dicts()
+        seen = []
+        for _ in range(6):
+            held = state["b"]
+            state = step(state)
+            seen.append(held)
+        return seen
+
+    for n, held in enumerate(loop()):
+        np.testing.assert_array_equal(held, np.full(3, n))
+
+
+def calls(step, arguments):
+    return [step(*each) for each in arguments]
+
+
+def test_whatever_comes_to_the_same_place(straight):
+    """One call site, calls of every kind: shapes, dtypes, trees, NumPy, Python scalars, the same array twice."""
+    traced = []
+
+    def fun(x, y):
+        traced.append(None)
+        return jax.tree.map(lambda a: a * 2, (x, y))
+
+    x, y = jnp.arange(3.0), {"p": jnp.ones(2), "q": jnp.ones(2)}
+    other = {"q": jnp.ones(2), "p": jnp.ones(2)}  # in another order
+    arguments = [(x, y)] * 4 + [
+        *((x, each) for each in (other, y, other, {"p": x, "q": x}, {"p": x}, [x, x], y)),
+        (np.arange(3.0, dtype=np.float32), y),
+        (2.0, y),
+        (x.astype(jnp.int32), y),
+        (jnp.ones((3, 3)), y),
+        (x, y),
+        (None, y),
+        ({"p": x}, {"p": x}),
+        *[(x, y)] * 4,
+    ]
+    wanted = calls(jax.jit(fun), arguments)
+    for one, two in zip(calls(pytc.compile(fun), arguments), wanted, strict=True):
+        assert equal(one, two)
+        assert [leaf.dtype for leaf in jax.tree.leaves(one)] == [leaf.dtype for leaf in jax.tree.leaves(two)]
+        assert [leaf.weak_type for leaf in jax.tree.leaves(one)] == [leaf.weak_type for leaf in jax.tree.leaves(two)]
+    assert straight
+
+
+def test_static_leaves_and_moved_arguments_at_the_same_place(straight):
+    step = pytc.compile(lambda x, how: x + 1 if how is None or how == "up" else x - 1)
+    up, none, moved = (jnp.zeros(3), "up"), (jnp.zeros(3), None), (pytc.move(jnp.zeros(3)), None)
+    results = calls(step, [none, none, none, up, (jnp.zeros(3), "down"), none, moved, none, none])
+    assert [float(each[0]) for each in results] == [1, 1, 1, 1, -1, 1, 1, 1, 1]
+    assert straight
+
+
+def test_the_same_array_in_two_arguments_is_one_input():
+    seen = []
+
+    def fun(x, y):
+        seen.append(x is y)
+        return x + 1, y * 2
+
+    step = pytc.compile(fun)
+    x, y = jnp.zeros(2), jnp.zeros(2)
+    for one, two in calls(step, [(x, y), (x, y), (x, y), (x, x), (x, y), (y, y)]):
+        assert equal((one, two), (jnp.ones(2), jnp.zeros(2)))
+    assert seen == [False, True]
+
+
+def test_contexts_and_transformations_at_the_same_place():
+    step = pytc.compile(lambda x: {"y": x["x"] * 2.5})
+
+    def call(x):
+        return step({"x": x})["y"]
+
+    x = jnp.arange(3)
+    for _ in range(3):
+        assert call(x).dtype == jnp.float32
+    with jax.enable_x64(True):
+        assert call(x).dtype == jax.jit(lambda x: x * 2.5)(x).dtype
+    np.testing.assert_array_equal(jax.vmap(call)(jnp.ones((2, 3))), np.full((2, 3), 2.5))
+    assert jax.grad(call)(1.0) == 2.5
+    with jax.disable_jit():
+        assert equal(call(x), jnp.arange(3) * 2.5)
+    assert equal(call(x), jnp.arange(3) * 2.5)
+
+
+def test_a_deleted_argument_is_named():
+    step = pytc.compile(lambda state: {"w": state["w"] + 1, "n": state["n"] + 1}, donate="all")
+    states = [{"w": jnp.ones(2), "n": jnp.zeros(3)} for _ in range(4)]
+    states[3]["n"].delete()
+    with pytest.raises(RuntimeError, match=r"`state\['n'\]` was deleted before this call"):
+        for state in states:
+            step(state)
+
+
+def test_a_place_that_never_fits_stops_trying(straight):
+    step = pytc.compile(lambda x: x * 2)
+    both = [(jnp.ones(2),), (jnp.ones(3),)]
+    calls(step, both * 50)
+    assert len(straight) < 120
+    before = len(straight)
+    calls(step, both * 50)
+    assert len(straight) - before <= 100
+    directly = step.__pytc__.directly
+    assert not directly
+
+
+def test_places_of_code_made_anew_are_not_kept_for_ever(monkeypatch):
+    monkeypatch.setattr(sys.modules["pytc.compile"], "MOST_SITES", 8)
+    step = pytc.compile(lambda x: x * 2)
+    for _ in range(20):
+        exec("for _ in range(3): y = step(x)", {"step": step, "x": jnp.ones(2)})
+    assert 0 < len(step.__pytc__.directly) <= 8
+
+
+def test_threads_share_a_place():
+    step = pytc.compile(increment)
+    wrong = []
+
+    def work():
+        state = of_dicts()
+        for n in range(200):
+            old = state["b"] if n % 3 == 0 else None
+            state = step(state)
+            if old is not None and float(old[0]) != n:
+                wrong.append(n)
+        if float(state["b"][0]) != 200:
+            wrong.append(-1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+# -- the walk itself --------------------------------------------------------------------------------------------------
+
+
+def remembered(tree):
+    """The tree, computed by an execution that is remembered."""
+    leaves, structure = jax.tree.flatten(tree)
+    made = jax.jit(lambda *xs: [x + 0 for x in xs])(*leaves)
+    buffers.executed((), len(made), False, made.copy)
+    return structure.unflatten(made)
+
+
+def inside(walk, *args):
+    return walk.all_inside(args, {}, [], 32) is not None
+
+
+def learnt(*args):
+    walk = Walk(range(len(args)))
+    assert walk.learn(args, {})
+    return walk
+
+
+def test_all_of_a_tree_is_inside():
+    walk = learnt(remembered(of_dicts()))
+    found = inside(walk, remembered(of_dicts()))  # pytest's assertions hold on to what they look at
+    assert found
+
+
+def test_an_array_of_unknown_origin_is_not_inside():
+    walk = learnt(remembered(of_dicts()))
+    tree = remembered(of_dicts())
+    tree["b"] = jnp.zeros(3)
+    assert not inside(walk, tree)
+
+
+def test_an_array_of_unknown_origin_is_not_made_up_for_by_a_reference():
+    walk = learnt(remembered(of_dicts()))
+    tree = remembered(of_dicts())
+    tree["b"] = jnp.zeros(3)
+    held = tree["b"]
+    assert not inside(walk, tree)
+    del held
+
+
+def test_a_shared_container_is_not_inside():
+    walk = learnt(({"w": jnp.ones(2)}, {"w": jnp.ones(2)}))
+    part = remembered({"w": jnp.ones(2)})
+    made = part, part
+    del part
+    assert not inside(walk, made)
+
+
+def test_a_container_of_a_kind_that_runs_code_is_not_opened():
+    class Loud(collections.namedtuple("Loud", "w")):
+        __slots__ = ()
+
+        def __del__(self):
+            pass
+
+    walk = learnt(State(jnp.ones(2), None))
+    (array,) = remembered([jnp.ones(2)])
+    tree = Loud(array)
+    del array
+    assert not inside(walk, tree)
+    assert not Walk([0]).learn((tree,), {})
+
+
+def test_another_tree_is_not_inside_or_has_no_such_place():
+    walk = learnt(remembered(of_dicts()))
+    for other in ({}, [], {"b": 1}, remembered({"b": jnp.zeros(3)}), remembered([jnp.zeros(3)] * 3), jnp.zeros(3)):
+        try:
+            assert not inside(walk, other)
+        except LookupError:
+            continue
+    gc.collect()
+
+
+def test_an_array_twice_is_not_learnt():
+    x = jnp.ones(2)
+    assert not Walk([0]).learn(([x, x],), {})
