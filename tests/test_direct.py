@@ -267,8 +267,7 @@ def test_a_deleted_argument_is_named():
     states = [{"w": jnp.ones(2), "n": jnp.zeros(3)} for _ in range(4)]
     states[3]["n"].delete()
     with pytest.raises(RuntimeError, match=r"`state\['n'\]` was deleted before this call"):
-        for state in states:
-            step(state)
+        calls(step, [(state,) for state in states])
 
 
 def test_a_place_that_never_fits_stops_trying(straight):
