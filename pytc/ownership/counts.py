@@ -141,17 +141,22 @@ def weakly_referenced(leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool
     if not total:
         return False
     first, last = leaves[0], leaves[-1]
-    own = 0
-    for mark in marks:
-        target = mark()
-        # The tuple, the variable here, and `getrefcount`'s own: nobody else has got hold of it.
-        own += (target is first or target is last) and getrefcount(mark) == 3
-    if own == total:
+    if _of_our_own(marks, first, last) == total:
         return False
     marked = [first] if first is last else [first, last]
     if sum(map(_weakrefs, marked)) != total:
         marked = [leaf for leaf in leaves if _weakrefs(leaf)]
     return not all(map(only_marked, marked))
+
+
+def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
+    """How many of the marks are on one of the two, and nobody else has got hold of them."""
+    own = 0
+    for mark in marks:
+        target = mark()
+        # The tuple, the variable here, and `getrefcount`'s own.
+        own += (target is first or target is last) and getrefcount(mark) == 3
+    return own
 
 
 def only_marked(leaf: Any) -> bool:
