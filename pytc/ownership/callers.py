@@ -3,7 +3,7 @@
 `Route` names the dead places that accounted for the arguments the last time a call site was looked at, so that the
 next call looks there first and nowhere else. `Callers` looks everywhere: at every dead local of the frame that
 called, at what its next instructions overwrite, and so on up the stack for as long as frames hold something of the
-arguments. Whether a frame is to be trusted at all is decided on the way.
+arguments. Whether the variables of a frame may be read by others is decided on the way.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Route = tuple[Level, ...]
 
 
 class NotTrusted(Exception):
-    """A frame may be read by other means than its own bytecode; the message says how."""
+    """The bytecode of a frame cannot be analysed; the message says why."""
 
 
 _sites: dict[tuple[int, int], Site] = {}
@@ -106,20 +106,19 @@ def distance(frame: FrameType, level: int) -> int:
     return level
 
 
-def trusted(frame: FrameType, references: int) -> Site:
-    """The site of a frame all of whose variables are only read by its own code; else `NotTrusted`.
+def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
+    """The site of a frame; and how its variables may be read by other means than its own bytecode, or "".
 
-    `references` is how many variables of ours refer to the frame object, next to the one here.
+    Of a frame that others may read, the variables that the next instructions overwrite are still as good as slots.
+    `references` is how many variables of ours refer to the frame object, next to the one here. Raises `NotTrusted`.
     """
     if getrefcount(frame) != references + 3:  # the interpreter's own, the variable here, and `getrefcount`'s
-        raise NotTrusted(
+        return site_of(frame), (
             f"something else has hold of the frame of {frame.f_code.co_qualname}: a traceback, a debugger, or code "
             "that asked for it"
         )
     site = site_of(frame)
-    if site.refusal:
-        raise NotTrusted(site.refusal)
-    return site
+    return site, site.refusal
 
 
 def follow(route: Route, frame: FrameType, references: int, roots: list[Any], outcome: Outcome) -> list[Any]:
@@ -131,14 +130,14 @@ def follow(route: Route, frame: FrameType, references: int, roots: list[Any], ou
     slots = any(level.slots for level in route)
     overwritten = Slots(roots, onlookers(outcome.calls_python, outcome.atomic)) if slots else None
     for level in route:
-        site = trusted(frame, references)
+        site, readable = looked_up(frame, references)
         # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
         waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
         starred = waits and site.called is not None and called_from_the_stack(frame, site.called, below)
         direct = waits and (starred or calls_directly(frame, below))
         atomic = atomic and direct and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
-        dead = site.dead(atomic, length)
+        dead = () if readable else site.dead(atomic, length)
         for number in level.locals:
             # The route is that of the innermost site; the frames above may be elsewhere this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
@@ -146,7 +145,7 @@ def follow(route: Route, frame: FrameType, references: int, roots: list[Any], ou
         if level.starred and starred:
             found += _starred(frame, site)
         if overwritten is not None:
-            overwritten.add(frame, site, length, direct)
+            overwritten.add(frame, site, length, direct, bool(readable))
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         above = frame.f_back
@@ -180,10 +179,10 @@ class Found:
 def levels(
     frame: FrameType, references: int, slots: Slots, outcome: Outcome, refusals: list[str]
 ) -> Iterator[list[Found]]:
-    """The dead places of each frame from `frame` up, in turn; ends at a frame that cannot be trusted.
+    """The dead places of each frame from `frame` up, in turn; ends at a frame that cannot be analysed.
 
-    `slots` is filled on the way, and `refusals` with the reason why a frame, or all slots, are not relied on.
-    (A function rather than an object, so that it is known how many variables refer to the frame.)
+    `slots` is filled on the way, and `refusals` with the reasons why the variables of a frame, or all slots, are not
+    relied on. (A function rather than an object, so that it is known how many variables refer to the frame.)
     """
     below = sys._getframe(references)
     references += 1  # the variable here
@@ -192,20 +191,24 @@ def levels(
         refusals.append(slots.onlooker)
     for level in range(_HIGHEST):
         try:
-            site = trusted(frame, references)
+            site, readable = looked_up(frame, references)
         except NotTrusted as why:
             refusals.append(str(why))
             slots.forget()
             return
+        if readable:
+            refusals.append(readable)
         starred = site.called is not None and called_from_the_stack(frame, site.called, below)
         direct = starred or calls_directly(frame, below)
         atomic = atomic and direct and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
         known = len(slots.values)
-        slots.add(frame, site, length, direct)  # first, because it counts references to what the frame has
+        slots.add(
+            frame, site, length, direct, bool(readable)
+        )  # first, because it counts references to what the frame has
         found = [
             Found(level, number, False, value)
-            for number in site.dead(atomic, length)
+            for number in (() if readable else site.dead(atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
         ]
         if starred:

@@ -267,10 +267,13 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
             flow, site = flow_of(above.f_code), site_of(above)
         except NotTrusted:
             return everything
-        if site.refusal:
-            return everything if level == 0 else survive
+        if site.refusal and level > 0:
+            return survive
         related = level == 0
         overwritten = {event.place for event in site.events if event.does == "store"} if straight else set()
+        dead = site.dead(True, site.unpacks) | {
+            place[0].name for place in overwritten if len(place) == 1 and place[0].kind == "fast"
+        }
         slots = Slots(roots, "")
         # A dictionary or a list may be read later, and its item that is overwritten first be let go of.
         released: frozenset[int] = frozenset()
@@ -281,7 +284,7 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
             value = variable(above, number)
             has = leaves_in(value, parts)
             related = related or bool(has)
-            if number not in site.dead(True, site.unpacks):
+            if number not in dead:
                 survive |= has - released
         for place in loaded(flow, site.at):
             if (len(place) > 1 or place[0].kind != "fast") and place not in overwritten:

@@ -20,6 +20,7 @@ import bisect
 import dis
 import functools
 import inspect
+import sys
 from collections.abc import Iterator
 from types import CodeType
 
@@ -35,6 +36,8 @@ _LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 # An interrupt, too, arrives at a call or at a jump back only. (A local is stored before what it held is let go, and
 # what a destructor raises is not passed on.)
 _CANNOT_RAISE = {"STORE_FAST", "STORE_FAST_STORE_FAST", "NOP", "POP_TOP", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST"}
+if sys.version_info >= (3, 12):  # `LOAD_FAST_CHECK` is there for variables that may be unbound
+    _CANNOT_RAISE |= {"LOAD_FAST", "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST"}
 _LOCAL_OPCODES = frozenset(dis.haslocal)
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 

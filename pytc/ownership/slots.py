@@ -147,10 +147,11 @@ class Slots:
         self._counted: set[tuple[Any, int]] = set()
         self._loaded: set[int] = set()
 
-    def add(self, frame: FrameType, site: Site, length: int | None, direct: bool) -> None:
+    def add(self, frame: FrameType, site: Site, length: int | None, direct: bool, readable: bool = False) -> None:
         """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
         `length` is the length of the result, if it is a tuple or a list. `direct` says that no C code is in between.
+        `readable` says that others can read the frame's own variables, which are then slots like any other.
         """
         roots = self.forget()
         self._open = (
@@ -158,7 +159,7 @@ class Slots:
             and direct
             and bool(site.events or site.returns)
             and self._end_quietly(roots, frame)
-            and self._walk(frame, site.events, length)
+            and self._walk(frame, site.events, length, readable)
             and site.returns
             and self._leaves_quietly(frame)
         )
@@ -189,7 +190,7 @@ class Slots:
                 return False
         return True
 
-    def _walk(self, frame: FrameType, events: Iterable[Event], length: int | None) -> bool:
+    def _walk(self, frame: FrameType, events: Iterable[Event], length: int | None, readable: bool) -> bool:
         for event in events:
             if event.does == "unpack":
                 if event.place[0].name != length:
@@ -211,11 +212,12 @@ class Slots:
                 continue
             if id(value) in self._loaded:
                 return False  # read before it was overwritten: `z, x = x, z`
-            if container is not frame:  # a local variable of the frame is for `liveness` to call dead
+            if container is not frame:
                 # Two objects may share their attributes, so what has one name and one value is counted once.
                 if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
                     return False
                 self._counted.add((key, id(value)))
+            if container is not frame or readable:  # else it is for `liveness` to call it dead
                 self.values.append(value)
             if not self._dies_quietly(value):
                 return False

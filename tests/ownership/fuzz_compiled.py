@@ -22,8 +22,9 @@ import numpy as np
 from jax.tree_util import tree_leaves, tree_map
 
 import pytc
-from tests.ownership import fuzz_callers
-from tests.ownership.fuzz_callers import Writer, Wrong
+from tests.ownership import caller_programs, fuzz_callers
+from tests.ownership.caller_programs import Writer
+from tests.ownership.fuzz_callers import Wrong
 from tests.ownership.harness import both, first
 
 
@@ -90,7 +91,7 @@ class Shallow(Writer):
 
 def check(seed: int) -> None:
     """Run one program both ways; raises `Wrong` if they differ."""
-    source = fuzz_callers.write(seed, Shallow)
+    source = caller_programs.write(seed, Shallow)
     donating, keeping = Compiled(automatic()), Compiled(plain())
     try:
         error = fuzz_callers.run(source, seed, donating)

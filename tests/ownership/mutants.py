@@ -139,8 +139,8 @@ def slots_are_always_plain() -> Any:
 def unpacking_never_fails() -> Any:
     """The length of the result is not looked at."""
 
-    def walk(self: Any, frame: Any, events: Any, length: Any) -> bool:
-        return _walk(self, frame, [event for event in events if event.does != "unpack"], length)
+    def walk(self: Any, frame: Any, events: Any, *rest: Any) -> bool:
+        return _walk(self, frame, [event for event in events if event.does != "unpack"], *rest)
 
     def dead(self: Site, atomic: bool, length: Any) -> Any:
         return self._dead[2 if atomic and self.unpacks is not None else int(atomic)]
@@ -172,10 +172,10 @@ def code_before_the_store_is_ignored() -> Any:
     return mock.patch.object(slots.Slots, "add", _add_always)
 
 
-def _add_always(self: Any, frame: Any, site: Site, length: Any, direct: bool) -> None:
+def _add_always(self: Any, frame: Any, site: Site, length: Any, direct: bool, readable: bool = False) -> None:
     self.forget()
     if not self.onlooker:
-        self._walk(frame, site.events, length)
+        self._walk(frame, site.events, length, readable)
 
 
 def routes_are_not_checked() -> Any:

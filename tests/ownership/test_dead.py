@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import sys
+import textwrap
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
@@ -572,3 +573,56 @@ def test_prng_key(made: Functions) -> None:
     stub, f, _ = made
     f((jax.random.key(1),))
     expect(stub.calls[0].dead == {0})
+
+
+_BEFORE = """
+class Fail(Exception):
+    pass
+
+def fail():
+    raise Fail
+
+def helper(x):
+    return f(x)
+
+def run(x, y):
+"""
+
+READABLE = {
+    "locals": "x = f(x)\nx = f(x)\nread(locals()['x'])",
+    "eval": "x = f(x)\nx = f(x)\nread(eval('x'))",
+    "the frame": "saved.append(sys._getframe())\nx = f(x)\nx = f(x)\nread(saved[0].f_locals['x'])",
+    "an exception being handled": "try:\n    fail()\nexcept Fail as error:\n    x = f(x)\n    x = f(x)\nread(x)",
+    "a saved exception": "try:\n    fail()\nexcept Fail as error:\n    saved.append(error)\nx = f(x)\nx = f(x)\nread(x)",
+    "a helper": "saved.append(sys._getframe())\nx = helper(x)\nx = helper(x)\nread(x)",
+    "unpacked": "saved.append(sys._getframe())\nx, y = f2(x, y)\nx, y = f2(x, y)\nread((x, y))",
+    "an attribute": "saved.append(sys._getframe())\nbox.a, x = f2(box.a, x)\nbox.a = f(box.a)\nread((box.a, x))",
+    "captured": "saved.append(lambda: x)\nsaved.append(sys._getframe())\nx = f(x)\nx = f(x)\nread(saved[0]())",
+}
+"""Functions whose variables others can read, but not between the call and the next instruction."""
+
+
+@pytest.mark.parametrize("body", READABLE.values(), ids=READABLE.keys())
+def test_overwritten_at_once_whoever_may_read_it(made: Functions, body: str) -> None:
+    stub, f, f2 = made
+    box = types.SimpleNamespace(a=stub.new())
+    space: dict[str, Any] = {"f": f, "f2": f2, "read": stub.read, "sys": sys, "saved": [], "box": box}
+    source = _BEFORE + textwrap.indent(body, "    ")
+    exec(source, space)
+    space["run"](stub.new(), stub.new())
+    expect_dead(stub, 2)
+    space["saved"].clear()
+
+
+def test_handler_that_reads_what_was_not_overwritten_yet(made: Functions) -> None:
+    """Between the two stores there is nothing that could raise."""
+    stub, f, _ = made
+    x = stub.new()
+    try:
+        for _ in range(3):
+            fresh = f(x)
+            x = fresh
+    except ValueError:
+        stub.read(x)
+    expect([call.dead for call in stub.calls] == [{0} if sys.version_info >= (3, 12) else set()] * 3)
+    stub.read(x)

@@ -1,22 +1,54 @@
+# ruff: noqa: PT008 - the patches are to be functions, because their places are
 """A slice of the random programs, and what they and the named tests are worth: each obligation broken in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from pytc import ownership
+from pytc.ownership import callers
 from tests.ownership import fuzz_compiled, mutants
-from tests.ownership.fuzz_callers import check
+from tests.ownership.fuzz_callers import KINDS, Tally, check
 
 
-def test_random_programs() -> None:
-    dead = found = 0
-    for seed in range(150):
-        possible, made = check(seed)
-        dead, found = dead + possible, found + made
-    assert found > 0.5 * dead
+def tally(kind: str, programs: range, asks: bool) -> Tally:
+    counted = Tally()
+    for seed in programs:
+        counted.add(check(seed, kind=kind, asks=asks))
+    return counted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_programs(kind: str) -> None:
+    """No wrong value, and nearly all that one could donate who knows the program, but not its future."""
+    counted = tally(kind, range(100), asks=True)
+    assert counted.allowed > 200
+    assert counted.share > 0.95, counted
+
+
+def test_more_random_programs() -> None:
+    assert tally("hostile", range(100, 250), asks=False).dead_found > 0
+
+
+LAZY: dict[str, Callable[[], Any]] = {
+    "slots": lambda: mock.patch.object(ownership, "onlookers", lambda *_: "somebody"),
+    "frames above": lambda: mock.patch.object(callers, "_HIGHEST", 1),
+    "handlers": lambda: mock.patch.object(callers, "interrupter", lambda: "somebody"),
+}
+
+
+@pytest.mark.parametrize("lazy", LAZY.values(), ids=LAZY.keys())
+def test_the_share_shows_a_prover_that_keeps_too_much(lazy: Callable[[], Any]) -> None:
+    """That the oracle does not just repeat what the prover says."""
+    full = tally("training", range(60), asks=True)
+    with mutants.broken(lazy):
+        kept = tally("training", range(60), asks=True)
+    assert kept.allowed == full.allowed
+    assert kept.share < full.share - 0.005
 
 
 def test_random_programs_around_the_compiler() -> None:
