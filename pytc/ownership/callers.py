@@ -20,6 +20,7 @@ from pytc.ownership.interpreter import (
     UNBOUND,
     called_from_the_stack,
     calls_directly,
+    copies_of_unpacked,
     getrefcount,
     stack_item,
     variable,
@@ -157,12 +158,17 @@ def follow(route: Route, frame: FrameType, references: int, roots: list[Any], ou
 
 
 def _starred(frame: FrameType, site: Site) -> list[Any]:
-    """The tuple and the dictionary that the frame's starred call keeps until it returns."""
-    return [
+    """The tuple and the dictionary that the frame's starred call keeps until it returns, and the values in them where
+    the interpreter has a reference of its own to each: where there are keywords."""
+    found = [
         value
         for position, local in site.stacked
         if (value := stack_item(frame, position, local)) is not UNBOUND and type(value) in (tuple, dict)
     ]
+    if copies_of_unpacked and any(type(value) is dict and value for value in found):
+        for value in found[:]:
+            found += value.values() if type(value) is dict else value
+    return found
 
 
 @dataclasses.dataclass

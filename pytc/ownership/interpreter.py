@@ -99,6 +99,18 @@ def stack_item(frame: FrameType, position: int, local: int | None) -> Any:
     return value if type(value) is tuple and words(frame)[first_local + position] == id(value) else UNBOUND
 
 
+def _copies_of_unpacked() -> int:
+    """How many references of its own the interpreter has, while it runs `f(*a, **k)`, to each of the values in `a` and
+    `k`: one up to CPython 3.11, which makes an array of them. (Besides those of `a` and `k` themselves.)"""
+
+    def called(first: object, second: object) -> tuple[int, int]:
+        return getrefcount(first), getrefcount(second)
+
+    counts = called(*(object(),), **{"second": object()})
+    copies = counts[0] - 3  # the tuple or the dictionary, the variable, and `getrefcount`'s own
+    return copies if copies in (0, 1) and counts[1] == counts[0] else 0
+
+
 def _find_first_local() -> int:
     """The position of the first local variable in the interpreter's frame, in words; 0 where it is not found."""
     first, second, third, fourth = object(), object(), object(), object()
@@ -130,12 +142,15 @@ def _why_not() -> str:
 
 refusal = _why_not()
 first_local = 0
+copies_of_unpacked = 0
 if not refusal:
     first_local = _find_first_local()
     if not first_local:
         refusal = "the local variables of a running frame were not found where CPython keeps them"
     elif not (lambda: _frame_is_referred_to_once())():
         refusal = "a frame has other references than CPython's own"
+    else:
+        copies_of_unpacked = _copies_of_unpacked()
 
 
 if sys.version_info >= (3, 12):
