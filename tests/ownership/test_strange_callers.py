@@ -1,0 +1,985 @@
+"""Programs that go behind the proof's back, as text: each must read the same under the prover as without donation.
+
+Besides what a program reads itself, everything that it leaves behind in its namespace is read at its end. `f` returns
+its first argument anew, `f2` both; `new` makes an array, `read` reads all arrays in a value.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import types
+from typing import Any
+
+import pytest
+
+from tests.ownership.harness import Stub, both, first
+
+PROGRAMS = {
+    "a thread that reads a local's list": """
+        import threading
+        kept = [new()]
+        def run():
+            x = kept[0]
+            thread = threading.Thread(target=lambda: read(kept))
+            thread.start()
+            x = f(x)
+            thread.join()
+            read(x)
+        run(); run()
+        """,
+    "a thread in the midst of the same loop": """
+        import threading
+        box = Box(a=new())
+        def loop():
+            for _ in range(5):
+                box.a = f(box.a)
+        threads = [threading.Thread(target=loop) for _ in range(2)]
+        [t.start() for t in threads]; [t.join() for t in threads]
+        """,
+    "two tasks on one state": """
+        import asyncio
+        box = Box(a=new())
+        async def work():
+            for _ in range(3):
+                x = box.a
+                await asyncio.sleep(0)
+                y = f(x)
+                await asyncio.sleep(0)
+                read(box.a)
+                box.a = y
+        async def main():
+            await asyncio.gather(work(), work())
+        asyncio.run(main())
+        """,
+    "a task that is cancelled": """
+        import asyncio, contextlib
+        async def work(x):
+            try:
+                while True:
+                    y = f(x)
+                    await asyncio.sleep(0)
+                    x = y
+            except asyncio.CancelledError:
+                read(x)
+        async def main():
+            task = asyncio.create_task(work(new()))
+            for _ in range(4):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        asyncio.run(main())
+        """,
+    "a generator that is thrown at": """
+        def states(x):
+            while True:
+                try:
+                    y = f(x)
+                    yield y
+                    x = y
+                except ValueError:
+                    yield read(x)
+        it = states(new())
+        for _ in range(3):
+            read(next(it)); read(it.throw(ValueError)); next(it)
+        """,
+    "a generator that is closed": """
+        def states(x):
+            try:
+                y = f(x)
+                yield y
+            finally:
+                read(x)
+        for _ in range(3):
+            it = states(new()); next(it); it.close()
+        """,
+    "a generator that is sent its own state": """
+        def states(x):
+            while True:
+                x = yield f(x)
+        it = states(new())
+        y = next(it)
+        for _ in range(3):
+            z = it.send(y); read((y, z)); y = z
+        """,
+    "delegation": """
+        def inner(x):
+            y = yield x
+            return f(x), y
+        def outer(x):
+            pair = yield from inner(x)
+            yield pair
+            read(x)
+        for _ in range(3):
+            it = outer(new()); read(next(it)); read(it.send(1)); list(it)
+        """,
+    "an asynchronous generator": """
+        import asyncio
+        async def states(x):
+            for _ in range(3):
+                y = f(x)
+                yield x
+                x = y
+        async def main():
+            async for x in states(new()):
+                read(x)
+        asyncio.run(main())
+        """,
+    "a walrus in a comprehension": """
+        def run(x):
+            ys = [(x := f(x)) for _ in range(3)]
+            read((x, ys))
+        run(new()); run(new())
+        """,
+    "a walrus in a condition": """
+        def run(x):
+            while (y := f(x)) is not None and len(kept) < 3:
+                kept.append(x); x = y
+            read((x, y))
+        kept = []
+        run(new())
+        """,
+    "match captures": """
+        def run(state):
+            for _ in range(3):
+                match state:
+                    case {'p': part, **rest}:
+                        new_part = f(part)
+                        read((part, rest))
+                        state = {'p': new_part, **rest}
+        run({'p': new(), 'q': new()})
+        """,
+    "match on a class": """
+        class Point:
+            __match_args__ = ('x', 'y')
+            def __init__(self, x, y): self.x, self.y = x, y
+        def run(p):
+            match p:
+                case Point(x, y):
+                    x, y = f2(x, y)
+            read((p.x, p.y, x, y))
+        for _ in range(3): run(Point(new(), new()))
+        """,
+    "exception groups": """
+        def run(x):
+            try:
+                y = f(x)
+                raise ExceptionGroup('', [ValueError(y), TypeError()])
+            except* ValueError as group:
+                read((x, group.exceptions[0].args))
+            except* TypeError:
+                read(x)
+        for _ in range(3): run(new())
+        """,
+    "a group that goes on": """
+        def run(x):
+            try:
+                try:
+                    x2 = f(x)
+                    raise ExceptionGroup('', [ValueError()])
+                except* TypeError:
+                    pass
+            except* ValueError:
+                read(x)
+        for _ in range(3): run(new())
+        """,
+    "a manager that swallows": """
+        class Swallow:
+            def __enter__(self): return self
+            def __exit__(self, *_): return True
+        def run(x):
+            with Swallow():
+                y = f(x)
+                raise ValueError
+            read(x)
+        for _ in range(3): run(new())
+        """,
+    "a manager that looks": """
+        class Looks:
+            def __init__(self, box): self.box = box
+            def __enter__(self): return self
+            def __exit__(self, *_): read(self.box.a)
+        box = Box(a=new())
+        for _ in range(3):
+            with Looks(box):
+                y = f(box.a)
+            box.a = y
+        """,
+    "a manager whose exit returns from a loop": """
+        class Breaks:
+            def __enter__(self): return self
+            def __exit__(self, *_): return True
+        def run(x):
+            for _ in range(3):
+                with Breaks():
+                    x2 = f(x)
+                    if len(seen) == 1: return read(x)
+                    seen.append(1)
+                    x = x2
+                    continue
+        seen = []
+        run(new())
+        """,
+    "a descriptor": """
+        class Logged:
+            def __set_name__(self, owner, name): self.name = '_' + name
+            def __get__(self, owner, kind): return getattr(owner, self.name)
+            def __set__(self, owner, value): log.append(getattr(owner, self.name, None)); setattr(owner, self.name, value)
+        class Owner:
+            a = Logged()
+        log, owner = [], Owner()
+        owner.a = new()
+        for _ in range(3): owner.a = f(owner.a)
+        read(log)
+        """,
+    "a descriptor that only reads": """
+        class First:
+            def __get__(self, owner, kind): return owner.states[0]
+        class Owner:
+            a = First()
+        owner = Owner(); owner.states = [new()]
+        for _ in range(3):
+            y = f(owner.a); read(owner.states); owner.states[0] = y
+        """,
+    "getattr that hands on": """
+        class Proxy:
+            def __init__(self, to): self.__dict__['to'] = to
+            def __getattr__(self, name): return getattr(self.to, name)
+        box = Box(a=new()); proxy = Proxy(box)
+        for _ in range(3):
+            proxy.a = f(proxy.a); read(box.a)
+            del proxy.__dict__['a']
+        """,
+    "setattr that keeps the old one": """
+        class Undo:
+            def __setattr__(self, name, value):
+                self.__dict__.setdefault('old', []).append(self.__dict__.get(name)); self.__dict__[name] = value
+        undo = Undo(); undo.a = new()
+        for _ in range(3): undo.a = f(undo.a)
+        read(undo.old)
+        """,
+    "getattribute that counts": """
+        class Counts:
+            def __getattribute__(self, name):
+                value = object.__getattribute__(self, name)
+                seen.append(value)
+                return value
+        seen, owner = [], Counts()
+        owner.a = new()
+        for _ in range(3): owner.a = f(owner.a)
+        """,
+    "a class whose setattr comes later": """
+        class Owner: pass
+        owner = Owner(); owner.a = new()
+        def step(): owner.a = f(owner.a)
+        step(); step()
+        old = []
+        Owner.__setattr__ = lambda self, name, value: (old.append(self.a), object.__setattr__(self, name, value))
+        step(); step()
+        """,
+    "a property that comes later": """
+        class Owner: pass
+        owner = Owner(); owner.a = new()
+        def step(): owner.a = f(owner.a)
+        step(); step()
+        history = [owner.a]
+        Owner.a = property(lambda self: history[-1], lambda self, value: history.append(value))
+        step(); step()
+        """,
+    "slots with a property of the same name": """
+        class Base: __slots__ = ('a',)
+        class Derived(Base):
+            @property
+            def a(self): return Base.a.__get__(self)
+            @a.setter
+            def a(self, value): old.append(Base.a.__get__(self)); Base.a.__set__(self, value)
+        old, owner = [], Derived()
+        Base.a.__set__(owner, new())
+        for _ in range(3): owner.a = f(owner.a)
+        """,
+    "an object that changes its class": """
+        class A: pass
+        class B:
+            def __setattr__(self, name, value): old.append(self.a); self.__dict__[name] = value
+        old, owner = [], A()
+        owner.a = new()
+        for i in range(4):
+            if i == 2: owner.__class__ = B
+            owner.a = f(owner.a)
+        """,
+    "a weak reference's callback": """
+        import weakref
+        class Holder: pass
+        box = Box(a=new(), b=Holder())
+        watch = weakref.ref(box.b, lambda _: read(box.a))
+        def both_at_once(): return f(box.a), 0
+        box.b, box.a = f2(new(), box.a)
+        """,
+    "a weak dictionary": """
+        import weakref
+        cache = weakref.WeakValueDictionary()
+        def run(x):
+            cache['x'] = x
+            y = f(x)
+            read(dict(cache))
+            return y
+        x = new()
+        for _ in range(3): x = run(x)
+        """,
+    "finalize": """
+        import weakref
+        def run():
+            x = new()
+            finalizer = weakref.finalize(x, print, end='')
+            y = f(x)
+            read(finalizer.peek()[0])
+        run(); run()
+        """,
+    "a chain of maps": """
+        from collections import ChainMap
+        base = {'k': new()}
+        chain = ChainMap({}, base)
+        for _ in range(3):
+            chain['k'] = f(chain['k']); read(base)
+            del chain.maps[0]['k']
+        """,
+    "context variables": """
+        import contextvars
+        var = contextvars.ContextVar('state')
+        var.set(new())
+        def step(): var.set(f(var.get()))
+        before = contextvars.copy_context()
+        for _ in range(3): step()
+        read((var.get(), before[var]))
+        token = var.set(f(var.get()))
+        var.reset(token)
+        read(var.get())
+        """,
+    "partial with the state": """
+        import functools
+        x = new()
+        step = functools.partial(f, x)
+        for _ in range(3): y = step()
+        read((x, step.args))
+        """,
+    "a cache keyed by nothing": """
+        import functools
+        @functools.cache
+        def initial(): return new()
+        def run():
+            x = initial()
+            for _ in range(3): x = f(x)
+            return x
+        read((run(), run(), initial()))
+        """,
+    "a cached property": """
+        import functools
+        class Model:
+            @functools.cached_property
+            def state(self): return new()
+        model = Model()
+        for _ in range(3): y = f(model.state)
+        read(model.state)
+        for _ in range(3): model.state = f(model.state)
+        read(model.state)
+        """,
+    "a copy that shares": """
+        import copy
+        class Model: pass
+        model = Model(); model.state = {'w': new()}
+        for _ in range(3):
+            best = copy.copy(model)
+            model.state = f(model.state)
+            read(best.state)
+        """,
+    "a shallow copy of the state": """
+        state = {'w': new(), 'inner': {'v': new()}}
+        def run(state):
+            for _ in range(3):
+                best = dict(state)
+                state = f(state)
+                read(best)
+        run(state); read(state)
+        """,
+    "a deep copy's memo": """
+        import copy
+        def run(x):
+            memo = {}
+            kept = copy.deepcopy({'x': [1], 'y': (x,)}, memo) if False else {'y': (x,)}
+            x = f(x)
+            read(kept)
+        run(new()); run(new())
+        """,
+    "pickling in the loop": """
+        import pickle
+        class Box2(dict):
+            def __reduce__(self): read(self['x']); return (int, ())
+        def run(x):
+            for _ in range(3):
+                holder = Box2(x=x)
+                y = f(x)
+                pickle.dumps(holder)
+                x = y
+        run(new())
+        """,
+    "a profiler for a while": """
+        import sys
+        def run(x):
+            y = f(x)
+            return y
+        def look(frame, event, arg):
+            if frame.f_code is run.__code__ and event == 'return': read(dict(frame.f_locals).get('x'))
+        run(new())
+        sys.setprofile(look); run(new()); run(new()); sys.setprofile(None)
+        run(new())
+        """,
+    "a monitor for a while": """
+        import sys
+        def run(x):
+            y = f(x)
+            return y
+        def look(code, *_):
+            if code is run.__code__: read(dict(sys._getframe(1).f_locals).get('x'))
+        run(new()); run(new())
+        if hasattr(sys, 'monitoring'):
+            m = sys.monitoring
+            m.use_tool_id(3, 'looks'); m.register_callback(3, m.events.PY_RETURN, look)
+            m.set_local_events(3, run.__code__, m.events.PY_RETURN)
+            run(new()); run(new())
+            m.set_local_events(3, run.__code__, 0); m.free_tool_id(3)
+        run(new())
+        """,
+    "a decorator that keeps arguments": """
+        import functools
+        seen = []
+        def logged(fun):
+            @functools.wraps(fun)
+            def wrapper(*args, **kwargs):
+                seen.append(args)
+                return fun(*args, **kwargs)
+            return wrapper
+        step = logged(f)
+        def run(x):
+            for _ in range(3): x = step(x)
+            return x
+        run(new())
+        """,
+    "a decorator that tries again": """
+        def retry(fun):
+            def wrapper(*args):
+                y = fun(*args)
+                return fun(*args)
+            return wrapper
+        step = retry(f)
+        def run(x):
+            for _ in range(3): x = step(x)
+            return x
+        read(run(new()))
+        """,
+    "a decorator that tries again on failure": """
+        class Once(Exception): pass
+        failed = []
+        def flaky(x):
+            y = f(x)
+            if len(failed) < 2:
+                failed.append(1)
+                raise Once
+            return y
+        def retry(*args):
+            while True:
+                try:
+                    return flaky(*args)
+                except Once:
+                    read(args)
+        def run(x):
+            for _ in range(3): x = retry(x)
+            return x
+        run(new())
+        """,
+    "compiled calls compiled": """
+        def inner(x): return f(x)
+        def outer(x): return inner(f(x)), x
+        def run(x):
+            for _ in range(3): x, old = outer(x); read(old)
+            return x
+        run(new())
+        """,
+    "a subclass of dict that keeps": """
+        class Keeps(dict):
+            def __setitem__(self, key, value):
+                old.append(self.get(key)); super().__setitem__(key, value)
+        old, d = [], Keeps(k=new())
+        for _ in range(3): d['k'] = f(d['k'])
+        """,
+    "a subclass of list that keeps": """
+        class Keeps(list):
+            def __setitem__(self, key, value):
+                old.append(self[key]); super().__setitem__(key, value)
+        old, c = [], Keeps([new()])
+        for _ in range(3): c[0] = f(c[0])
+        """,
+    "a dictionary with a default": """
+        from collections import defaultdict
+        d = defaultdict(new)
+        for k in 'aab': d[k] = f(d[k]); read(dict(d))
+        """,
+    "globals edited": """
+        x = new()
+        def run():
+            global x
+            globals()['y'] = x
+            x = f(x)
+            read(y)
+        run(); run()
+        """,
+    "globals swapped by a helper": """
+        x = new()
+        def helper(value):
+            global y
+            y = value
+            return f(value)
+        def run():
+            global x
+            x = helper(x)
+            read(y)
+        run(); run()
+        """,
+    "a module's attribute": """
+        import types
+        m = types.ModuleType('m'); m.x = new(); alias = vars(m)
+        for _ in range(3): m.x = f(m.x); read(alias['x'])
+        class M(types.ModuleType):
+            x = property(lambda self: kept[-1], lambda self, value: kept.append(value))
+        kept = [new()]; m2 = M('m2')
+        for _ in range(3): m2.x = f(m2.x)
+        """,
+    "executed code": """
+        space = {'f': f, 'read': read, 'x': new()}
+        for _ in range(3): exec('old = [x]\\nx = f(x)\\nread(old)', space)
+        """,
+    "executed with two namespaces": """
+        outer, inner = {'f': f, 'x': new(), 'read': read}, {}
+        for _ in range(3): exec('x = f(x)', outer, inner); read((outer['x'], inner['x'])); inner.clear()
+        """,
+    "executed in a mapping": """
+        class Names(dict):
+            def __missing__(self, key): return outer[key]
+        outer = {'x': new(), 'f': f}
+        names = Names()
+        for _ in range(3): exec('x = f(x)', {'__builtins__': {}}, names); read((outer['x'], names['x'])); names.clear()
+        """,
+    "class bodies": """
+        x = new()
+        class A:
+            x = f(x)
+            y = x
+            x = f(x)
+        read((A.x, A.y))
+        """,
+    "a class attribute": """
+        class A: state = new()
+        class B(A): pass
+        for _ in range(3): B.state = f(B.state); read(A.state)
+        for _ in range(3): A.state = f(A.state)
+        read((A.state, B.state))
+        """,
+    "an instance in front of a class": """
+        class A: state = new()
+        a, b = A(), A()
+        for _ in range(3): a.state = f(a.state)
+        read((a.state, b.state, A.state))
+        """,
+    "a signal that comes later": """
+        import signal
+        box = Box(a=new())
+        def step(): box.a = f(box.a)
+        step(); step()
+        before = signal.signal(signal.SIGUSR1, lambda *_: read(box.a))
+        step(); signal.raise_signal(signal.SIGUSR1); step()
+        signal.signal(signal.SIGUSR1, before)
+        """,
+    "at exit": """
+        import atexit
+        box = Box(a=new())
+        def last(): read(box.a)
+        atexit.register(last)
+        for _ in range(3): box.a = f(box.a)
+        atexit.unregister(last); last()
+        """,
+    "a callback registered with the state": """
+        import atexit
+        def run(x):
+            atexit.register(read, x)
+            y = f(x)
+            atexit.unregister(read)
+            read(x)
+        run(new()); run(new())
+        """,
+    "an exit stack": """
+        import contextlib
+        def run(x):
+            with contextlib.ExitStack() as stack:
+                stack.callback(read, x)
+                x = f(x)
+                x = f(x)
+        run(new()); run(new())
+        """,
+    "a double buffer": """
+        def run(a, b):
+            for _ in range(4):
+                c = f(a)
+                a, b = b, c
+                read((a, b))
+        run(new(), new())
+        """,
+    "shuffled slots": """
+        box = Box(a=new(), b=new(), c=new())
+        for _ in range(4):
+            box.a, box.b, box.c = box.b, box.c, f(box.a)
+        for _ in range(4):
+            box.a, box.b = box.b, f(box.a); read((box.a, box.b))
+        """,
+    "two names in one assignment": """
+        box = Box(a=new())
+        def run(x):
+            for _ in range(3):
+                y = x
+                x = box.a = f(x)
+                read((x, box.a))
+            read(y)
+        run(box.a)
+        """,
+    "augmented items": """
+        class Sum:
+            def __init__(self, x): self.x = x
+            def __add__(self, other): return Sum(f(self.x))
+        d = {'s': Sum(new())}
+        kept = [d['s']]
+        for _ in range(3): d['s'] += 1; kept.append(d['s'])
+        read([s.x for s in kept])
+        """,
+    "an operator that returns its left side": """
+        class Acc:
+            def __init__(self, x): self.x = x
+            def __iadd__(self, other): old.append(self.x); self.x = f(self.x); return self
+        old, acc = [], Acc(new())
+        for _ in range(3): acc += 1
+        """,
+    "chained comparison": """
+        class C:
+            def __init__(self, x): self.x = x
+            def __lt__(self, other): f(self.x); return True
+        def run(a, b, c):
+            a < b < c
+            read((a.x, b.x, c.x))
+        for _ in range(3): run(C(new()), C(new()), C(new()))
+        """,
+    "sorting states": """
+        states = [{'x': new()} for _ in range(3)]
+        states.sort(key=lambda s: len(f(s)))
+        read(states)
+        """,
+    "iterating over what is replaced": """
+        states = [new(), new()]
+        def run():
+            for i, x in enumerate(states):
+                states[i] = f(x)
+                read(x)
+        run(); run()
+        """,
+    "items of a dictionary while it changes": """
+        d = {k: new() for k in 'abc'}
+        def run():
+            for k, x in d.items():
+                d[k] = f(x)
+            read(x)
+        run(); run()
+        """,
+    "an iterator that is copied": """
+        import itertools
+        a, b = itertools.tee([new(), new(), new()])
+        for x in a: y = f(x)
+        read(list(b))
+        """,
+    "cycles of a pool": """
+        import itertools
+        pool = itertools.cycle([new(), new()])
+        for x, _ in zip(pool, range(5)): y = f(x)
+        read(next(pool))
+        """,
+    "zip with itself": """
+        it = iter([new() for _ in range(4)])
+        for x, y in zip(it, it): x2 = f(x); read((x, y))
+        """,
+    "accumulated": """
+        import itertools
+        states = list(itertools.accumulate(range(3), lambda s, _: f(s), initial=new()))
+        read(states)
+        """,
+    "starred maps": """
+        import itertools
+        pairs = [(new(), new()) for _ in range(3)]
+        read(list(itertools.starmap(f, pairs))); read(pairs)
+        """,
+    "reduced": """
+        import functools
+        history = []
+        def step(s, b): history.append(s); return f(s)
+        read(functools.reduce(step, range(3), new())); read(history)
+        """,
+    "a lambda with a default": """
+        def run(x):
+            look = lambda kept=x: kept
+            x = f(x); x = f(x)
+            read(look())
+        run(new()); run(new())
+        """,
+    "a closure made later": """
+        def run(x):
+            y = f(x)
+            def look(): return x
+            read(look())
+        run(new()); run(new())
+        """,
+    "a closure over the loop variable": """
+        looks = []
+        def run():
+            for x in [new(), new()]:
+                looks.append(lambda: x)
+                x = f(x)
+        run(); read([look() for look in looks])
+        """,
+    "nonlocal in two functions": """
+        def make():
+            x = new()
+            def step():
+                nonlocal x
+                old.append(x)
+                x = f(x)
+            def look(): return x
+            return step, look
+        old = []
+        step, look = make()
+        for _ in range(3): step(); read(look())
+        """,
+    "a cell that is read by hand": """
+        def make():
+            x = new()
+            def step():
+                nonlocal x
+                x = f(x)
+            return step
+        step = make()
+        cell = step.__closure__[0]
+        for _ in range(3):
+            old = cell.cell_contents; step(); read((old, cell.cell_contents))
+        """,
+    "a function that replaces itself": """
+        def step(x):
+            global step
+            old.append(x)
+            step = f
+            return f(x)
+        old = []
+        def run(x):
+            for _ in range(3): x = step(x)
+            return x
+        run(new())
+        """,
+    "recursion": """
+        def descend(x, n):
+            if n == 0: return x
+            y = descend(f(x), n - 1)
+            return y if n % 2 else read(x)
+        read(descend(new(), 4)); read(descend(new(), 4))
+        """,
+    "mutual recursion that hands on": """
+        def even(x, n): return x if n == 0 else odd(f(x), n - 1)
+        def odd(x, n): return even(f(x), n - 1)
+        x = new()
+        for _ in range(3): y = even(x, 4); read((x, y))
+        """,
+    "an argument that is also self": """
+        class Model:
+            def __init__(self): self.x = new()
+            def step(self, x): return f(x)
+            def run(self): y = self.step(self.x); read(self.x); self.x = y
+        model = Model()
+        for _ in range(3): model.run()
+        """,
+    "a bound method of the state": """
+        import jax
+        @jax.tree_util.register_pytree_node_class
+        class State:
+            def __init__(self, x): self.x = x
+            def tree_flatten(self): return (self.x,), None
+            @classmethod
+            def tree_unflatten(cls, aux, parts): return cls(*parts)
+            def step(self): return f(self)
+        def run(s):
+            for _ in range(3):
+                old = s
+                s = s.step()
+                read((old.x, s.x))
+        run(State(new()))
+        """,
+    "finally that overrides": """
+        def run(x):
+            for _ in range(2):
+                try:
+                    y = f(x)
+                    continue
+                finally:
+                    read(x)
+                    x = y
+            return x
+        run(new()); run(new())
+        """,
+    "break out of finally": """
+        def run(x):
+            while True:
+                try:
+                    y = f(x)
+                    raise ValueError
+                except ValueError:
+                    break
+            read(x)
+        run(new()); run(new())
+        """,
+    "an unbound variable": """
+        def run(x, flag):
+            try:
+                if flag: y = 1
+                z = f(x)
+                y
+            except UnboundLocalError:
+                read(x)
+        for flag in (1, 0, 1, 0): run(new(), flag)
+        """,
+    "unpacking that fails": """
+        def pair(x): return f(x), 1, 2
+        def run(x):
+            try: x, y = pair(x)
+            except ValueError: read(x)
+        for _ in range(3): run(new())
+        """,
+    "deleted and read": """
+        def run(x):
+            y = f(x)
+            try:
+                del x
+                x
+            except UnboundLocalError:
+                x = y
+            read(x)
+        run(new()); run(new())
+        """,
+    "type of the state changes": """
+        def run(x):
+            for i in range(6):
+                old = x
+                x = f((x,)) if i % 2 else f([x])
+                x = x[0]
+                if i == 3: read(old)
+        run(new())
+        """,
+    "shards handed around": """
+        def run(x):
+            for _ in range(3):
+                shard = x.addressable_data(0)
+                x = f(x)
+                read(shard)
+        run(new())
+        """,
+    "waiting for it in a thread": """
+        import jax, threading
+        def run(x):
+            for _ in range(3):
+                waiter = threading.Thread(target=jax.block_until_ready, args=(x,))
+                y = f(x)
+                waiter.start(); waiter.join()
+                x = y
+        run(new())
+        """,
+    "a future": """
+        from concurrent.futures import ThreadPoolExecutor
+        box = Box(a=new())
+        with ThreadPoolExecutor(1) as pool:
+            for _ in range(3):
+                future = pool.submit(f, box.a)
+                read(box.a)
+                box.a = future.result()
+        """,
+    "a thread's own state": """
+        import threading
+        local = threading.local()
+        local.x = new()
+        for _ in range(3): old = local.x; local.x = f(local.x); read(old)
+        for _ in range(3): local.x = f(local.x)
+        read(local.x)
+        """,
+    "a deque": """
+        from collections import deque
+        window = deque([new()], maxlen=2)
+        for _ in range(4): window.append(f(window[-1])); read(list(window))
+        for _ in range(4): window[-1] = f(window[-1])
+        read(list(window))
+        """,
+    "a named tuple replaced": """
+        from typing import NamedTuple
+        class S(NamedTuple):
+            a: object
+            b: object
+        def run(s):
+            for _ in range(3):
+                old = s
+                s = s._replace(a=f(s.a))
+                read((old, s))
+        run(S(new(), new()))
+        """,
+    "a dataclass replaced": """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True)
+        class S:
+            a: object
+            b: object
+        def run(s):
+            for _ in range(3):
+                old = s
+                s = dataclasses.replace(s, a=f(s.a))
+                read((old.a, old.b, s.a, s.b))
+        run(S(new(), new()))
+        """,
+    "a history by reference": """
+        class History:
+            def __init__(self): self.states = []
+            def add(self, s): self.states.append(s); return s
+        h = History()
+        def run(x):
+            for _ in range(3): x = h.add(f(x))
+        run(new()); read(h.states)
+        """,
+}
+
+
+class Box(types.SimpleNamespace):
+    """An object with attributes."""
+
+
+def run(source: str, stub: Stub) -> list[int]:
+    """What the program reads, and what it leaves behind."""
+    space: dict[str, Any] = {"f": stub.compile(first), "f2": stub.compile(both), "new": stub.new, "read": stub.read}
+    space |= {"Box": Box, "__name__": "__main__"}
+    exec(compile(textwrap.dedent(source), "<strange>", "exec"), space)
+    for value in [space[name] for name in sorted(space) if not name.startswith("__")]:
+        if not isinstance(value, types.ModuleType | type | types.FunctionType):
+            stub.read(value)
+            stub.read(getattr(value, "__dict__", None))
+    return stub.reads
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_reads_the_same(source: str) -> None:
+    donating = Stub()
+    assert run(source, donating) == run(source, Stub(None))
+    assert donating.calls
