@@ -38,6 +38,7 @@ from pytc.interrupt import deliver
 from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.move import Moved, unwrap, use_up
+from pytc.ownership.collector import COLLECTING, PAUSED
 from pytc.plan import Planner
 from pytc.stage import Stageable
 
@@ -447,6 +448,10 @@ def wrap(function: Function) -> Callable[..., Any]:
             if len(landed) < 3:
                 raise
             return deliver(lambda: landed[0].result(landed[2], landed[1]))
+        finally:
+            if PAUSED[0]:
+                PAUSED[0] = False
+                _ = -COLLECTING  # from here on nothing but returns
 
     try:
         functools.update_wrapper(compiled, fun)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import signal
 import time
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import pytc
-
-INTERRUPT = []
+from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
 
 @pytest.fixture(autouse=True)
@@ -21,24 +19,6 @@ def _interrupts_are_not_ignored():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@jax.tree_util.register_pytree_node_class
-class Interrupting:
-    """Raises SIGINT while the result of a call is put together, the worst moment."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def tree_flatten(self):
-        return (self.value,), None
-
-    @classmethod
-    def tree_unflatten(cls, _, children):
-        if INTERRUPT:
-            INTERRUPT.pop()
-            signal.raise_signal(signal.SIGINT)
-        return cls(*children)
 
 
 class Holder:
@@ -60,6 +40,12 @@ def test_the_result_is_stored_before_the_interrupt(times):
     np.testing.assert_array_equal(holder.state.value, 2 * np.ones(3))
     holder.state = step(holder.state)
     np.testing.assert_array_equal(holder.state.value, 3 * np.ones(3))
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_nothing_is_lost_however_the_call_comes_about(way):
+    """The interpreter looks for signals behind calls that go through its own C code, before the result is stored."""
+    assert not loses(way)
 
 
 def test_an_interrupt_before_the_program_ran_is_raised_at_once():

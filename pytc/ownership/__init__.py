@@ -28,7 +28,7 @@ from typing import Any
 import jax
 from jax.tree_util import all_leaves, tree_leaves
 
-from pytc.ownership import buffers, counts, holders, interpreter
+from pytc.ownership import buffers, collector, counts, holders, interpreter
 from pytc.ownership.buffers import collections_so_far, executed
 from pytc.ownership.callers import (
     Found,
@@ -43,6 +43,7 @@ from pytc.ownership.callers import (
     site_of,
 )
 from pytc.ownership.callsite import Site, Tree
+from pytc.ownership.collector import resume as resume_collections
 from pytc.ownership.holders import Held
 from pytc.ownership.slots import Slots, onlookers
 from pytc.ownership.walk import Walk
@@ -57,6 +58,7 @@ __all__ = [
     "glance",
     "held",
     "reasons",
+    "resume_collections",
     "survivors",
     "where",
 ]
@@ -276,7 +278,10 @@ def reasons(
     everywhere = holders.explain_interpreter()
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
+    paused = collector.PAUSED[0]
     look = _look(frame, distance(frame, 1) + 1, args, kwargs, leaves, outcome)
+    if not paused:
+        collector.resume()
     kept = look.held(wanted)
     roots = [*args, *kwargs.values()]
     ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables()}

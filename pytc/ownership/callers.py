@@ -26,7 +26,7 @@ from pytc.ownership.interpreter import (
     variable,
 )
 from pytc.ownership.liveness import Flow, Unknown
-from pytc.ownership.slots import Slots, interrupter, onlookers
+from pytc.ownership.slots import Slots, interrupter, interruptible, onlookers
 
 _HIGHEST = 32  # frames up the stack that are looked at
 
@@ -136,7 +136,8 @@ def follow(route: Route, frame: FrameType, references: int, roots: list[Any], ou
         waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
         starred = waits and site.called is not None and called_from_the_stack(frame, site.called, below)
         direct = waits and (starred or calls_directly(frame, below))
-        atomic = atomic and direct and not (site.is_read_by_handlers and interrupter())
+        at_once = direct and not (starred and interruptible())
+        atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
         dead = () if readable else site.dead(atomic, length)
         for number in level.locals:
@@ -146,7 +147,7 @@ def follow(route: Route, frame: FrameType, references: int, roots: list[Any], ou
         if level.starred and starred:
             found += _starred(frame, site)
         if overwritten is not None:
-            overwritten.add(frame, site, length, direct, bool(readable))
+            overwritten.add(frame, site, length, at_once, bool(readable))
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         above = frame.f_back
@@ -206,12 +207,12 @@ def levels(
             refusals.append(readable)
         starred = site.called is not None and called_from_the_stack(frame, site.called, below)
         direct = starred or calls_directly(frame, below)
-        atomic = atomic and direct and not (site.is_read_by_handlers and interrupter())
+        at_once = direct and not (starred and interruptible())
+        atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
         known = len(slots.values)
-        slots.add(
-            frame, site, length, direct, bool(readable)
-        )  # first, because it counts references to what the frame has
+        # First, because it counts references to what the frame has.
+        slots.add(frame, site, length, at_once, bool(readable))
         found = [
             Found(level, number, False, value)
             for number in (() if readable else site.dead(atomic, length))

@@ -8,7 +8,9 @@
 - what those stores drop runs no code either when it dies, nor what dies as functions return in between: their
   arguments and local variables;
 - unpacking the result cannot fail: its length is known;
-- what is between the call and the stores is bytecode alone: C code that has called back may go on to anything;
+- what is between the call and the stores is bytecode alone: C code that has called back may go on to anything, and
+  the interpreter looks for signals behind it;
+- no garbage is collected meanwhile, since it may have finalisers (`collector`);
 - nothing else can look in the meantime. Other threads can, at any moment, so there must be none but those that are
   known never to read a program's data; so can a signal handler written in Python, and a callback that the compiled
   program makes, so there must be none of these.
@@ -34,7 +36,7 @@ from weakref import getweakrefcount
 import jax
 import numpy as np
 
-from pytc.ownership import interpreter
+from pytc.ownership import collector, interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.interpreter import UNBOUND, variable
@@ -55,7 +57,8 @@ _MOST_KEYS = 256
 _MOST = 4096
 """Objects that are looked at."""
 _SIGNALS = tuple(s for s in _signal.valid_signals() if s < 32)
-_DEFAULT_HANDLERS = (_signal.SIG_DFL, _signal.SIG_IGN, None, _signal.default_int_handler)
+_NOT_HANDLED = (_signal.SIG_DFL, _signal.SIG_IGN, None)
+_DEFAULT_HANDLERS = (*_NOT_HANDLED, _signal.default_int_handler)
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
@@ -75,7 +78,10 @@ class _NotPlain(Exception):
 
 
 def onlookers(calls_python: bool, atomic: bool) -> str:
-    """Who, besides this thread's next instructions, may read a slot before it is overwritten; empty if nobody."""
+    """Who, besides this thread's next instructions, may read a slot before it is overwritten; empty if nobody.
+
+    If so, garbage collections are put off until the result is returned, or `collector.resume` is called.
+    """
     if not atomic:
         return "the call may raise after it has donated, and the old value would then still be there"
     if calls_python:
@@ -87,7 +93,14 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
     for callback in gc.callbacks:
         if getattr(callback, "__module__", "").partition(".")[0] not in _QUIET_COLLECTING:
             return "a callback of the garbage collector may read it"
+    collector.pause()  # what may look in finalisers of cyclic garbage
     return ""
+
+
+def interruptible() -> bool:
+    """Whether a Ctrl-C may raise an exception behind a call made by the interpreter's own C code (`f(*args)`), which
+    looks for signals before the result is stored."""
+    return _signal.getsignal(_signal.SIGINT) not in _NOT_HANDLED
 
 
 def interrupter() -> str:
@@ -147,16 +160,16 @@ class Slots:
         self._counted: set[tuple[Any, int]] = set()
         self._loaded: set[int] = set()
 
-    def add(self, frame: FrameType, site: Site, length: int | None, direct: bool, readable: bool = False) -> None:
+    def add(self, frame: FrameType, site: Site, length: int | None, at_once: bool, readable: bool = False) -> None:
         """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
-        `length` is the length of the result, if it is a tuple or a list. `direct` says that no C code is in between.
+        `length` is the length of the result, if it is a tuple or a list. `at_once` says that no C code is in between.
         `readable` says that others can read the frame's own variables, which are then slots like any other.
         """
         roots = self.forget()
         self._open = (
             self._open
-            and direct
+            and at_once
             and bool(site.events or site.returns)
             and self._end_quietly(roots, frame)
             and self._walk(frame, site.events, length, readable)

@@ -103,7 +103,11 @@ class Stub:
         for i in dead:
             leaves[i].delete()
         new_args, new_kwargs = tree_unflatten(tree, results)
-        return combine(*new_args, **new_kwargs)
+        try:
+            result = combine(*new_args, **new_kwargs)
+        finally:
+            ownership.resume_collections()
+        return result
 
 
 # An `assert` in a test module is rewritten by pytest to code that uses `locals()`, which keeps everything alive.

@@ -23,8 +23,9 @@ from unittest import mock
 import jax
 
 from pytc import ownership
-from pytc.ownership import buffers, callers, callsite, counts, interpreter, liveness, slots
+from pytc.ownership import buffers, callers, callsite, collector, counts, interpreter, liveness, slots
 from pytc.ownership.callsite import Site
+from tests.interrupting import loses, starred_call, starred_method
 from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
@@ -172,7 +173,7 @@ def code_before_the_store_is_ignored() -> Any:
     return mock.patch.object(slots.Slots, "add", _add_always)
 
 
-def _add_always(self: Any, frame: Any, site: Site, length: Any, direct: bool, readable: bool = False) -> None:
+def _add_always(self: Any, frame: Any, site: Site, length: Any, at_once: bool, readable: bool = False) -> None:
     self.forget()
     if not self.onlooker:
         self._walk(frame, site.events, length, readable)
@@ -251,6 +252,16 @@ def nobody_interrupts() -> Any:
     return mock.patch.object(callers, "interrupter", lambda: "")
 
 
+def ctrl_c_waits_for_the_store() -> Any:
+    """That the interpreter looks for signals behind calls through C is not thought of."""
+    return mock.patch.object(callers, "interruptible", lambda: False)
+
+
+def collections_go_on() -> Any:
+    """Garbage may be collected, and its finalisers run, between the call and the store."""
+    return mock.patch.object(collector, "pause", lambda: None)
+
+
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, counts_do_not_matter,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
@@ -258,7 +269,7 @@ ALL: tuple[Mutant, ...] = (
     onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
     c_code_in_between_is_ignored, everything_dies_quietly, variables_end_quietly, helpers_return_the_result,
-    a_store_has_not_stored_yet, nobody_interrupts,
+    a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, collections_go_on,
 )  # fmt: skip
 
 
@@ -493,10 +504,40 @@ def _stored_back(s: Stub, f: Any, f2: Any) -> None:
     s.read(box.b)
 
 
+def _garbage(s: Stub, f: Any, f2: Any) -> None:
+    """The finaliser of cyclic garbage that is collected right behind the call."""
+    step = s.compile(lambda x: ([[] for _ in range(10_000)], x)[1])
+    box = types.SimpleNamespace(a=s.new())
+    seen: list[bool] = []
+
+    class Looks:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            seen.append(box.a.is_deleted())
+
+    was = gc.isenabled()
+    gc.enable()
+    Looks()
+    box.a = step(box.a)
+    if not was:
+        gc.disable()
+    if any(seen):
+        raise RuntimeError("deleted")
+
+
+def _interrupted(s: Stub, f: Any, f2: Any) -> None:
+    """Ctrl-C behind a call through C. (Around `pytc.compile` itself, which puts the interrupt off.)"""
+    if any(map(loses, (starred_call, starred_method))):
+        raise RuntimeError("deleted")
+
+
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
-    _stored_back, strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
+    _stored_back, _garbage, _interrupted,
+    strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip
 

@@ -259,6 +259,7 @@ class Function:
         renewed: Mapping[int, list[Any]],
     ) -> Look:
         held = list(ownership.held(frame, args, kwargs, leaves, signature.arrays, signature.outcome))
+        ownership.resume_collections()
         if renewed:
             held = [i for i in held if i not in renewed] + _held_elsewhere(leaves, renewed)
         held += [i for i in repeated(leaves, signature.arrays) if i not in held]
