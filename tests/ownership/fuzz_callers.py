@@ -24,6 +24,7 @@ import inspect
 import operator
 import queue
 import random
+import signal
 import sys
 import threading
 import time
@@ -358,6 +359,7 @@ def main() -> None:
     if arguments.print:
         sys.stdout.write(KINDS[arguments.kind](arguments.seed))
         return
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored in the background
     start = told = time.perf_counter()
     tally, ran = Tally(), 0
     for seed in range(arguments.seed, arguments.seed + arguments.programs):

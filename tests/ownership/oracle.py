@@ -8,7 +8,7 @@ It answers the same question as `ownership.held`, by other means, so that the tw
   generators, values in flight and exceptions being handled is alive (the prover counts references). A weak
   reference and an object with a finaliser reach what they refer to; so do arrays on the same buffer;
 - *slots* (attributes, items, globals, cells) are alive, but for those that the very statement of the call binds anew,
-  with nothing in between that could read or fail.
+  with nothing in between that could read or fail; of a call through C code, Ctrl-C could.
 
 Alive by these rules is what somebody may read: C code what it was handed, an iterator what it has passed, a
 saved frame all its variables. What is left over can be read on no path that the program could take, and `Oracle.held`
@@ -108,7 +108,8 @@ class Oracle:
         while above is not None and above.f_code is not self.bottom:
             point = self._point(above)
             direct = point is not None and self._calls(above, point, below)
-            atomic, slots = atomic and direct, slots and direct
+            # Behind C code the interpreter looks for signals, so there a Ctrl-C may raise.
+            atomic, slots = atomic and direct and not _in_c(above), slots and direct and not _in_c(above)
             values = above.f_locals if above.f_code.co_flags & inspect.CO_OPTIMIZED else {}
             if point is None:
                 variables += values.values()
@@ -284,6 +285,11 @@ def _heights(code: types.CodeType) -> tuple[Flow, list[int | None]]:
     return flow, flow.heights()
 
 
+def _in_c(frame: types.FrameType) -> bool:
+    """Whether the frame waits for C code."""
+    return bool(words(frame)[first_local - 1] & 0xFFFFFFFF == 0xFFFFFFFF)
+
+
 def _in_flight(frame: types.FrameType, direct: bool) -> list[Any]:
     """The values of expressions half evaluated; and what C code was handed, where it was called."""
     flow, heights = _heights(frame.f_code)
@@ -292,7 +298,7 @@ def _in_flight(frame: types.FrameType, direct: bool) -> list[Any]:
     if height is None:
         return []
     argument = instruction.arg if instruction.opcode >= dis.HAVE_ARGUMENT else None
-    in_c = words(frame)[first_local - 1] & 0xFFFFFFFF == 0xFFFFFFFF
+    in_c = _in_c(frame)
     if flow.instructions[at - 1].opname == "PRECALL" and in_c and not direct:
         height = heights[at - 1] or 0  # on CPython 3.11 that is said to take the arguments, and does not
     elif direct or not in_c or "CALL" not in instruction.opname:
