@@ -160,20 +160,22 @@ CASES = {
 
 
 def rows(f):
-    """For each result, all rows of it, and whether it is said to vary."""
+    """For each result, whether it is said to vary; what is said not to is the same on all rows, when all are computed.
+    The values are those of `jax.pmap` with these `out_axes`."""
     x, y = jnp.arange(32.0).reshape(8, 4), jnp.linspace(1.0, 2.0, 4)
-    got = pytc.pmap(f, I, in_axes=(0, None))(x, y)
-    wanted = jax.pmap(f, I, in_axes=(0, None))(x, y)
-    found = []
-    for one, all_rows in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
-        varies = one.shape == all_rows.shape
-        all_rows = np.asarray(all_rows)
-        np.testing.assert_array_equal(np.asarray(one), all_rows if varies else all_rows[0])
-        if not varies:
-            assert len({row.tobytes() for row in all_rows}) == 1
+    got, tree = jax.tree.flatten(pytc.pmap(f, I, in_axes=(0, None))(x, y))
+    all_rows = list(map(np.asarray, jax.tree.leaves(jax.pmap(f, I, in_axes=(0, None))(x, y))))
+    varies = [one.shape == each.shape for one, each in zip(got, all_rows, strict=True)]
+    wanted = all_rows
+    if not all(varies):
+        out_axes = tree.unflatten([0 if each else None for each in varies])
+        wanted = jax.tree.leaves(jax.pmap(f, I, in_axes=(0, None), out_axes=out_axes)(x, y))
+    for one, other, each, varied in zip(got, wanted, all_rows, varies, strict=True):
+        np.testing.assert_array_equal(one, other)
+        if not varied:
+            assert len({row.tobytes() for row in each}) == 1
             assert len({np.asarray(s.data).tobytes() for s in one.addressable_shards}) == 1
-        found.append("v" if varies else "-")
-    return "".join(found)
+    return "".join("v" if varied else "-" for varied in varies)
 
 
 @pytest.mark.parametrize("name", CASES)
