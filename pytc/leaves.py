@@ -110,11 +110,8 @@ class Parameters:
         return self.positional[index] if -len(self.positional) <= index < len(self.positional) else None
 
     def _check_numbers(self, numbers: tuple[int, ...]) -> None:
-        starred = any(p.kind is p.VAR_POSITIONAL for p in self.parameters)
-        if self.signature is None or starred:
-            return
         for i in numbers:
-            if self._name_at(i) is None:
+            if not self.takes_positional(i + 1 if i >= 0 else -i):
                 raise ValueError(f"static_argnums names argument {i}, but the function takes {len(self.positional)}")
 
     def _check_names(self, option: str, names: Iterable[str]) -> None:
@@ -128,6 +125,11 @@ class Parameters:
     def check_names(self, option: str, names: Iterable[str]) -> None:
         """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function."""
         self._check_names(option, names)
+
+    def takes_positional(self, number: int) -> bool:
+        """Whether the function can be called with that many positional arguments, as far as anybody knows."""
+        starred = any(p.kind is p.VAR_POSITIONAL for p in self.parameters)
+        return self.signature is None or starred or number <= len(self.positional)
 
     def wrap_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with each static one made a single leaf."""

@@ -79,7 +79,7 @@ class Mapped:
         positions = [parameters.positional_name(i) for i in range(len(args))]
         keywords = sorted(kwargs)
         if isinstance(spec, Mapping):
-            parameters.check_names("in_axes", spec)
+            parameters.check_names("in_axes", [name.partition("[")[0] for name in spec])
             named = dict(spec)
             return [(name, named.get(name, named.get(name.partition("[")[0], 0))) for name in (*positions, *keywords)]
         if isinstance(spec, tuple | list):
@@ -89,6 +89,9 @@ class Mapped:
                     f"in_axes has {len(each)} entries, and the call {len(args)} positional arguments: one for each, or "
                     "a dict by parameter name"
                 )
+            if len(each) > len(args) and not parameters.takes_positional(len(each)):
+                most = len(parameters.positional)
+                raise ValueError(f"in_axes has {len(each)} entries, and the function {most} positional parameters")
             of_keywords = {name: each[i] for i, name in enumerate(parameters.positional) if i in each}
             return [
                 *((name, each[i]) for i, name in enumerate(positions)),
@@ -131,8 +134,10 @@ class Mapped:
             devices = [d for i in each for d in jax.local_devices(process_index=i, backend=self.backend)]
         else:
             devices = jax.devices(self.backend)
+        which = next(iter(rows), "axis_size")
+        if not size:
+            raise ValueError(f"{self.called} has no rows (`{which}`)")
         if size > len(devices):
-            which = next(iter(rows), "axis_size")
             raise ValueError(
                 f"{self.called} has {size} rows (`{which}`), and there are {len(devices)} devices: map fewer "
                 "rows, or use jax.vmap for some of them"

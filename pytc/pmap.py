@@ -74,8 +74,8 @@ def pmap(  # noqa: D417 - some arguments described at once
       is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
 
     Raises:
-      TypeError: `fun` is not callable; an axis that is none. ValueError: what `pytc.compile` raises. At a call,
-      `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ in size, or
+      TypeError: `fun` is not callable; an axis that is none. ValueError: what `pytc.compile` raises, and no devices.
+      At a call, `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ in size, or
       where there are more rows than devices; and naming leaves where `out_axes` is None and the output varies.
     """
     options = {**jit_options, "donate_argnums": donate_argnums} if donate_argnums is not None else jit_options
@@ -85,6 +85,10 @@ def pmap(  # noqa: D417 - some arguments described at once
     numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
     if broadcast := tuple(broadcast):
         numbers = (*(numbers or ()), *broadcast)
+    if devices is not None and not devices:
+        raise ValueError("devices is empty: leave it out, or name those to map over")
+    if axis_size is not None and axis_size < 1:
+        raise ValueError(f"axis_size is {axis_size}, and an axis has one row at least")
     name = UNNAMED if axis_name is None else axis_name
     mapped = Mapped(name, in_axes, out_axes, None if devices is None else tuple(devices), backend, axis_size)
 

@@ -239,13 +239,13 @@ class Drawn:
 
     def operate(self, rng, pool, count, depth):
         for _ in range(count):
-            pool = [*pool, self.one(rng, rng.choice(pool), rng.choice(pool), depth)]
+            pool = [*pool, self.one(rng, *rng.choices(pool, k=3), depth)]
         return pool
 
-    def one(self, rng, a, b, depth):
+    def one(self, rng, a, b, decider, depth):
         operations = self.plain(rng, a, b) + self.messages(rng, a)
         if depth:
-            operations += self.nested(rng, a, b, depth) * 2
+            operations += self.nested(rng, a, b, decider, depth) * 2
         return rng.choice(operations)()
 
     @staticmethod
@@ -270,6 +270,7 @@ class Drawn:
         size = self.axes[name]
         some = tuple(rng.sample(list(self.axes), rng.randint(1, len(self.axes))))
         halves = [list(range(size // 2)), list(range(size // 2, size))]
+        parts = jnp.concatenate([a + k for k in range(size)])
         following = [(k, (k + 1) % size) for k in range(size)]
         return [
             lambda: jax.lax.psum(a, some) * 0.1,
@@ -280,11 +281,11 @@ class Drawn:
             lambda: jax.lax.all_gather(a, name)[jax.lax.axis_index(name)],
             lambda: jax.lax.ppermute(a, name, following[: rng.randint(1, size)]),
             lambda: a + jax.lax.axis_index(name),
-            lambda: jax.lax.all_to_all(jnp.tile(a, size), name, 0, 0, tiled=True)[:4],
-            lambda: jax.lax.psum_scatter(jnp.tile(a, size), name, tiled=True),
+            lambda: jax.lax.all_to_all(parts, name, 0, 0, tiled=True)[:4],
+            lambda: jax.lax.psum_scatter(parts, name, tiled=True),
         ]
 
-    def nested(self, rng, a, b, depth):
+    def nested(self, rng, a, b, decider, depth):
         inside = rng.getrandbits(32)
 
         def body(c, d):
@@ -297,13 +298,13 @@ class Drawn:
         everywhere = tuple(self.axes)
         agreed = jax.lax.psum(a[0], everywhere) > jax.lax.pmax(b[0], everywhere)
         return [
-            lambda: jax.lax.cond(a[0] > b[0], branch, lambda c, d: d, a, b),
+            lambda: jax.lax.cond(decider[0] > 1, branch, lambda c, d: d, a, b),
             lambda: jax.lax.switch(
-                jnp.clip(b[0], 0, 2).astype(int), [branch, lambda c, d: d, lambda c, d: c - d], a, b
+                jnp.clip(decider[1], 0, 2).astype(int), [branch, lambda c, d: d, lambda c, d: c - d], a, b
             ),
             lambda: jax.lax.cond(agreed, body, lambda c, d: d, a, b),
             lambda: jax.lax.fori_loop(0, 3, lambda _, c: body(c, b) * 0.5, a),
-            lambda: loop_while(jnp.clip(a[0], 0, 4), b, a)[1],
+            lambda: loop_while(jnp.clip(decider[0], 0, 4), b, a)[1],
             lambda: jax.lax.scan(lambda c, s: (body(c, b) * 0.5, c + s), a, jnp.ones((2, 4)))[1][1],
             lambda: jax.jit(body)(a, b),
             lambda: jax.checkpoint(body)(a, b),
@@ -311,7 +312,8 @@ class Drawn:
             lambda: jax.grad(lambda c: jnp.sum(jax.checkpoint(jnp.sin)(c * b)))(a),
             lambda: custom_jvp(lambda c: jax.lax.psum(jnp.sin(c), everywhere) - c, a),
             lambda: custom_vjp(lambda c: jax.lax.pmax(jnp.sin(c), everywhere[:1]) - c, a),
-            lambda: ref_while(jnp.clip(a[0], 0, 4), b),
+            lambda: ref_while(jnp.clip(decider[0], 0, 4), b),
+            lambda: ref_under(decider[0] > 1, b),
         ]
 
 

@@ -169,6 +169,14 @@ def test_more_and_fewer_rows_than_before():
         added(ROWS, ROWS[:3])
 
 
+def test_in_axes_of_starred_parameters():
+    def f(*xs, **named):
+        return xs[0] + xs[1] + named["u"] + named["v"]
+
+    got = pytc.pmap(f, "i", in_axes={"xs": None, "xs[0]": 0, "v": None})(ROWS, jnp.ones(4), u=ROWS, v=jnp.ones(4))
+    same(got, jax.pmap(lambda a, b, c: a + b + c + b, "i", in_axes=(0, None, 0))(ROWS, jnp.ones(4), ROWS))
+
+
 def test_keywords_static_leaves_and_outputs_that_are_no_arrays():
     def f(x, kind, *, scale, n=2):
         return {"x": getattr(jnp, kind)(x) * scale, "kind": kind, "n": n, "s": jax.lax.pmax(x, "i"), "none": None}
@@ -210,6 +218,14 @@ def test_errors_name_leaf_axis_and_sizes():
         pytc.pmap(lambda x: x, "i", axis_size=4)(ROWS)
     with pytest.raises(ValueError, match="names 'z', which is not a parameter"):
         pytc.pmap(lambda x: x, "i", in_axes={"z": 0})(ROWS)
+    with pytest.raises(ValueError, match="in_axes has 2 entries, and the function 1 positional parameters"):
+        pytc.pmap(lambda x: x, "i", in_axes=(0, 0))(ROWS)
+    with pytest.raises(ValueError, match=r"axis 'i' has no rows \(`x`\)"):
+        pytc.pmap(lambda x: x, "i")(ROWS[:0])
+    with pytest.raises(ValueError, match="axis_size is -1, and an axis has one row at least"):
+        pytc.pmap(lambda: 1, "i", axis_size=-1)
+    with pytest.raises(ValueError, match="devices is empty"):
+        pytc.pmap(lambda x: x, "i", devices=[])
     with pytest.raises(TypeError, match="in_axes of `x` is 'zero'"):
         pytc.pmap(lambda x: x, "i", in_axes="zero")(ROWS)
     with pytest.raises(ValueError, match=r"stacks `result` at axis 3, and stacked it has 2 axes"):
