@@ -20,7 +20,7 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar, get_args, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax.tree_util import PyTreeDef, tree_flatten
@@ -32,7 +32,7 @@ from pytc.attributes import give
 from pytc.cache import MOST_MISSES, MOST_SITES, UNSHARED, Layout, Signature, Signatures, Site, describe
 from pytc.direct import Direct, check_not_deleted
 from pytc.donation import Donate, read_policy
-from pytc.effort import Effort
+from pytc.effort import Effort, check_effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import deliver
 from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
@@ -136,8 +136,7 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         raise TypeError(f"pytc.compile takes a function, not {fun!r}")
     if python_scalars not in ("trace", "static"):
         raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
-    if effort not in get_args(Effort):
-        raise ValueError(f"effort is {effort!r}; it can be 'default' or 'high'")
+    check_effort(effort)
     options = static_argnums, static_argnames, python_scalars, share, passes, effort, jit_options
     return wrap(Function(fun, donate, *options))
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 
@@ -61,12 +61,19 @@ class Choice:
     """Every plan that was considered, in that order; none where there is only one."""
 
 
+def check_effort(effort: str) -> None:
+    """Raises `ValueError` for what is no effort."""
+    if effort not in get_args(Effort):
+        raise ValueError(f"effort is {effort!r}; it can be 'default' or 'high'")
+
+
 def choose(
     planned: Program,
     replan: Callable[[Candidate], Program],
     leaves: Sequence[Any],
     options: Mapping[str, Any],
     compiler_options: Mapping[str, Any] | None = None,
+    emit: Callable[..., Emitted] = emit_jit,
 ) -> Choice:
     """The best of a few plans.
 
@@ -76,10 +83,11 @@ def choose(
       leaves: of the arguments; arrays, or `jax.ShapeDtypeStruct`s to measure only.
       options: those of `jax.jit` that speak of the whole program.
       compiler_options: with what to compile to measure, besides these; for a device that is not here.
+      emit: from a program to what is run.
 
     Raises `Retrace` as a call would. A plan that the compiler refuses (a TPU's does where memory is too small) is out.
     """
-    search = _Search(planned, replan, leaves, options, compiler_options)
+    search = _Search(planned, replan, leaves, options, compiler_options, emit)
     search.run()
     return search.choice()
 
@@ -92,8 +100,10 @@ class _Search:
         leaves: Sequence[Any],
         options: Mapping[str, Any],
         compiler_options: Mapping[str, Any] | None,
+        emit: Callable[..., Emitted],
     ) -> None:
         self.planned, self.replan, self.leaves, self.options = planned, replan, leaves, options
+        self.emitter = emit
         self.plans = candidates(planned)
         self.size = sum(_on_a_device(planned, number) for number in range(len(planned.inputs)))
         self.emitted: dict[str, Emitted] = {}
@@ -175,7 +185,7 @@ class _Search:
     def emit(self, candidate: Candidate) -> Emitted:
         if candidate.key not in self.emitted:
             program = self.planned if candidate is self.plans[0] else self.replan(candidate)
-            self.emitted[candidate.key] = emit_jit(program, **self.options)
+            self.emitted[candidate.key] = self.emitter(program, **self.options)
         return self.emitted[candidate.key]
 
     def choice(self) -> Choice:

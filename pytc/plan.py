@@ -24,6 +24,7 @@ from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
 from pytc.jax_compat import is_plain_array, private_copy, short
+from pytc.passes.candidates import Candidate
 from pytc.program import Leaf, Program
 
 MOST_PLANS = 2
@@ -189,9 +190,11 @@ class Planner:
         if not pairing:  # the caller's own pipeline, in which nothing is written over anything
             return Choice(self.emit(paired, **self.options))
         later = pairing[1:]
-        return choose(
-            paired, lambda plan: passes.run(plan.of(prepared, paired), later), leaves, self.options, compiler_options
-        )
+
+        def replan(candidate: Candidate) -> Program:
+            return passes.run(candidate.of(prepared, paired), later)
+
+        return choose(paired, replan, leaves, self.options, compiler_options, self.emit)
 
     def promised_program(self, staged: Program) -> Program:
         """What the passes make of a staged program where only the caller's word counts: ahead of time."""

@@ -19,6 +19,7 @@ from pytc.ahead import Hiding
 from pytc.cache import describe
 from pytc.compile import Function, wrap
 from pytc.donation import Donate
+from pytc.effort import Effort, check_effort
 from pytc.emit import emit_pmap
 from pytc.jax_compat import evaluate, executing
 from pytc.jax_devices import stand_in
@@ -46,6 +47,7 @@ def pmap(  # noqa: D417 - some arguments described at once
     donate_argnums: int | Sequence[int] | None = None,
     share: bool = True,
     passes: Sequence[_passes.Pass] = _passes.pipeline,
+    effort: Effort = "default",
     **jit_options: Any,
 ) -> Any:
     """`jax.pmap` that finds out by itself which outputs to stack, takes and returns anything, and donates.
@@ -64,7 +66,7 @@ def pmap(  # noqa: D417 - some arguments described at once
       out_axes: `"auto"`: what provably does not vary over the axis comes back once, the rest stacked on axis 0. Or a
         number, None, a function from a row's leaf, or a pytree prefix of these and `"auto"`; None is checked. What is
         not an array comes back as it is, whatever is written.
-      donate, share, passes, static_argnums, static_argnames: as for `pytc.compile`.
+      donate, share, passes, effort, static_argnums, static_argnames: as for `pytc.compile`.
       devices, axis_size, backend, static_broadcasted_argnums, donate_argnums: as for `jax.pmap`. With `axis_size` or
         `devices`, no argument need be mapped.
       **jit_options: `compiler_options` and the like, as for `jax.jit`.
@@ -75,8 +77,9 @@ def pmap(  # noqa: D417 - some arguments described at once
 
     Raises:
       TypeError: `fun` is not callable; an axis that is none. ValueError: what `pytc.compile` raises, and no devices.
-      At a call, `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ in size, or
-      where there are more rows than devices; and naming leaves where `out_axes` is None and the output varies.
+      At a call, `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ
+      in size, or where there are more rows than devices; and naming leaves where `out_axes` is None and the output
+      varies.
     """
     options = {**jit_options, "donate_argnums": donate_argnums} if donate_argnums is not None else jit_options
     broadcast = (
@@ -87,6 +90,7 @@ def pmap(  # noqa: D417 - some arguments described at once
         numbers = (*(numbers or ()), *broadcast)
     if devices is not None and not devices:
         raise ValueError("devices is empty: leave it out, or name those to map over")
+    check_effort(effort)
     if axis_size is not None and axis_size < 1:
         raise ValueError(f"axis_size is {axis_size}, and an axis has one row at least")
     name = UNNAMED if axis_name is None else axis_name
@@ -95,7 +99,7 @@ def pmap(  # noqa: D417 - some arguments described at once
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(fun):
             raise TypeError(f"pytc.pmap takes a function, not {fun!r}")
-        return wrap(MappedFunction(fun, mapped, donate, numbers, static_argnames, share, passes, options))
+        return wrap(MappedFunction(fun, mapped, donate, numbers, static_argnames, share, passes, effort, options))
 
     return decorate if fun is None else decorate(fun)
 
@@ -112,11 +116,10 @@ class MappedFunction(Function):
         static_argnames: str | Iterable[str] | None,
         share: bool,
         pipeline: Sequence[_passes.Pass],
+        effort: Effort,
         jit_options: dict[str, Any],
     ) -> None:
-        super().__init__(
-            fun, donate, static_argnums, static_argnames, "static", share, pipeline, "default", jit_options
-        )
+        super().__init__(fun, donate, static_argnums, static_argnames, "static", share, pipeline, effort, jit_options)
         self.stageable: MappedStageable = MappedStageable(fun, self.parameters, "static", mapped=mapped)
         self.planner = dataclasses.replace(self.planner, emit=emit_pmap)
         options = self.planner.options

@@ -158,8 +158,11 @@ np.testing.assert_array_equal(got[3], np.arange(4) + 4 * me)
 """
 
 
-def test_mapped_over_the_devices_of_two_processes(tmp_path):
-    outputs = in_two_processes(tmp_path, MAPPED)
+@pytest.mark.parametrize("effort", ["default", "high"])
+def test_mapped_over_the_devices_of_two_processes(tmp_path, effort):
+    outputs = in_two_processes(
+        tmp_path, MAPPED.replace("in_axes=(None, 0, None))\n", f"in_axes=(None, 0, None), effort={effort!r})\n")
+    )
     lines = [[line for line in out.splitlines() if line.startswith("COPIED")] for out in outputs]
     assert [each[0] for each in lines] == ["COPIED 0 PLACES 1"] * 2
     assert lines[0][1].startswith("COPIED 6 ")

@@ -46,6 +46,10 @@ class EmittedRows(EmittedMap):
         """The arrays that all processes make up, of which the leaves are this process's."""
         return list(map(_together, leaves, self.program.leaves))
 
+    def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
+        """As of any program; the leaves are this process's, or stand-ins for the whole."""
+        return super().lower(self.given(leaves))
+
     def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
         """What the function returns on this process."""
         return super().result([_own(result) for result in results], leaves)
@@ -68,7 +72,9 @@ def _fits(value: Any, leaf: Leaf) -> bool:
 def _together(value: Any, leaf: Leaf) -> Any:
     """This process's rows as part of the array that all processes make up."""
     whole: Any = leaf.requested
-    if whole is None or (isinstance(value, jax.Array) and not value.is_fully_addressable):
+    if whole is None or isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
         return value
     if leaf.axis is None and not isinstance(value, jax.Array):
         return value  # the same on every process: jax.jit puts it on all devices

@@ -61,6 +61,30 @@ def test_parameters_are_updated_where_they_are():
     assert copied == 0
 
 
+def heavy(params, batch):
+    """The two take each other's place, so how they are paired is worth a look."""
+    mean = jax.lax.pmean(batch.sum(), "batch")
+    return {"a": params["b"] * mean, "b": params["a"] + mean}, batch + 1
+
+
+def exchange(mapped):
+    params = {"a": jnp.ones((64, 64)), "b": jnp.zeros((64, 64))}
+    for _ in range(3):
+        params, batch = mapped(params, ROWS)
+    return params, batch
+
+
+def test_high_effort_changes_no_result_and_takes_no_more():
+    low, high = (pytc.pmap(heavy, "batch", in_axes=(None, 0), effort=effort) for effort in ("default", "high"))
+    same(exchange(high), exchange(low))
+    params = {"a": jnp.ones((64, 64)), "b": jnp.zeros((64, 64))}
+    told = high.explain(params, ROWS)
+    assert len(told.plans) > 1
+    assert told.memory.program.total <= low.explain(params, ROWS).memory.program.total
+    with pytest.raises(ValueError, match="effort is 'most'; it can be 'default' or 'high'"):
+        pytc.pmap(heavy, "batch", effort="most")
+
+
 def keep_each(mapped):
     params, kept = start(), []
     for _ in range(4):
