@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import pathlib
-import sys
 import threading
 import types
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import loaded
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.liveness import Flow
-from pytc.ownership.slots import Slots
+from pytc.ownership.slots import Slots, other_frames
 
 _HIGHEST = 16
 
@@ -213,8 +212,8 @@ def _named(container: Any) -> str:
 def in_threads(value: Any) -> Held | None:
     """The variable of another thread that has the value."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    for ident, top in sys._current_frames().items():
-        frame: FrameType | None = top if ident != threading.get_ident() else None
+    for ident, top in other_frames().items():
+        frame: FrameType | None = top
         while frame is not None:
             for number, name in enumerate(frame.f_code.co_varnames):
                 if variable(frame, number) is value:

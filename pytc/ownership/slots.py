@@ -126,12 +126,17 @@ def _is_asyncios(handler: Any) -> bool:
     )
 
 
+def other_frames() -> dict[int, FrameType]:
+    """Where the other threads are. (A function's own frame in one of its variables would live on, with all that the
+    frames above it refer to, until garbage is collected.)"""
+    frames = sys._current_frames()
+    del frames[threading.get_ident()]
+    return frames
+
+
 def other_thread() -> str:
     """The name of a thread that may read anything at any time, besides this one; empty if there is none."""
-    here = threading.get_ident()
-    for ident, frame in sys._current_frames().items():
-        if ident == here:
-            continue
+    for ident, frame in other_frames().items():
         bottom: FrameType | None = frame
         code_names = set()
         while bottom is not None:

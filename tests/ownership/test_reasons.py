@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from pytc import ownership
+from pytc.ownership import slots
 from tests.ownership.harness import Stub, expect, first
 
 
@@ -175,3 +179,29 @@ def test_dead_leaves_have_no_reason(made: Functions) -> None:
     expect(stub.why == [{}, {}])
     expect(stub.survivors == [set(), set()])
     stub.read(x)
+
+
+def test_nothing_is_left_to_the_garbage_collector(made: Functions) -> None:
+    """A function's own frame in one of its variables would live on, and with it what the frames above refer to."""
+    stub, f = made
+    box = types.SimpleNamespace(a=stub.new())
+    kept = [box.a]
+    begin = threading.Event()
+    thread = threading.Thread(target=begin.wait)
+    thread.start()
+    gc.collect()
+    was = gc.get_debug()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        with mock.patch.object(slots, "_HARMLESS", {("threading", "Thread.run")}):
+            box.a = f(box.a)
+            box.a = f(box.a)
+        gc.collect()
+        frames = [each.f_code.co_qualname for each in gc.garbage if isinstance(each, types.FrameType)]
+    finally:
+        gc.set_debug(was)
+        gc.garbage.clear()
+        begin.set()
+        thread.join()
+    stub.read((kept, box.a))
+    expect(frames == [])

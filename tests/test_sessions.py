@@ -1,0 +1,157 @@
+"""Loops at the top level of a script, and cells in a real IPython session, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+SCRIPT = """
+import json
+import jax, jax.numpy as jnp
+import pytc
+
+@pytc.compile
+def step(state, batch):
+    return jax.tree.map(lambda x: x * 1.5 + batch, state)
+
+def where(tree):
+    return [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tree)]
+
+state = {"w": jnp.arange(6.0), "n": jnp.ones((2, 2))}
+reused = []
+for i in range(5):
+    before = where(state)
+    state = step(state, float(i))
+    reused.append(where(state) == before)
+
+history = []
+while len(history) < 3:
+    history.append(state)
+    state = step(state, 1.0)
+
+best = state
+try:
+    for i in range(3):
+        state = step(state, 1.0)
+except KeyboardInterrupt:
+    pass
+
+if __name__ == "__main__":
+    for i in range(3):
+        before = where(state)
+        state = step(state, 1.0)
+        reused.append(where(state) == before)
+
+expected = {"w": jnp.arange(6.0), "n": jnp.ones((2, 2))}
+plain = jax.jit(lambda state, batch: jax.tree.map(lambda x: x * 1.5 + batch, state))
+states = []
+for batch in [0.0, 1.0, 2.0, 3.0, 4.0, 1.0, 1.0, 1.0]:
+    expected = plain(expected, batch)
+    states.append(expected)
+same = jax.tree.map(lambda a, b: bool((a == b).all()), [*history, best], states[4:])
+print(json.dumps({"reused": reused, "same": jax.tree.leaves(same)}))
+"""
+
+SESSION = """
+import json
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+shell.enable_gui = lambda *_: None
+said = {}
+
+def cell(source):
+    result = shell.run_cell(source, store_history=True)
+    result.raise_error()
+    return result.result
+
+cell('''
+import jax, jax.numpy as jnp
+import pytc
+step = pytc.compile(lambda state, batch: jax.tree.map(lambda x: x + batch, state))
+where = lambda tree: [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tree)]
+state = {"w": jnp.zeros(6), "n": jnp.zeros((2, 2))}
+reused = []
+''')
+for _ in range(4):
+    cell("before = where(state)")
+    cell("state = step(state, 1.0)")
+    cell("reused.append(where(state) == before)")
+said["assigned"] = cell("[*reused]")
+
+shown = shell.execution_count
+cell("state")
+cell("before = where(state)")
+cell("state = step(state, 1.0)")
+said["shown is kept"] = cell("where(state) != before")
+said["shown"] = cell(f"float(Out[{shown}]['w'][0])")
+said["why"] = cell("str(step.explain())")
+said["shown by number"] = shown
+
+cell("state = {'w': jnp.zeros(6), 'n': jnp.zeros((2, 2))}")
+cell("state")
+said["last result"] = cell("new = step(_, 1.0); float(_['w'][0]) + float(state['w'][0]) + float(new['w'][0])")
+
+said["timed"] = cell('''
+state = {"w": jnp.zeros(6), "n": jnp.zeros((2, 2))}
+get_ipython().run_line_magic("timeit", "-n 3 -r 2 -q step(state, 1.0)")
+get_ipython().run_line_magic("time", "state = step(state, 1.0)")
+float(state["w"][0])
+''')
+said["in a loop of a cell"] = cell('''
+reused = []
+for _ in range(4):
+    before = where(state)
+    state = step(state, 1.0)
+    reused.append(where(state) == before)
+[*reused]
+''')
+said["in a function of a cell"] = cell('''
+def train(state):
+    for _ in range(3):
+        before = where(state)
+        state = step(state, 1.0)
+        reused.append(where(state) == before)
+    return state
+reused.clear()
+state = train(state)
+[*reused]
+''')
+print()
+print(json.dumps(said))
+"""
+
+
+def said(source: str, tmp_path: Path) -> dict[str, object]:
+    """What a script says on its last line."""
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def test_the_top_level_of_a_script(tmp_path: Path) -> None:
+    answer = said(SCRIPT, tmp_path)
+    assert answer["reused"][1:5] == [True] * 4
+    assert answer["reused"][5:] == [True] * 3
+    assert answer["same"] == [True] * 8
+
+
+def test_cells_of_a_notebook(tmp_path: Path) -> None:
+    answer = said(SESSION, tmp_path)
+    assert answer["assigned"][1:] == [True] * 3
+    assert answer["shown is kept"]
+    assert answer["shown"] == 4.0
+    assert f"IPython's Out[{answer['shown by number']}]" in answer["why"]
+    assert answer["last result"] == 1.0
+    assert answer["timed"] == 1.0
+    assert answer["in a loop of a cell"][1:] == [True] * 3
+    assert answer["in a function of a cell"][1:] == [True] * 2
