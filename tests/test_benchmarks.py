@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import calls, chart, contenders, devices, memory, report, timing, workloads
+from benchmarks import calls, chart, contenders, devices, memory, report, sharing, timing, workloads
 from benchmarks.measure import QUICK, as_json, entrants
 from benchmarks.observe import Observation, digest, digests, observe
 from benchmarks.workload import Workload
@@ -192,3 +192,12 @@ def test_the_chart_is_svg_with_a_bar_for_each_contender(excluded):
     assert [share in labels for share in ("100%", "50%", "75%", "60%")] == [True, True, True, True]
     bars = [e for e in root.iter("{http://www.w3.org/2000/svg}title") if e.text and e.text.startswith("some_model")]
     assert len(bars) == 4 - len(excluded)
+
+
+def test_the_price_of_sharing_is_measured() -> None:
+    name, burst, step, leaves = sharing.CASES[1]
+    assert name == "2 leaves"
+    call, added, error = sharing.compared(burst, step, leaves, turns=4)
+    assert 1e-7 < call < 1
+    assert abs(added) < 10 * call
+    assert error > 0

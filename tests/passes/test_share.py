@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -201,3 +203,23 @@ def test_sharing_can_be_turned_off():
     total(x, x)
     total(x, jnp.zeros(3))
     assert traces == [False]
+
+
+def test_sharing_is_seen_whatever_else_refers_to_the_arrays() -> None:
+    """A call looks closely only at arrays with many references, and remembers which of them were different."""
+    rng = random.Random(0)
+    seen: list[list[int]] = []
+
+    @pytc.compile(donate="none")
+    def which(tree: Any, *rest: Any) -> int:
+        leaves = jax.tree.leaves((tree, rest))
+        seen.append([min(i for i, other in enumerate(leaves) if other is leaf) for leaf in leaves])
+        return len(seen) - 1
+
+    for _ in range(300):
+        arrays = [jnp.ones(2) for _ in range(4)]
+        held = [rng.choice(arrays) for _ in range(rng.randrange(5))]  # noqa: F841 - holds references
+        leaves = arrays if rng.random() < 0.6 else [rng.choice(arrays) for _ in range(4)]
+        wanted = [min(i for i, other in enumerate(leaves) if other is leaf) for leaf in leaves]
+        cut = rng.choice([0, 2, 4])
+        assert seen[which(leaves[:cut], *leaves[cut:])] == wanted
