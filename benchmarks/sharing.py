@@ -2,7 +2,8 @@
 
 The same step compiled with and without `share`, called by turns in short bursts, on tiny arrays of which none is
 shared. The difference within a turn, over many turns, is far smaller than what either takes from turn to turn: its
-median is told, with the standard error of that median. By promise (`donate="all"`), so that no proof is in the time.
+median is told, with the standard error of that median. By promise (`donate="all"`): what is proven dead is known to
+stand at one leaf, so that under `"auto"` only the other arrays are looked at.
 """
 
 from __future__ import annotations
