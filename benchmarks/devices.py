@@ -7,6 +7,8 @@ the time is that of one machine that does the work of all.
 from __future__ import annotations
 
 import functools
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +19,7 @@ import pytc
 from benchmarks import timing
 from benchmarks.measure import Effort, as_json
 from benchmarks.memory import Executables
-from benchmarks.observe import digests
+from benchmarks.observe import batches, digests
 from benchmarks.workload import Arrays, Batches, Init, Step, Watch, Workload
 from benchmarks.workloads.mlp_adam import images, init_mlp, mlp
 from pytc.jax_compat import shards_of
@@ -31,8 +33,9 @@ ALL = (PMAP, OUT_AXES, BY_HAND, FILTER_PMAP, PYTC)
 """`jax.pmap` that stacks its results, of which the loop takes the first row; with `out_axes=None` by hand; with
 `donate_argnums` as well; `equinox.filter_pmap` with `out_axes=None`, promising all; `pytc.pmap` with `in_axes` only."""
 
-TINY, ROWS = 8, 16
-"""The width of the network where the price of a call is measured; images that each device is given."""
+TINY, ROWS, SETTLED = 8, 16, 3
+"""The width of the network where the price of a call is measured; images that each device is given; steps that are not
+timed."""
 
 IN_AXES = (None, None, 0)
 
@@ -60,9 +63,9 @@ def workload(width: int) -> Workload:
     return Workload(step, init, loop, dead=(0, 1, 2), batch=batch)
 
 
-def loop(step: Step, init: Init, batches: Batches, watch: Watch) -> tuple[Arrays, ...]:
+def loop(step: Step, init: Init, steps: Batches, watch: Watch) -> tuple[Arrays, ...]:
     params, opt_state = init()
-    for batch in batches:
+    for batch in steps:
         params, opt_state, loss = step(params, opt_state, batch)
         # Several programs at once, each of which waits for eight threads, starve one another where there are few cores.
         jax.block_until_ready((params, loss))
@@ -136,7 +139,28 @@ def stays_in_place(workload: Workload, step: Step, calls: int) -> bool:
 
 def seconds(workload: Workload, steps: dict[str, Step], effort: Effort) -> dict[str, list[float]]:
     """Seconds a step, interleaved."""
-    once = min(timing.loop_seconds(workload, step, 2) for step in steps.values()) / 2
+    once = min(settled_seconds(workload, step, 2) for step in steps.values()) / 2
     calls = max(2, min(200, int(effort.seconds / once)))
-    measurements = {c: functools.partial(timing.loop_seconds, workload, step, calls) for c, step in steps.items()}
+    measurements = {c: functools.partial(settled_seconds, workload, step, calls) for c, step in steps.items()}
     return {c: [s / calls for s in times] for c, times in timing.interleaved(measurements, effort.rounds).items()}
+
+
+def settled_seconds(workload: Workload, step: Step, calls: int) -> float:
+    """Seconds that `calls` steps take, after a few in which the parameters come to be on all devices."""
+    ready = list(batches(workload, calls + SETTLED))
+    jax.block_until_ready(ready)
+    ready.reverse()
+    done, started = 0, 0.0
+
+    def taken() -> Iterator[Arrays]:
+        while ready:
+            yield ready.pop()
+
+    def watch(*_: Arrays) -> None:
+        nonlocal done, started
+        done += 1
+        if done == SETTLED:
+            started = time.perf_counter()
+
+    workload.loop(step, workload.init, taken(), watch)
+    return time.perf_counter() - started
