@@ -11,7 +11,6 @@ update looks. Then pairs go that are worse than none:
       the pair and without it, and the copy takes time. On a TPU such a pair stays: its copies are made on the chip.
     - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b`: its compiler copies both inputs;
       with one of the pairs left out it copies one. Others compute both outputs in one loop.
-    - on a CPU, a scalar that something else reads, `cache.at[i].set(x), i + 1`: it is copied for that.
 
 The choice does not depend on the order of the arguments or results. It costs a walk over the jaxpr, linear in its
 size.
@@ -44,10 +43,8 @@ TINY = 1 << 16
 """Buffers up to this many bytes are not worth a copy."""
 STAGED = {"cpu": frozenset("cumsum cumprod cummax cummin cumlogsumexp".split()), "gpu": frozenset(["sort"])}
 """What a compiler makes in several stages, of which only the first reads the operand."""
-SCALAR = 16
-"""Buffers up to this many bytes take less than a buffer's alignment."""
 SETTLED = 64
-"""For how many pairs it is worked out what comes before and after."""
+"""For how many pairs with a copy it is worked out whether something comes after."""
 
 
 def alias(program: Program) -> Program:
@@ -64,8 +61,6 @@ def alias(program: Program) -> Program:
     if platform == "cpu":
         crossed = "another output needs it too, and this one the other's"
         declined |= {pair.input: crossed for pair in _crossed(pairs, read, choices.flow.outputs)}
-        shared = "would be copied first for what else reads it, and is smaller than the copy"
-        declined |= {pair.input: shared for pair in _scalars_read_elsewhere(pairs, choices.flow)}
     if platform != "tpu":
         left = [pair for pair in pairs if pair.input not in declined]
         declined |= {
@@ -285,39 +280,6 @@ def _crossed(pairs: Sequence[Alias], read: Reads, outputs: Sequence[int | None])
     return [pairs[k] for k in break_cycles(before, lambda k: (-pairs[k].copied, outputs[pairs[k].output] or 0))]
 
 
-def _scalars_read_elsewhere(pairs: Sequence[Alias], flow: Flow) -> list[Alias]:
-    """Pairs of next to nothing whose input is read by something that the output is not computed from.
-
-    A CPU's compiler does not see to it that such a reader comes first, and copies the input for it. For a large array
-    that may pay, since the copy can go before memory is needed most; a scalar's copy takes more than the scalar.
-    """
-    size = {value: step.nbytes for step in flow.steps for value in step.makes}
-    scalars = [p for p in pairs if not p.copied and size.get(flow.outputs[p.output] or -1, SCALAR + 1) <= SCALAR]
-    if not scalars or len(scalars) > SETTLED:
-        return []
-    maker = {value: number for number, step in enumerate(flow.steps) for value in step.makes}
-    found = []
-    for pair in scalars:
-        last = maker[flow.outputs[pair.output] or 0]
-        before = {last, *_before([last], flow, maker)}
-        given = flow.inputs[pair.input]
-        if any(given in step.reads for number, step in enumerate(flow.steps) if number not in before):
-            found.append(pair)
-    return found
-
-
-def _before(steps: Iterable[int], flow: Flow, maker: Mapping[int, int]) -> set[int]:
-    """The steps (numbers) that these need, and so come before them."""
-    found: set[int] = set()
-    pending = list(steps)
-    while pending:
-        for value in flow.steps[pending.pop()].reads:
-            if value in maker and maker[value] not in found:
-                found.add(maker[value])
-                pending.append(maker[value])
-    return found
-
-
 def _pointless(pairs: Sequence[Alias], flow: Flow, platform: str) -> list[Alias]:
     """Pairs whose copy lives for as long as memory is needed.
 
@@ -342,7 +304,13 @@ def _something_after(pair: Alias, flow: Flow, maker: dict[int, int], platform: s
         return True
     given = flow.inputs[pair.input]
     readers = [number for number, step in enumerate(flow.steps) if given in step.reads]
-    before = {maker[last], *_before([maker[last], *readers], flow, maker)}
+    before = {maker[last]}
+    pending = [maker[last], *readers]
+    while pending:
+        for value in flow.steps[pending.pop()].reads:
+            if value in maker and maker[value] not in before:
+                before.add(maker[value])
+                pending.append(maker[value])
     made = {value for value in flow.outputs if value is not None}
     return any(
         step.nbytes > TINY and (step.kind in (Kind.WHOLE, Kind.IN_PLACE) or not made.isdisjoint(step.makes))

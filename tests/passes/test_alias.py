@@ -141,20 +141,6 @@ def test_a_running_sum_is_made_in_stages() -> None:
     assert of(lambda a: jnp.sort(a, 0), SQUARE) == {}
 
 
-def test_a_scalar_that_something_else_reads_is_not_copied_for_its_successor() -> None:
-    def write(x: Any, i: Any) -> Any:
-        return lax.dynamic_update_slice(x, x[:1] * 2, (i, 0)), i + 1
-
-    program = planned(write, SQUARE, SCALAR)
-    assert pairs(program) == {0: 0}
-    assert "smaller than the copy" in program.why_kept(1)
-    paired = dataclasses.replace(program, aliases=(*program.aliases, Alias(1, 1)))
-    assert total(program) <= total(paired)
-    assert compiled(program).as_text().count(" copy(") < compiled(paired).as_text().count(" copy(")
-    assert of(lambda x, i: (x * (n := i + 1).astype(x.dtype), n), SQUARE, SCALAR) == {0: 0, 1: 1}
-    assert of(write, SQUARE, SCALAR, platform="gpu") == {0: 0, 1: 1}
-
-
 def test_a_copy_is_worth_it_where_memory_is_needed_later() -> None:
     def fun(a: Any, x: Any) -> Any:
         y = a @ a
