@@ -6,9 +6,9 @@ and does not transfer them; so its own dispatch, in C++, is what notices that a 
 
 Which output goes into which donated input is JAX's to say: it takes the outputs in order, and gives each the first
 donated input that is left of the same shape and dtype. So the outputs are ordered here such that exactly the
-program's aliases come about: as they are, where that does it; else aliased outputs first, in the order of their inputs,
-then the others as they are made. (Among inputs and outputs of one shape and dtype, the k-th donated input then meets
-the k-th output, and no donated input is left over for a later one.)
+program's aliases come about: as they are, or from the last to the first, where that does it; else aliased outputs
+first, in the order of their inputs, then the others as they are made. (Among inputs and outputs of one shape and dtype,
+the k-th donated input then meets the k-th output, and no donated input is left over for a later one.)
 """
 
 from __future__ import annotations
@@ -50,11 +50,7 @@ class Emitted:
             for i, given in enumerate(program.inputs)
         ]
         aliased = sorted(program.aliases, key=lambda alias: place_of_input[alias.input])
-        self._order = list(range(len(program.out_avals)))
-        if program.backwards or jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
-            others = _as_made(program, {*self._order} - {alias.output for alias in aliased})
-            self._order = [alias.output for alias in aliased]
-            self._order += reversed(others) if program.backwards else others
+        self._order = _order(program, aliased)
         self.place_of_input = place_of_input
         """For each invar of the program, which of the flat function's arguments it is."""
         self.arguments = len(passed) + len(captured)
@@ -173,16 +169,34 @@ class Emitted:
         return lowered
 
 
-def jax_pairs(program: Program, aliased: Sequence[Alias]) -> dict[int, int]:
-    """From outputs to the inputs that JAX would write them into, were these inputs donated and the outputs in their own
-    order."""
+def _order(program: Program, aliased: Sequence[Alias]) -> list[int]:
+    """The outputs in an order in which JAX pairs as the program does: as they are, or from the last to the first, so
+    that a function with its results in the opposite order is the same program; else aliased outputs first."""
+    outputs = list(range(len(program.out_avals)))
+    if not program.backwards:
+        for order in (outputs, outputs[::-1]):
+            if pairs_by_jax(program, aliased, order):
+                return order
+    others = _as_made(program, {*outputs} - {alias.output for alias in aliased})
+    return [alias.output for alias in aliased] + (others[::-1] if program.backwards else others)
+
+
+def pairs_by_jax(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> bool:
+    """Whether JAX would make these pairs, were their inputs donated in turn, and the outputs in this order."""
+    return _jax_pairs(program, aliased, order) == {alias.output: alias.input for alias in aliased}
+
+
+def _jax_pairs(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> dict[int, int]:
+    """From outputs to the inputs that JAX would write them into."""
     free: dict[Any, collections.deque[int]] = {}
     avals = program.in_avals
     for alias in aliased:
         aval = avals[alias.input]
         free.setdefault((aval.shape, aval.dtype), collections.deque()).append(alias.input)
     pairs = {}
-    for output, aval in enumerate(program.out_avals):
+    out_avals = program.out_avals
+    for output in order:
+        aval = out_avals[output]
         fitting = free.get((aval.shape, aval.dtype)) if hasattr(aval, "shape") else None
         if fitting:
             pairs[output] = fitting.popleft()

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
-from pytc.emit.jit import Emitted, Retrace, jax_pairs, marks
+from pytc.emit.jit import Emitted, Retrace, marks, pairs_by_jax
 from pytc.jax_compat import is_plain_tree
 from pytc.program import Computed, Program
 
@@ -89,7 +89,7 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     if any(output.requested is not None for output in program.outputs):
         return None
     aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
-    if jax_pairs(program, aliased) != {alias.output: alias.input for alias in aliased}:
+    if not pairs_by_jax(program, aliased, range(len(program.out_avals))):
         return None
     taken = _taken(tree, frozenset(program.donated))
     return None if taken is None else EmittedWhole(program, options, tree, taken)
