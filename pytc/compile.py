@@ -39,7 +39,7 @@ from pytc.jax_compat import config, debugging, executing, unusable_donations_ign
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.move import Moved, unwrap, use_up
 from pytc.ownership.collector import COLLECTING, PAUSED
-from pytc.plan import Planner
+from pytc.plan import Planner, apart
 from pytc.stage import Stageable
 
 P = ParamSpec("P")
@@ -210,6 +210,8 @@ class Function:
             if site.plan.proven:
                 given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
             emitted = site.plan.emitted
+            if not self.share:
+                given = apart(given, emitted.program.donated)
             landed[:] = emitted, leaves
             warm = not emitted.is_new
             collections = ownership.collections_so_far()
@@ -326,7 +328,7 @@ class Function:
             try:
                 emitted = self.planner.plan_moved(signature, leaves, moved).emitted
                 results: list[Any] = []
-                emitted.call(leaves, results)
+                emitted.call(leaves if self.share else apart(leaves, emitted.program.donated), results)
                 result = emitted.result(results[0], leaves)
             except Retrace:
                 continue

@@ -54,7 +54,7 @@ class Direct:
             plan,
             emitted,
             proven if proven.count else None,
-            others if share and others.count > 1 else None,
+            others if others.count > 1 and (share or plan.program.donated) else None,
         )
 
     def call(

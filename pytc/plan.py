@@ -8,6 +8,7 @@ first look was wrong, one more executable is compiled, and never a third.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import sys
 import types
@@ -234,6 +235,19 @@ class Planner:
         if lines:
             text = f"{program.name}: {len(lines)} donated leaves could not be reused:\n" + "\n".join(lines)
             warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
+
+
+def apart(leaves: Sequence[Any], donated: Sequence[int]) -> Sequence[Any]:
+    """The leaves, with a copy of each donated one (an index) that stands at another leaf, too: an array that is donated
+    may be passed only once."""
+    places = collections.Counter(map(id, leaves))
+    shared = [i for i in donated if places[id(leaves[i])] > 1]
+    if not shared:
+        return leaves
+    given = list(leaves)
+    for i in shared:
+        given[i] = private_copy(leaves[i])
+    return given
 
 
 def _outcome(program: Program) -> ownership.Outcome:

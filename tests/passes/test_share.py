@@ -223,3 +223,36 @@ def test_sharing_is_seen_whatever_else_refers_to_the_arrays() -> None:
         wanted = [min(i for i, other in enumerate(leaves) if other is leaf) for leaf in leaves]
         cut = rng.choice([0, 2, 4])
         assert seen[which(leaves[:cut], *leaves[cut:])] == wanted
+
+
+@pytest.mark.parametrize("donate", ["auto", "all", "none", {"first": "all"}, {"second": "all", "first": "none"}])
+def test_without_sharing_an_array_may_still_be_passed_twice(donate: Any) -> None:
+    @pytc.compile(share=False, donate=donate)
+    def f(first: Any, second: Any) -> Any:
+        return first[0] + first[1], second * 2
+
+    def alike() -> list[Any]:
+        x = jnp.arange(3.0)
+        return list(map(np.asarray, f([x, x], x)))
+
+    def apart() -> list[Any]:
+        return list(map(np.asarray, f([jnp.arange(3.0), jnp.arange(3.0)], jnp.arange(3.0))))
+
+    def from_one_place(shared: bool) -> list[Any]:
+        x = jnp.arange(3.0)
+        first, second = ([x, x], x) if shared else ([jnp.arange(3.0), jnp.arange(3.0)], x)
+        return list(map(np.asarray, f(first, second)))
+
+    results = [alike() for _ in range(4)] + [apart() for _ in range(4)] + [alike()]
+    results += [from_one_place(shared) for shared in [False] * 8 + [True, False, True, True]]
+    for sums, doubled in results:
+        np.testing.assert_array_equal(sums, [0, 2, 4])
+        np.testing.assert_array_equal(doubled, [0, 2, 4])
+
+
+def test_without_sharing_an_array_may_be_moved_to_two_places() -> None:
+    f = pytc.compile(lambda x, y: (x + 1, y * 2), share=False)
+    x = jnp.arange(3.0)
+    more, twice = f(pytc.move(x), pytc.move(x))
+    np.testing.assert_array_equal(more, [1, 2, 3])
+    np.testing.assert_array_equal(twice, [0, 2, 4])
