@@ -245,7 +245,8 @@ class _Walk:
         self.stack.append(self.stored[place] if known and place is not None else place)
         if place is not None:
             self.seen.append(place)
-            self.events.append(Event("load", place))
+            if not (known and len(place) == 1):  # a variable that was stored is bound
+                self.events.append(Event("load", place))
 
     def store(self, place: Place) -> None:
         self.stored[place] = self.taken if self.taken is RESULT and len(place) == 1 else None

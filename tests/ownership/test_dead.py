@@ -625,3 +625,22 @@ def test_handler_that_reads_what_was_not_overwritten_yet(made: Functions) -> Non
         stub.read(x)
     expect([call.dead for call in stub.calls] == [{0} if sys.version_info >= (3, 12) else set()] * 3)
     stub.read(x)
+
+
+TWO_STORES = {
+    "an attribute": "fresh = f(box.a)\nbox.a = fresh\nread(box.a)",
+    "an item": "fresh = f(box.d['k'])\nbox.d['k'] = fresh\nread(box.d)",
+    "a part": "fresh, y = f2(box.a, y)\nbox.a = fresh\nread(box.a)",
+}
+"""From the second time on, the variable of the first store has the old value, too."""
+
+
+@pytest.mark.parametrize("body", TWO_STORES.values(), ids=TWO_STORES.keys())
+@pytest.mark.parametrize("where", ["function", "script"])
+def test_stored_in_a_variable_first(made: Functions, body: str, where: str) -> None:
+    stub, f, f2 = made
+    box = types.SimpleNamespace(a=stub.new(), d={"k": stub.new()})
+    space: dict[str, Any] = {"f": f, "f2": f2, "read": stub.read, "box": box, "new": stub.new}
+    loop = "y = new()\nfor _ in range(3):\n" + textwrap.indent(body, "    ")
+    exec(loop if where == "script" else "def run():\n" + textwrap.indent(loop, "    ") + "\nrun()", space)
+    expect_dead(stub, 3)
