@@ -30,7 +30,7 @@ ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_
 
 PMAP, OUT_AXES, BY_HAND, FILTER_PMAP, PYTC = "jax.pmap", "out_axes", "by hand", "filter_pmap", "pytc"
 ALL = (PMAP, OUT_AXES, BY_HAND, FILTER_PMAP, PYTC)
-"""`jax.pmap` that stacks its results, of which the loop takes the first row; with `out_axes=None` by hand; with
+"""`jax.pmap` that stacks its results, of which the loop takes the first device's; with `out_axes=None` by hand; with
 `donate_argnums` as well; `equinox.filter_pmap` with `out_axes=None`, promising all; `pytc.pmap` with `in_axes` only."""
 
 TINY, ROWS, SETTLED = 8, 16, 3
@@ -77,7 +77,7 @@ def build(contender: str, step: Step) -> Step:
     """The step as `contender` maps it."""
     if contender == PMAP:
         mapped = jax.pmap(step, "batch", in_axes=IN_AXES)
-        return lambda *args: jax.tree.map(lambda x: x[0], jax.block_until_ready(mapped(*args)))
+        return lambda *args: jax.tree.map(lambda x: x.addressable_data(0)[0], jax.block_until_ready(mapped(*args)))
     if contender == OUT_AXES:
         return jax.pmap(step, "batch", in_axes=IN_AXES, out_axes=None)
     if contender == BY_HAND:
