@@ -24,7 +24,15 @@ import pytest
 import pytc
 from tests.callers import STEPS, body, init
 
+KEPT = []
 
+
+def keeps(caller):
+    KEPT.append(caller)
+    return caller
+
+
+@keeps
 def another_name(step):
     state = init()
     first = state
@@ -33,6 +41,7 @@ def another_name(step):
     return first, state
 
 
+@keeps
 def a_list(step):
     state, history = init(), []
     for i in range(STEPS):
@@ -41,6 +50,7 @@ def a_list(step):
     return history, state
 
 
+@keeps
 def a_closure(step):
     state = init()
 
@@ -55,6 +65,7 @@ def a_closure(step):
     return seen, state
 
 
+@keeps
 def a_default_argument(step):
     state = init()
 
@@ -66,6 +77,7 @@ def a_default_argument(step):
     return look(), state
 
 
+@keeps
 def an_attribute(step):
     trainer = types.SimpleNamespace(state=init())
     trainer.best = trainer.state
@@ -74,6 +86,7 @@ def an_attribute(step):
     return trainer.best, trainer.state
 
 
+@keeps
 def an_exception_handler(step):
     state = init()
     try:
@@ -86,6 +99,7 @@ def an_exception_handler(step):
     return None
 
 
+@keeps
 def a_handler_of_the_call(step):
     state, seen = init(), []
     for i in range(STEPS):
@@ -96,6 +110,7 @@ def a_handler_of_the_call(step):
     return seen, state
 
 
+@keeps
 def a_finally(step):
     old = state = init()
     try:
@@ -105,6 +120,7 @@ def a_finally(step):
     return total, state
 
 
+@keeps
 def a_generator(step):
     def states():
         state = init()
@@ -118,6 +134,7 @@ def a_generator(step):
     return seen
 
 
+@keeps
 def a_queue(step):
     waiting = queue.Queue()
     state = init()
@@ -127,6 +144,7 @@ def a_queue(step):
     return [waiting.get() for _ in range(STEPS)], state
 
 
+@keeps
 def another_thread(step):
     state, go, done, seen = init(), threading.Event(), threading.Event(), []
 
@@ -145,6 +163,7 @@ def another_thread(step):
     return seen, state
 
 
+@keeps
 def a_weak_reference(step):
     state = init()
     watched = weakref.ref(state["w"])
@@ -153,12 +172,14 @@ def a_weak_reference(step):
     return (None if still is None else still + 0), new
 
 
+@keeps
 def c_code_that_uses_the_argument_after_the_call(step):
     kept = list(filter(lambda s: step(s, 1.0) is not None, (init() for _ in range(3))))
     mapped = list(map(functools.partial(step, batch=2.0), kept))
     return kept, mapped, functools.reduce(lambda s, b: step(s, b), [1.0, 2.0], init())
 
 
+@keeps
 def the_same_buffer(step):
     state = init()
     other = jax.device_put(state["w"], state["w"].devices().pop())
@@ -167,6 +188,7 @@ def the_same_buffer(step):
     return other, shard, new
 
 
+@keeps
 def a_numpy_view(step):
     state = init()
     view = np.asarray(state["w"])
@@ -175,6 +197,7 @@ def a_numpy_view(step):
     return jnp.asarray(view.copy()), newer
 
 
+@keeps
 def a_helper_whose_caller_keeps(step):
     def helper(state):
         return step(state, 1.0)
@@ -197,12 +220,14 @@ for _ in range(4):
 """
 
 
+@keeps
 def globals_swapped_right_behind_the_call(step):
     space = {"step": step, "init": init}
     exec(compile(SWAP, "<swap>", "exec"), space)
     return space["seen"], space["new"]
 
 
+@keeps
 def introspection(step):
     state = init()
     for i in range(STEPS):
@@ -212,6 +237,7 @@ def introspection(step):
     return old, state
 
 
+@keeps
 def a_cycle_and_a_collection(step):
     state, ring = init(), []
     ring.append((ring, state))
@@ -221,6 +247,7 @@ def a_cycle_and_a_collection(step):
     return ring[0][1], state
 
 
+@keeps
 def a_container(step):
     state = init()
     pair = (state, "first")
@@ -229,6 +256,7 @@ def a_container(step):
     return pair[0], state
 
 
+@keeps
 def an_iterator(step):
     states = iter([init(), init()])
     kept = []
@@ -238,6 +266,7 @@ def an_iterator(step):
     return kept
 
 
+@keeps
 def filtered_states(step):
     def use(state):
         step(state, 1.0)
@@ -246,6 +275,7 @@ def filtered_states(step):
     return [state["w"] + 0 for state in filter(use, (init() for _ in range(STEPS)))]
 
 
+@keeps
 def a_saved_traceback(step):
     def run(saved):
         state = init()
@@ -261,6 +291,7 @@ def a_saved_traceback(step):
     return [operator.attrgetter("f_locals")(traceback.tb_frame)["state"]["w"] for traceback in saved]
 
 
+@keeps
 def an_argument_of_a_callback(step):
     callbacks = [functools.partial(dict, state=init()) for _ in range(STEPS)]
     for callback in callbacks:
@@ -268,6 +299,7 @@ def an_argument_of_a_callback(step):
     return [callback()["state"] for callback in callbacks]
 
 
+@keeps
 def a_cached_result(step):
     @functools.lru_cache
     def load(i):
@@ -277,6 +309,7 @@ def a_cached_result(step):
     return load(0), load(1), new
 
 
+@keeps
 def shown_in_a_session(step):
     out = {}
     for i in range(STEPS):
@@ -288,6 +321,7 @@ def shown_in_a_session(step):
     return seen
 
 
+@keeps
 def a_debugger(step):
     seen = []
 
@@ -310,6 +344,7 @@ def a_debugger(step):
     return seen
 
 
+@keeps
 def a_profiler(step):
     seen = []
 
@@ -330,12 +365,14 @@ def a_profiler(step):
     return seen
 
 
+@keeps
 def evaluated(step):
     state = init()
     step(state, 1.0)
     return eval("state")
 
 
+@keeps
 def executed(step):
     state, names = init(), {}
     step(state, 1.0)
@@ -343,12 +380,14 @@ def executed(step):
     return names
 
 
+@keeps
 def the_frame_itself(step):
     state = init()
     step(state, 1.0)
     return sys._getframe().f_locals["state"]
 
 
+@keeps
 def read_after_the_loop(step):
     state = init()
     for i in range(STEPS):
@@ -356,6 +395,7 @@ def read_after_the_loop(step):
     return new, state
 
 
+@keeps
 def read_on_one_path(step):
     seen = []
     for i in range(STEPS):
@@ -365,12 +405,14 @@ def read_on_one_path(step):
     return seen
 
 
+@keeps
 def a_shard(step):
     state = init()
     shard = state["w"].addressable_data(0)
     return shard, step(state, 1.0)
 
 
+@keeps
 def an_array_made_of_shards(step):
     state = init()
     w = state["w"]
@@ -380,6 +422,7 @@ def an_array_made_of_shards(step):
     return whole, state
 
 
+@keeps
 def an_export(step):
     state = init()
     exported = np.from_dlpack(state["w"])
@@ -387,6 +430,7 @@ def an_export(step):
     return exported.copy(), state
 
 
+@keeps
 def a_constant_of_another_function(step):
     state = init()
     other = pytc.compile(functools.partial(lambda w, x: x + w, state["w"]))
@@ -395,54 +439,13 @@ def a_constant_of_another_function(step):
     return before, other(1.0), state
 
 
+@keeps
 def handed_back_as_it_is(step):
     keep = pytc.compile(lambda state: (state["w"], state["n"] + 1))
     state = init()
     w, _ = keep(state)
     state = step(state, 1.0)
     return w, state
-
-
-KEPT = [
-    another_name,
-    a_list,
-    a_closure,
-    a_default_argument,
-    an_attribute,
-    an_exception_handler,
-    a_handler_of_the_call,
-    a_finally,
-    a_generator,
-    a_queue,
-    another_thread,
-    a_weak_reference,
-    c_code_that_uses_the_argument_after_the_call,
-    the_same_buffer,
-    a_numpy_view,
-    a_helper_whose_caller_keeps,
-    globals_swapped_right_behind_the_call,
-    introspection,
-    a_cycle_and_a_collection,
-    a_container,
-    an_iterator,
-    filtered_states,
-    a_saved_traceback,
-    an_argument_of_a_callback,
-    a_cached_result,
-    shown_in_a_session,
-    a_debugger,
-    a_profiler,
-    evaluated,
-    executed,
-    the_frame_itself,
-    read_after_the_loop,
-    read_on_one_path,
-    a_shard,
-    an_array_made_of_shards,
-    an_export,
-    a_constant_of_another_function,
-    handed_back_as_it_is,
-]
 
 
 @pytest.mark.parametrize("caller", KEPT, ids=lambda c: c.__name__)

@@ -32,6 +32,15 @@ class Trainer:
         self.state = self.step(self.state, batch)
 
 
+LET_GO = []
+
+
+def lets_go(caller):
+    LET_GO.append(caller)
+    return caller
+
+
+@lets_go
 def a_local(step):
     state = init()
     for i in range(STEPS):
@@ -39,6 +48,7 @@ def a_local(step):
     return state
 
 
+@lets_go
 def keywords(step):
     state = init()
     for i in range(STEPS):
@@ -46,6 +56,7 @@ def keywords(step):
     return state
 
 
+@lets_go
 def attribute_of_an_object(step):
     trainer = Trainer(step)
     for i in range(STEPS):
@@ -53,6 +64,7 @@ def attribute_of_an_object(step):
     return trainer.state
 
 
+@lets_go
 def item_of_a_dictionary(step):
     run = {"state": init()}
     for i in range(STEPS):
@@ -60,6 +72,7 @@ def item_of_a_dictionary(step):
     return run["state"]
 
 
+@lets_go
 def through_a_helper(step):
     def helper(state, batch):
         return step(state, batch)
@@ -70,6 +83,7 @@ def through_a_helper(step):
     return state
 
 
+@lets_go
 def fresh_temporary(step):
     state = init()
     for i in range(STEPS):
@@ -77,6 +91,7 @@ def fresh_temporary(step):
     return state
 
 
+@lets_go
 def with_a_handler_that_does_not_read(step):
     state = init()
     for i in range(STEPS):
@@ -87,6 +102,7 @@ def with_a_handler_that_does_not_read(step):
     return state
 
 
+@lets_go
 def in_a_generator(step):
     def run():
         state = init()
@@ -98,6 +114,7 @@ def in_a_generator(step):
     return list(run())[-1]
 
 
+@lets_go
 def a_tuple_that_is_unpacked(step):
     state = init()
     for i in range(STEPS):
@@ -107,6 +124,7 @@ def a_tuple_that_is_unpacked(step):
     return state
 
 
+@lets_go
 def several_results(step):
     both = {"w": jnp.ones(3)}
     for i in range(STEPS):
@@ -114,6 +132,7 @@ def several_results(step):
     return both, loss
 
 
+@lets_go
 def never_read_again(step):
     state = init()
     for i in range(STEPS):
@@ -122,6 +141,7 @@ def never_read_again(step):
     return state
 
 
+@lets_go
 def deleted(step):
     state = init()
     for i in range(STEPS):
@@ -131,6 +151,7 @@ def deleted(step):
     return state
 
 
+@lets_go
 def overwritten_on_every_path(step):
     state = init()
     for i in range(STEPS):
@@ -143,6 +164,7 @@ def overwritten_on_every_path(step):
     return state
 
 
+@lets_go
 def a_while_loop(step):
     state, i = init(), 0
     while True:
@@ -164,6 +186,7 @@ def progress(values):
         time.monotonic()
 
 
+@lets_go
 def progress_bar(step):
     state = init()
     for i, batch in enumerate(progress([0.0, 1.0, 2.0, 3.0])):
@@ -173,6 +196,7 @@ def progress_bar(step):
     return state
 
 
+@lets_go
 def several_attributes(step):
     run = types.SimpleNamespace(a={"w": jnp.ones(3)}, b=jnp.ones(4))
     for i in range(STEPS):
@@ -180,6 +204,7 @@ def several_attributes(step):
     return run.a, run.b
 
 
+@lets_go
 def item_of_a_list(step):
     run = [init()]
     for i in range(STEPS):
@@ -197,6 +222,7 @@ class Pair(NamedTuple):
     n: jax.Array
 
 
+@lets_go
 def field_of_a_dataclass(step):
     run = Run(init())
     for i in range(STEPS):
@@ -204,6 +230,7 @@ def field_of_a_dataclass(step):
     return run.state
 
 
+@lets_go
 def a_named_tuple_in_a_field(step):
     run = Run(Pair(**init()))
     for i in range(STEPS):
@@ -211,12 +238,14 @@ def a_named_tuple_in_a_field(step):
     return run.state
 
 
+@lets_go
 def global_of_a_script(step):
     names = {"step": step, "state": init(), "STEPS": STEPS, "__name__": "__main__"}
     exec(compile("for i in range(STEPS):\n    state = step(state, float(i))", "train.py", "exec"), names)
     return names["state"]
 
 
+@lets_go
 def cells_of_a_notebook(step):
     names = {"step": step, "state": init(), "__name__": "__main__"}
     cell = compile("state = step(state, 1.0)", "<cell>", "exec")
@@ -225,6 +254,7 @@ def cells_of_a_notebook(step):
     return names["state"]
 
 
+@lets_go
 def with_and_finally(step):
     state, done = init(), 0
     for i in range(STEPS):
@@ -236,6 +266,7 @@ def with_and_finally(step):
     return state
 
 
+@lets_go
 def in_an_async_function(step):
     async def run():
         state = init()
@@ -250,10 +281,12 @@ def in_an_async_function(step):
         return stop.value
 
 
+@lets_go
 def in_a_comprehension(step):
     return [step(x, 1.0) for x in (init() for _ in range(STEPS))][-1]
 
 
+@lets_go
 def in_a_nested_function(step):
     def train():
         state = init()
@@ -264,6 +297,7 @@ def in_a_nested_function(step):
     return train()
 
 
+@lets_go
 def through_two_methods(step):
     class Model:
         def update(self, state, batch):
@@ -280,36 +314,6 @@ def through_two_methods(step):
     for i in range(STEPS):
         state = loop.train_step(state, float(i))
     return state
-
-
-LET_GO = [
-    a_local,
-    keywords,
-    attribute_of_an_object,
-    item_of_a_dictionary,
-    through_a_helper,
-    fresh_temporary,
-    with_a_handler_that_does_not_read,
-    in_a_generator,
-    a_tuple_that_is_unpacked,
-    several_results,
-    never_read_again,
-    deleted,
-    overwritten_on_every_path,
-    a_while_loop,
-    progress_bar,
-    several_attributes,
-    item_of_a_list,
-    field_of_a_dataclass,
-    a_named_tuple_in_a_field,
-    global_of_a_script,
-    cells_of_a_notebook,
-    with_and_finally,
-    in_an_async_function,
-    in_a_comprehension,
-    in_a_nested_function,
-    through_two_methods,
-]
 
 
 @pytest.mark.parametrize("caller", LET_GO, ids=lambda c: c.__name__)
