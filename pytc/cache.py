@@ -170,8 +170,6 @@ class Layout:
     kinds: tuple[Kind, ...]
     share: bool
     by_values: dict[Hashable, Signatures] = dataclasses.field(default_factory=dict)
-    suspects: tuple[int, ...] = ()
-    """Leaves that had so many references at the last look that they might have been shared, and were not."""
 
     def __post_init__(self) -> None:
         self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
@@ -186,37 +184,21 @@ class Layout:
 
     def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
         """For each array leaf the first that is the same object, or None where they are all different."""
-        # Nearly always the same few leaves have many references (a batch that its loader holds, too). If these are
-        # different objects, and no other leaf has as many, none is at two places.
-        suspects, counts = self.suspects, list(map(sys.getrefcount, leaves))
-        if len(suspects) == 1 and counts[suspects[0]] >= SHARED:
-            counts[suspects[0]] = 0
-        elif max(counts) < SHARED:
-            self.suspects = ()
-            return None
-        elif len({id(leaves[i]) for i in suspects}) == len(suspects):
-            for i in suspects:
-                counts[i] = 0
-        if max(counts) < SHARED:
-            return None
         first: dict[int, int] = {}
         same = tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
-        if len(first) < len(self.arrays):
-            return same
-        self.suspects = tuple(i for i, count in enumerate(map(sys.getrefcount, leaves)) if count >= SHARED)
-        return None
+        return None if len(first) == len(self.arrays) else same
 
 
-def _references_of_a_shared_leaf() -> int:
+def _references_of_an_unshared_leaf() -> int:
     leaf = object()
-    tree = [leaf, leaf]
-    leaves = [leaf, leaf]
+    tree = {"leaf": leaf}
+    leaves = [leaf]
     del leaf
     count = max(map(sys.getrefcount, leaves))
     del tree
     return count
 
 
-SHARED = _references_of_a_shared_leaf()
-"""The fewest references to an object at two leaves, as `max(map(sys.getrefcount, leaves))` sees it: a container refers
-to it twice, or two do, and the list of leaves does twice. Most that are at one leaf have fewer."""
+UNSHARED = _references_of_an_unshared_leaf()
+"""The reference count, as `max(map(sys.getrefcount, leaves))` sees it, of a leaf that only one container and the
+list of leaves refer to. An object at two leaves is in that list twice, so its count is larger."""

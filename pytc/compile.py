@@ -29,7 +29,7 @@ from pytc import ownership
 from pytc import passes as _passes
 from pytc.ahead import Hiding
 from pytc.attributes import give
-from pytc.cache import MOST_MISSES, MOST_SITES, SHARED, Layout, Signature, Signatures, Site, describe
+from pytc.cache import MOST_MISSES, MOST_SITES, UNSHARED, Layout, Signature, Signatures, Site, describe
 from pytc.direct import Direct, check_not_deleted
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort, check_effort
@@ -435,7 +435,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             layout = layouts.get((tree, tuple(map(type, leaves))))
             if layout is not None and executing() and not debugging():
                 sharing = None
-                if layout.may_share and (layout.suspects or max(map(sys.getrefcount, leaves)) >= SHARED):
+                if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
                     sharing = layout.sharing(leaves)
                 signatures = layout.by_values.get(layout.key(leaves, sharing))
                 signature = None if signatures is None else signatures.find(leaves)

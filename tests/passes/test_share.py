@@ -206,7 +206,7 @@ def test_sharing_can_be_turned_off():
 
 
 def test_sharing_is_seen_whatever_else_refers_to_the_arrays() -> None:
-    """A call looks closely only at arrays with many references, and remembers which of them were different."""
+    """A call looks closely only where an array has many references."""
     rng = random.Random(0)
     seen: list[list[int]] = []
 
@@ -256,3 +256,17 @@ def test_without_sharing_an_array_may_be_moved_to_two_places() -> None:
     more, twice = f(pytc.move(x), pytc.move(x))
     np.testing.assert_array_equal(more, [1, 2, 3])
     np.testing.assert_array_equal(twice, [0, 2, 4])
+
+
+def test_one_container_as_two_arguments_and_then_two() -> None:
+    """Only one container refers to the arrays, however often it is passed."""
+
+    @pytc.compile
+    def both(x: Any, y: Any) -> Any:
+        return jax.tree.map(lambda a: a * 2, x), jax.tree.map(lambda a: a * 3, y)
+
+    one, two = {"p": jnp.ones(2)}, {"p": jnp.full(2, 5.0)}
+    for x, y in [(one, one), (one, two), (two, two), (two, one)] * 3:
+        first, second = both(x, y)
+        np.testing.assert_array_equal(first["p"], x["p"] * 2)
+        np.testing.assert_array_equal(second["p"], y["p"] * 3)
