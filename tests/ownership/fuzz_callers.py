@@ -219,7 +219,12 @@ def _file(seed: int) -> str:
     return f"<program {seed}>"
 
 
-def run(source: str, seed: int, stub: Any) -> str:
+def code_of(source: str, seed: int) -> types.CodeType:
+    """The program as code, to be run more than once."""
+    return compile(source, _file(seed), "exec")
+
+
+def run(program: str | types.CodeType, seed: int, stub: Any) -> str:
     """Run a program, and read what it leaves behind. The name of the exception that ended it, if one did."""
     space = environment(stub, seed)
     space["__name__"] = "program"
@@ -227,7 +232,7 @@ def run(source: str, seed: int, stub: Any) -> str:
     was = gc.isenabled()
     gc.disable()
     try:
-        exec(compile(source, _file(seed), "exec"), space)
+        exec(code_of(program, seed) if isinstance(program, str) else program, space)
     except RuntimeError as raised:
         if "deleted" in str(raised):
             raise
