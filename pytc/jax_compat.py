@@ -355,10 +355,16 @@ def is_plain_jit(eqn: JaxprEqn) -> bool:
         and not any(params["donated_invars"])
         and not params["compiler_options_kvs"]
         and params["ctx_mesh"].empty
-        and str(getattr(params["inline"], "value", params["inline"])) in ("False", "True", "auto")
+        and str(getattr(params["inline"], "value", params["inline"])) in ("False", "True", "auto", "jax_late")
         and eqn.ctx.compute_type is None
         and not eqn.ctx.xla_metadata
     )
+
+
+def inlined_late(eqn: JaxprEqn) -> bool:
+    """Whether JAX emits the body of this inner `jit` where it stands, rather than a call: what `inline=True` means from
+    JAX 0.12 on."""
+    return getattr(eqn.params["inline"], "value", "") == "jax_late"
 
 
 @contextlib.contextmanager

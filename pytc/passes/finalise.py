@@ -222,9 +222,9 @@ class _Finaliser:
         if unwrapped is None or eqn.ctx.xla_metadata:
             return None
         body = jax_compat.inner(unwrapped.body)
-        if self._compiled and name in CALLS:
+        if self._compiled and name in CALLS and not (name in _JITS and jax_compat.inlined_late(eqn)):
             given = [is_constant(v, fixed) for v in unwrapped.operands]
-            if folded_across(body, eqn, given) and folded_across(self._inner(body), eqn, given):
+            if (any(given) or folded_across(body, eqn, given)) and folded_across(self._inner(body), eqn, given):
                 return None
         fits = all(map(jax_compat.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
         return unwrapped if fits and (constants is not None or not body.constvars) else None
@@ -234,7 +234,8 @@ class _Finaliser:
         body = eqn.params["jaxpr"]
         if not jax_compat.is_plain_jit(eqn):
             return None
-        if self._sites[id(body.jaxpr)] > 1 and subjaxprs.count(self._inner(body).jaxpr, self._sizes) > _ALWAYS_INLINED:
+        several = self._sites[id(body.jaxpr)] > 1 and not jax_compat.inlined_late(eqn)
+        if several and subjaxprs.count(self._inner(body).jaxpr, self._sizes) > _ALWAYS_INLINED:
             return None
         return _Unwrapped(body, eqn.invars, f"jit({eqn.params['name']})")
 
@@ -273,6 +274,9 @@ def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _WRAPPERS and (unwrapped := _WRAPPERS[eqn.primitive.name](eqn)) is not None:
             _count_call_sites(jax_compat.inner(unwrapped.body), sites)
+            continue
+        if eqn.primitive.name in _JITS and jax_compat.inlined_late(eqn):
+            _count_call_sites(jax_compat.inner(eqn.params["jaxpr"]), sites)
             continue
         for sub in jax_compat.subjaxprs(eqn):
             sites[id(sub)] += 1

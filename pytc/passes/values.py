@@ -42,18 +42,23 @@ class _Numbering:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[int, tuple[Any, int | None]] = {}
+        self._calls: dict[tuple[int, tuple[int, ...]], tuple[Any, Sequence[int]]] = {}
         self._unlike = 0
 
-    def of_results(self, jaxpr: Jaxpr, consts: Sequence[Any] | None = None) -> list[int]:
+    def of_results(
+        self, jaxpr: Jaxpr, consts: Sequence[Any] | None = None, places: Sequence[int] | None = None
+    ) -> list[int]:
+        """For each result. Operands that are equal to one before have its place among `places`."""
         values: dict[Var, int] = {}
         for i, var in enumerate(jaxpr.constvars):
             values[var] = self._number(("constvar", i, var.aval) if consts is None else ("const", id(consts[i])))
         for i, var in enumerate(jaxpr.invars):
-            values[var] = self._number(("operand", i, var.aval))
+            values[var] = self._number(("operand", i if places is None else places[i], var.aval))
         for eqn in jaxpr.eqns:
-            made = self._equation(eqn, [self._atom(v, values) for v in eqn.invars])
-            for i, var in enumerate(eqn.outvars):
-                values[var] = self._number((made, i, var.aval))
+            operands = [self._atom(v, values) for v in eqn.invars]
+            made = self._equation(eqn, operands)
+            for which, var in zip(self._which(eqn, operands), eqn.outvars, strict=True):
+                values[var] = self._number((made, which, var.aval))
         return [self._atom(v, values) for v in jaxpr.outvars]
 
     def _number(self, what: Hashable) -> int:
@@ -73,6 +78,19 @@ class _Numbering:
             return self._new()
         params = tuple((name, self._parameter(value)) for name, value in eqn.params.items())
         return eqn.primitive, id(eqn.ctx), tuple(operands), params
+
+    def _which(self, eqn: JaxprEqn, operands: list[int]) -> Sequence[int]:
+        """What tells the results of one equation from each other: of a call, what they are made of."""
+        if eqn.primitive.name not in ("jit", "pjit") or not jax_compat.is_plain_jit(eqn):
+            return range(len(eqn.outvars))
+        body = eqn.params["jaxpr"]
+        places = tuple(map(operands.index, operands))
+        key = id(body), places
+        if key not in self._calls:
+            inside, consts = jax_compat.inner(body), getattr(body, "consts", ())
+            fits = len(consts) == len(inside.constvars)
+            self._calls[key] = body, self.of_results(inside, consts, places) if fits else range(len(eqn.outvars))
+        return self._calls[key][1]
 
     def _parameter(self, value: Any) -> Hashable:
         if isinstance(value, (Jaxpr, ClosedJaxpr)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -97,6 +99,8 @@ def test_calls_in_loops_and_branches_without_constants_go():
 @pytest.mark.parametrize(
     ("called", "operand", "stays"),
     [
+        (lambda x, c: jax.checkpoint(lambda v, w: v + jnp.log(w))(x, c), 0.3, True),
+        (lambda x, c: lax.cond(x[0] > 0, lambda v, w: v + jnp.log(w), lambda v, w: v, x, c), 0.3, True),
         (lambda x, c: x + jnp.log(c), 0.3, True),  # the logarithm of a constant: folded in another place
         (lambda x, c: (x, jnp.sin(c)), 0.3, True),
         (lambda x, c: x * jnp.sin(x) - c, 0.3, False),
@@ -112,6 +116,19 @@ def test_a_call_stays_where_constants_meet_across_it(called, operand, stays):
     x = jnp.arange(3.0)
     assert ("jit" in primitives(finalise(pytc.stage(fun, x)))) == stays
     jax.tree.map(np.testing.assert_array_equal, pytc.compile(fun)(x), jax.jit(fun)(x))
+
+
+def test_a_jit_that_is_to_be_inlined_is_no_call():
+    """However often it is called, and whatever is constant."""
+    inlined = functools.partial(jax.jit, inline=True)(lambda v: jax.jit(lambda w: slope(w) * 2)(v) + jnp.sin(v) * v)
+
+    def fun(x):
+        return inlined(x) + inlined(CAPTURED) * inlined(jnp.float32(0.3))
+
+    x = jnp.arange(3.0)
+    np.testing.assert_array_equal(pytc.compile(fun)(x), jax.jit(fun)(x))
+    calls = [eqn.params["name"] for eqn in finalise(pytc.stage(fun, x)).jaxpr.jaxpr.eqns if eqn.primitive.name == "jit"]
+    assert calls == ["<lambda>"] * len(calls)
 
 
 def test_a_loop_that_hands_on_a_constant_is_read_as_a_loop():

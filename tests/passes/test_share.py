@@ -77,6 +77,32 @@ def test_tied_weights_stay_tied_over_many_steps(step):
     jax.tree.map(np.testing.assert_array_equal, tied, wanted)
 
 
+def test_results_of_one_call_for_tied_weights_stay_tied():
+    """As in an optimiser that corrects all moments in one jitted function, called more than once."""
+
+    @jax.jit
+    def corrected(moments, count):
+        return jax.tree.map(lambda m: m / (1 - 0.9**count) + jnp.tanh(m) * jnp.cos(m), moments)
+
+    @pytc.compile
+    def f(tree):
+        return corrected(corrected(tree, 3.0), 4.0)
+
+    w = jnp.arange(3.0)
+    tree = f({"a": w, "b": w, "c": jnp.ones(3)})
+    assert tree["a"] is tree["b"]
+    assert tree["a"] is not tree["c"]
+    untied = f({"a": jnp.arange(3.0), "b": jnp.arange(3.0), "c": jnp.ones(3)})
+    assert untied["a"] is not untied["b"]
+
+    @jax.jit
+    def noisy(x, y):
+        return lax.rng_uniform(0.0, x[0], (3,)), lax.rng_uniform(0.0, y[0], (3,)), x + 1, y + 1
+
+    one, other = pytc.compile(lambda x, y: [a for _ in range(2) for a in noisy(x, y)])(w + 1, w + 1)[:2]
+    assert one is not other
+
+
 @pytest.mark.parametrize(
     "step",
     [
