@@ -9,7 +9,8 @@ twelve levels deep; `wide` updates many parameters, as an optimiser does; `gpt` 
 model. For each size: the time of every pass for an equation; all passes together beside what JAX takes to trace and
 lower, and to compile where the program is small enough for XLA; there also the first call of `pytc.compile` beside
 that of `jax.jit`, by turns, the best of a few. Times are of the processor, not of the clock, so that it does not
-matter what else runs.
+matter what else runs. What Python's garbage collector takes meanwhile has a column of its own: it looks at all that
+JAX holds, at whatever moment its turn comes, and is in the share of JAX's time, not in the times of the passes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import gc
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -116,8 +117,10 @@ def main() -> None:
     options = parser.parse_args()
     passes = [each.__name__ for each in pytc.passes.pipeline]
     print(f"{'':6}{'equations':>10}{'stage':>9}" + "".join(f"{name:>10}" for name in passes) + f"{'all':>9}", end="")
-    print(f"{'of JAX':>9}{'first call':>12}")
-    print(f"{'':16}{'µs/eqn':>9}" + f"{'µs/eqn':>10}" * len(passes) + f"{'µs/eqn':>9}{'':9}{'of jit':>12}")
+    print(f"{'collector':>11}{'of JAX':>9}{'first call':>12}")
+    print(
+        f"{'':16}{'µs/eqn':>9}" + f"{'µs/eqn':>10}" * len(passes) + f"{'µs/eqn':>9}{'µs/eqn':>11}{'':9}{'of jit':>12}"
+    )
     for shape in [options.shape] if options.shape else SHAPES:
         for size in SIZES:
             if size <= options.most:
@@ -131,16 +134,19 @@ def row(make: Make, size: int) -> str:
     seconds, program = timed(lambda: pytc.stage(fun, *args))
     equations = subjaxprs.count(program.jaxpr.jaxpr)
     text = f"{equations:>10,}{per(seconds, equations):>9}"
-    together = 0.0
+    together = collecting = 0.0
     for each in pytc.passes.pipeline:
         # Once: JAX remembers what it found dead in a jaxpr, and a second run would only look that up.
-        took, program = timed(lambda p=program, f=each: f(p))
+        with Collections() as collections:
+            took, program = timed(lambda p=program, f=each: f(p))
+        took -= collections.seconds
         together += took
+        collecting += collections.seconds
         text += f"{per(took, equations):>10}"
     jax.clear_caches()
     lower = lambda: jax.jit(fun).trace(*args).lower()  # noqa: E731
     of_jax, _ = timed(lower if equations > LARGEST_FOR_XLA else lambda: lower().compile())
-    text += f"{per(together, equations):>9}{together / of_jax:>9.1%}"
+    text += f"{per(together, equations):>9}{per(collecting, equations):>11}{(together + collecting) / of_jax:>9.1%}"
     if equations > LARGEST_FOR_XLA:
         return text + f"{'-':>12}"
     return text + f"{first_calls(make, size):>12.2f}"
@@ -175,6 +181,21 @@ def called(compiled: Function, arguments: list[Any]) -> Any:
         return jax.block_until_ready((first, second))
     first, second = compiled(first, second, last[0])[:2]
     return jax.block_until_ready((first, second, last))
+
+
+class Collections:
+    """Seconds of processor time that the garbage collector takes inside the `with` block."""
+
+    def __enter__(self) -> Self:
+        self.seconds = 0.0
+        gc.callbacks.append(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, _: dict[str, int]) -> None:
+        self.seconds += time.process_time() * (-1 if phase == "start" else 1)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
