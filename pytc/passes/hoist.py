@@ -104,7 +104,8 @@ def _walk(jaxpr: Jaxpr, marks: dict[Var, int], reasons: dict[int, str]) -> list[
         made = _CONSTANT if not any(m == _VARYING for m in given) and not eqn.effects else _VARYING
         captured = _union(given)
         results = [made] * len(eqn.outvars)
-        if captured and eqn.primitive.name in _CALLS:
+        if eqn.primitive.name in _CALLS and (captured or made == _VARYING):
+            # What a call returns may be constant, whatever it is given.
             results = _walk_calls(eqn, given, reasons)
         elif captured and (inner := list(_bodies(eqn, given))):
             for body, given_inside in inner:

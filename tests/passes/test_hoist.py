@@ -57,6 +57,7 @@ def test_an_array_read_beside_arguments_becomes_one_input(fun):
         (lambda x: x * jnp.float32(3.0).reshape(()), ""),
         (lambda x: jax.jit(lambda y: y * jnp.sin(TABLE))(x), "sin"),
         (lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y * x, TABLE), "scan"),
+        (lambda x: x * (TABLE * jax.jit(lambda y: jnp.arange(8.0))(x)), "mul"),
     ],
 )
 def test_an_array_that_xla_would_compute_with_stays_a_constant(fun, why):
