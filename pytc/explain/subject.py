@@ -12,7 +12,7 @@ from jax.tree_util import tree_flatten
 from pytc import passes
 from pytc.compile import Function
 from pytc.effort import Tried
-from pytc.emit import emit_jit
+from pytc.emit import Emitted
 from pytc.explain.by_hand import AsJit
 from pytc.explain.decisions import PassReport, count_equations, kept_by_the_caller, pass_report
 from pytc.explain.device import DeviceError, Target
@@ -161,7 +161,8 @@ def _run(program: Program, pipeline: Sequence[passes.Pass]) -> tuple[Program, tu
 
 def footprint_of(program: Program, values: Sequence[Any], options: Mapping[str, Any], compiler: Compiler) -> Footprint:
     """The figures of what pytc runs for a program; `values` are what `stand_ins` gives for its leaves."""
-    lowered = emit_jit(program, **options).lower(values)
+    # Flat whatever the arguments are, as `by_hand` does, so that equal programs have one text and are compiled once.
+    lowered = Emitted(program, options).lower(values)
     return compiler.footprint(lowered, *_arguments(program, options))
 
 
