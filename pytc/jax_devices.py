@@ -31,7 +31,7 @@ def described_devices(platform: str, topology: str, description: str | None) -> 
     """Devices that need not be here, and that only compile: `("tpu", "v5e:2x2", None)`, or `("cuda", "1x1x8", text)`
     for hosts x processes x GPUs that XLA's `GpuTargetConfigProto` describes.
 
-    Raises `NotImplementedError` or `RuntimeError` where the platform's plugin is not there or knows no such device.
+    Raises `RuntimeError`, or a kind of it, where the platform's plugin is not there or knows no such device.
     """
     if platform == "tpu":
         # A TPU's compiler without a TPU machine around it looks for one unless it is told not to.

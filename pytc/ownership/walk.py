@@ -80,12 +80,9 @@ class Walk:
 
     def distinct(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether no array is there twice. Raises `LookupError` where the arguments are not such a tree."""
-        seen = self.arguments(args, kwargs)
-        for level in self._levels:
-            seen += _referents(*level(seen))
-        arrays = self._arrays(seen)
-        # What it is in, the list of what is seen, the tuple of arrays, and `getrefcount`'s own: no less than that each.
-        return sum(map(getrefcount, arrays)) == 4 * self.count or len(set(map(id, arrays))) == self.count
+        arrays = self.found(args, kwargs)
+        # What it is in, the tuple here, and `getrefcount`'s own: no less than that each.
+        return sum(map(getrefcount, arrays)) == 3 * self.count or len(set(map(id, arrays))) == self.count
 
     def all_inside(self, args: tuple[Any, ...], kwargs: dict[str, Any], places: list[Any], most: int) -> Fresh | None:
         """Whether nothing refers to the arrays but these arguments and `places`, and each came out of one of the last
