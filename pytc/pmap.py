@@ -17,10 +17,10 @@ from jax.tree_util import tree_flatten, tree_structure
 from pytc import passes as _passes
 from pytc.ahead import Hiding
 from pytc.cache import describe
-from pytc.compile import Function, wrap
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
 from pytc.emit import emit_pmap
+from pytc.function import Function, wrap
 from pytc.jax_compat import evaluate, executing
 from pytc.jax_devices import stand_in
 from pytc.leaves import StaticArgument

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import sys
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import pytc
+from pytc import function
 from pytc.emit import EmittedWhole
 from pytc.ownership import Walk, buffers
 
@@ -282,7 +282,7 @@ def test_a_place_that_never_fits_stops_trying(straight):
 
 
 def test_places_of_code_made_anew_are_not_kept_for_ever(monkeypatch):
-    monkeypatch.setattr(sys.modules["pytc.compile"], "MOST_SITES", 8)
+    monkeypatch.setattr(function, "MOST_SITES", 8)
     step = pytc.compile(lambda x: x * 2)
     for _ in range(20):
         exec("for _ in range(3): y = step(x)", {"step": step, "x": jnp.ones(2)})

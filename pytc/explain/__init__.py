@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, overload
 
-from pytc.compile import Function
 from pytc.compile import compile as pytc_compile
 from pytc.effort import Tried
 from pytc.explain.by_hand import ByHand
@@ -39,6 +38,7 @@ from pytc.explain.explanation import Explanation, RequirementError
 from pytc.explain.largest import LargestBatch
 from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.subject import Subject
+from pytc.function import Function
 from pytc.leaves import Parameters
 
 __all__ = [

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytc.cache import Signature, Site
-from pytc.compile import Function
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
+from pytc.function import Function
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,6 @@ import jax
 from jax.tree_util import tree_flatten
 
 from pytc import passes
-from pytc.compile import Function
 from pytc.effort import Tried
 from pytc.emit import Emitted
 from pytc.explain.by_hand import AsJit
@@ -20,6 +19,7 @@ from pytc.explain.largest import Resizable, held
 from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, stand_ins
 from pytc.explain.placement import Placement
 from pytc.explain.pmap_call import pmap_options
+from pytc.function import Function
 from pytc.hlo import given_arguments
 from pytc.jax_compat import Jaxpr, subjaxprs
 from pytc.leaves import StaticArgument

@@ -1,0 +1,373 @@
+"""A compiled function: the call path, top to bottom.
+
+A call flattens its arguments once, looks up the plan for them, asks `ownership` which of the leaves that the plan
+would overwrite are still alive, gives the program private copies of those, and runs it. From where that has gone well
+with nothing to copy, the next call goes straight to `jax.jit` if it can (`direct`).
+
+    layout      the tree of the arguments and the types of their leaves
+    signature   a layout with static values, sharing of arrays, shapes and dtypes: one staged program
+    plan        a signature with a choice of what may be donated: one compiled executable
+
+What a signature's leaves are is not looked at on the way: `jax.jit`, which runs the plan, checks shapes and dtypes
+anyway, and where it would trace again, the plan says `Retrace` instead and the call goes the slow way round. So does
+every call under a transformation or in a debugging mode: there a compiled function is `jax.jit(fun)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import PyTreeDef, tree_flatten
+
+from pytc import ownership
+from pytc import passes as _passes
+from pytc.ahead import Hiding
+from pytc.attributes import give
+from pytc.cache import MOST_MISSES, MOST_SITES, UNSHARED, Layout, Signature, Signatures, Site, describe
+from pytc.direct import Direct, check_not_deleted
+from pytc.donation import Donate, read_policy
+from pytc.effort import Effort
+from pytc.emit import EmittedWhole, Retrace
+from pytc.interrupt import deliver
+from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
+from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of
+from pytc.move import Moved, unwrap, use_up
+from pytc.ownership.collector import COLLECTING, PAUSED
+from pytc.plan import Planner, apart
+from pytc.stage import Stageable
+
+
+class Function:
+    """A function being compiled: its options, its caches, and everything but the fast path of a call."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        donate: Donate,
+        static_argnums: int | Sequence[int] | None,
+        static_argnames: str | Iterable[str] | None,
+        python_scalars: PythonScalars,
+        share: bool,
+        pipeline: Sequence[_passes.Pass],
+        effort: Effort,
+        jit_options: dict[str, Any],
+    ) -> None:
+        options = dict(jit_options)
+        promised = {name: options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
+        self.parameters = Parameters(fun, static_argnums, static_argnames)
+        policy = read_policy(donate, self.parameters, **promised)
+        self.stageable: Stageable = Stageable(
+            fun,
+            self.parameters,
+            python_scalars,
+            options.pop("in_shardings", None),
+            options.pop("out_shardings", None),
+        )
+        self.share = share
+        self.planner = Planner(policy, tuple(pipeline), options, effort)
+        self.layouts: dict[Any, Layout] = {}
+        self.directly: dict[tuple[int, int], Direct] = {}
+        """Call sites whose calls go straight to `jax.jit`."""
+        self.has_static_arguments = bool(self.parameters.static_argnums or self.parameters.static_argnames)
+        static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
+        shardings = {
+            name: wanted
+            for name in ("in_shardings", "out_shardings")
+            if (wanted := getattr(self.stageable, name)) is not None
+        }
+        self.has_shardings = bool(shardings)
+        self.jit_options = {**static, **shardings, **options}
+        self.jitted: Any = jax.jit(fun, **self.jit_options)
+        """What stands in for the compiled function under a transformation, and ahead of time."""
+        self._jitted_hiding: Any = jax.jit(self.stageable.traced, **options)
+
+    # -- a call, the fast way ------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        signature: Signature,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        landed: list[Any],
+    ) -> Any:
+        """Run the plan for this call site; raises `Retrace` if it is not for these leaves.
+
+        `landed` is [emitted, leaves, results] once the program has taken over its arguments.
+        """
+        site = signature.sites.get((id(frame.f_code), frame.f_lasti))
+        looked = site is None or site.to_be_looked_at()
+        if site is None or looked:
+            site = self.planner.look(signature, site, frame, args, kwargs, leaves)
+        site.calls += 1
+        given: Sequence[Any] = leaves
+        try:
+            if site.plan.proven:
+                given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
+            emitted = site.plan.emitted
+            if not self.share:
+                given = apart(given, emitted.program.donated)
+            landed[:] = emitted, leaves
+            warm = not emitted.is_new
+            collections = ownership.collections_so_far()
+            emitted.call(given, landed)
+            if warm:
+                in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
+                emitted.remember(landed[2], in_one_go)
+        except (RuntimeError, ValueError) as error:
+            check_not_deleted(error, signature, leaves)
+            raise
+        if warm and given is leaves and type(emitted) is EmittedWhole:
+            self.go_directly(signature, site, args, kwargs, looked)
+        return emitted.result(landed[2], leaves)
+
+    def go_directly(
+        self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], looked: bool
+    ) -> None:
+        """Let the next call from here, where one has just gone well, go straight to `jax.jit`.
+
+        `looked` says that this one could not have.
+        """
+        key = id(site.code), site.lasti
+        known = self.directly.get(key)
+        if known is not None and known.plan is site.plan:
+            if looked:
+                return
+            self.stay_away(known)  # it should have gone there: something stands elsewhere than it did
+        if len(self.directly) >= MOST_SITES:
+            self.directly.clear()
+        if site.missed < MOST_MISSES and (direct := Direct.of(signature, site, args, kwargs, self.share)):
+            self.directly[key] = direct
+
+    def stay_away(self, direct: Direct) -> None:
+        """Forget a way that has turned out to be none."""
+        direct.site.miss()
+        self.directly.pop((id(direct.site.code), direct.site.lasti), None)
+
+    # -- a call, the slow way round ------------------------------------------------------------------------------
+
+    def call(
+        self,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        tree: PyTreeDef,
+        landed: list[Any],
+    ) -> Any:
+        """A call that the fast path does not know: the first of its kind, or one that is `jax.jit`'s affair."""
+        if config.jax_disable_jit:
+            return self.without_jit(args, kwargs)
+        if any(type(leaf) is Moved for leaf in leaves):
+            return self.call_moved(args, kwargs)
+        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
+        if self.is_jits_affair(kinds):
+            return self.as_jit(args, kwargs, leaves)
+        signatures = self.signatures(args, kwargs, leaves, tree, kinds)
+        for signature in self.candidates(signatures, args, kwargs, leaves):
+            try:
+                result = self.run(signature, frame, args, kwargs, leaves, landed)
+            except Retrace:
+                continue
+            signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+            return result
+        raise _never_accepted(self.stageable.name)
+
+    def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call with `jax_disable_jit`."""
+        return self.stageable.fun(*args, **kwargs)
+
+    @staticmethod
+    def is_jits_affair(kinds: Sequence[Kind]) -> bool:
+        """Whether a transformation or a debugging mode is at work, under which a call is `jax.jit`'s."""
+        return "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse
+
+    def signatures(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tree: PyTreeDef,
+        kinds: tuple[Kind, ...],
+    ) -> Signatures:
+        """What is known of calls with this layout, static values and sharing.
+
+        Raises `StaticLeafError` naming a static leaf that cannot be hashed.
+        """
+        layout = self.layouts.setdefault((tree, tuple(map(type, leaves))), Layout(kinds, self.share))
+        sharing = layout.sharing(leaves) if layout.may_share else None
+        try:
+            return layout.by_values.setdefault(layout.key(leaves, sharing), Signatures())
+        except TypeError:
+            self.stageable.leaves(args, kwargs, share=False)  # names the leaf
+            raise
+
+    def candidates(
+        self, signatures: Signatures, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+    ) -> Iterator[Signature]:
+        """The known signatures with leaves like these, then a newly staged one: JAX accepts one of them."""
+        yield from signatures.alike(leaves)
+        staged = self.stageable.stage(args, kwargs, share=self.share)
+        yield Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
+
+    def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
+        args, kwargs, moved = unwrap(args, kwargs)
+        leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
+        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
+        if self.is_jits_affair(kinds):
+            return self.as_jit(args, kwargs, leaves)
+        signatures = self.signatures(args, kwargs, leaves, tree, kinds)
+
+        for signature in self.candidates(signatures, args, kwargs, leaves):
+            try:
+                emitted = self.planner.plan_moved(signature, leaves, moved).emitted
+                results: list[Any] = []
+                emitted.call(leaves if self.share else apart(leaves, emitted.program.donated), results)
+                result = emitted.result(results[0], leaves)
+            except Retrace:
+                continue
+            except (RuntimeError, ValueError) as error:
+                check_not_deleted(error, signature, leaves)
+                raise
+            signatures.add(signature)
+            use_up([leaves[i] for i in moved], result)
+            return result
+        raise _never_accepted(self.stageable.name)
+
+    def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:
+        """What `jax.jit(fun)` returns; where leaves are static, as if they were static arguments."""
+        if self.has_shardings and not any(
+            kind_of(leaf, self.stageable.python_scalars) == "static" and not isinstance(leaf, StaticArgument)
+            for leaf in leaves
+        ):
+            return self.jitted(*args, **kwargs)
+        named = self.stageable.leaves(args, kwargs, share=False)
+        hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, named)
+        return self._jitted_hiding(*hidden_args, **hidden_kwargs)
+
+    # -- ahead of time -------------------------------------------------------------------------------------------
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """`jax.jit(fun).lower(...)`: JAX's own stage.
+
+        There is no call to look at, so `"auto"` donates nothing. Where the caller promises (`"all"`, `"warn"`),
+        arguments that the program can reuse are donated whole, as `donate_argnums` does. Where leaves are static,
+        what it compiles to is called with all arguments of the function.
+        """
+        with unusable_donations_ignored():
+            lowered: jax.stages.Lowered = self._ahead(args, kwargs, lambda jitted: jitted.lower)
+        return lowered
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """`jax.jit(fun).trace(...)`: JAX's own stage, with donation as in `lower`."""
+        traced: jax.stages.Traced = self._ahead(args, kwargs, lambda jitted: jitted.trace)
+        return traced
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """`jax.eval_shape` of the function."""
+        return self._ahead(args, kwargs, lambda jitted: jitted.eval_shape)
+
+    def clear_cache(self) -> None:
+        """Forget every compiled program and call site."""
+        self.layouts.clear()
+        self.directly.clear()
+        self.jitted.clear_cache()
+        self._jitted_hiding.clear_cache()
+
+    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
+        """What a method of the jitted function returns for these arguments."""
+        named = self.stageable.leaves(args, kwargs, share=False)
+        if any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in named):
+            hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, named)
+            made = method(self._jitted_hiding)(*hidden_args, **hidden_kwargs)
+            is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
+            return Hiding(made, self.stageable, named) if is_stage else made
+        promised = {leaf.parameter for leaf in named if self.planner.promised(leaf)}
+        if not promised:
+            return method(self.jitted)(*args, **kwargs)
+        program = self.planner.promised_program(self.stageable.stage(args, kwargs, share=False))
+        taken = {program.leaves[i].parameter for i in program.donated} & promised
+        numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
+        donating = jax.jit(
+            self.stageable.fun, **self.jit_options, donate_argnums=numbers, donate_argnames=tuple(taken & set(kwargs))
+        )
+        return method(donating)(*args, **kwargs)
+
+
+def _never_accepted(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"JAX would trace {name} again for the very arguments that it was staged for; please report this"
+    )
+
+
+def _explain(compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
+
+    return explain(compiled, *args, **kwargs)
+
+
+def wrap(function: Function) -> Callable[..., Any]:
+    """The plain function that a user calls."""
+    fun = function.stageable.fun
+    layouts, directly = function.layouts, function.directly
+    wrap_static = function.parameters.wrap_static if function.has_static_arguments else None
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
+        # `leaves`, and the caller is one frame up.
+        frame = sys._getframe(1)
+        landed: list[Any] = []
+        leaves: list[Any] = []
+        try:
+            direct = directly.get((id(frame.f_code), frame.f_lasti))
+            if direct is not None and executing() and not debugging():
+                if gone := direct.call(frame, args, kwargs, landed):
+                    return landed[2]
+                if gone is None:
+                    function.stay_away(direct)
+            leaves, tree = tree_flatten((args, kwargs) if wrap_static is None else wrap_static(args, kwargs))
+            layout = layouts.get((tree, tuple(map(type, leaves))))
+            if layout is not None and executing() and not debugging():
+                sharing = None
+                if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
+                    sharing = layout.sharing(leaves)
+                signatures = layout.by_values.get(layout.key(leaves, sharing))
+                signature = None if signatures is None else signatures.find(leaves)
+                if signature is not None:
+                    try:
+                        return function.run(signature, frame, args, kwargs, leaves, landed)
+                    except Retrace:
+                        pass
+            return function.call(frame, args, kwargs, leaves, tree, landed)
+        except KeyboardInterrupt:
+            if len(landed) < 3:
+                raise
+            return deliver(lambda: landed[0].result(landed[2], landed[1]))
+        finally:
+            if PAUSED[0]:
+                PAUSED[0] = False
+                _ = -COLLECTING  # from here on nothing but returns
+
+    try:
+        functools.update_wrapper(compiled, fun)
+    except (AttributeError, TypeError):
+        compiled.__name__ = function.stageable.name  # an odd callable, whose attributes cannot be copied
+        compiled.__wrapped__ = fun  # type: ignore[attr-defined]
+    if inspect.ismethod(fun):
+        # A bound method's dictionary is its function's, where `__wrapped__` and the like may be set already.
+        compiled.__wrapped__ = fun  # type: ignore[attr-defined]
+    give(
+        compiled,
+        **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "clear_cache")},
+        explain=lambda *args, **kwargs: _explain(compiled, *args, **kwargs),
+        __pytc__=function,
+    )
+    return compiled
