@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import sys
 import threading
+import types
 import weakref
 from typing import Any, NamedTuple
 from unittest import mock
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc import function
+from pytc import function, ownership
 from pytc.emit import EmittedWhole
 from pytc.ownership import Walk, buffers
 
@@ -102,6 +104,56 @@ def test_arguments_by_name_and_others_that_live_on(straight):
         total, wanted = wanted.sum(), wanted / 2 + np.arange(3)
     np.testing.assert_array_equal(state, wanted)
     np.testing.assert_array_equal(loss, total)
+
+
+def over_batches(step, state, data):
+    for batch in data:
+        state = step(state, batch)
+    return state
+
+
+def over_made_batches(step, state, data):
+    for batch in data:
+        doubled = jnp.asarray(batch) * 2
+        state = step(state, doubled)
+    return state
+
+
+def over_temporaries(step, state, data):
+    for batch in data:
+        state = step(state, batch * 2)
+    return state
+
+
+def over_numbered_batches(step, state, data):
+    for n, batch in enumerate(data):
+        state = step(state, batch)
+        if n % 5 == 4:
+            state = jax.tree.map(lambda x: x + 0, state)
+    return state
+
+
+def in_an_attribute(step, state, data):
+    box = types.SimpleNamespace(state=state)
+    del state
+    for batch in data:
+        box.state = step(box.state, batch)
+    return box.state
+
+
+@pytest.mark.parametrize("made", [jnp.float32, np.float32])
+@pytest.mark.parametrize(
+    "loop", [over_batches, over_made_batches, over_temporaries, over_numbered_batches, in_an_attribute]
+)
+def test_a_training_loop_goes_straight(straight, loop, made):
+    """Whatever becomes of the other arguments, dead variables and temporaries too."""
+    step = pytc.compile(lambda state, batch: {name: x + batch for name, x in state.items()})
+    data = [made(i) for i in range(20)]
+    result = loop(step, {"w": jnp.ones(4), "b": jnp.ones(3)}, data)
+    factor = 2 if loop in (over_made_batches, over_temporaries) else 1
+    assert float(result["w"][0]) == 1 + factor * sum(range(20))
+    # Not the first two calls, nor those with a state that no program has made, and those right behind.
+    assert len(straight) >= (15 if loop is over_numbered_batches else 18)
 
 
 def test_named_by_keyword_and_taken_over(straight):
@@ -335,6 +387,33 @@ def learnt(*args):
     walk = Walk(range(len(args)))
     assert walk.learn(args, {})
     return walk
+
+
+def test_only_a_call_from_where_it_is_expected_is_proven():
+    """Who has hold of the caller's frame is counted."""
+    walk = learnt(remembered(of_dicts()))
+    answers = []
+
+    def between(frame, args, kwargs):
+        return ownership.all_dead(frame, args, kwargs, walk)
+
+    def compiled(*args, **kwargs):
+        frame = sys._getframe(1)
+        leaves = jax.tree.leaves(args)
+        dead = not ownership.held(frame, args, kwargs, leaves, range(len(leaves)))
+        del leaves
+        directly = between(frame, args, kwargs)
+        somebody = [frame]
+        answers.append((dead, directly, ownership.all_dead(frame, args, kwargs, walk)))
+        del somebody
+        return remembered(of_dicts())
+
+    def run(state):
+        for _ in range(3):
+            state = compiled(state)
+
+    run(remembered(of_dicts()))
+    assert answers[1:] == [(True, True, False)] * 2
 
 
 def test_all_of_a_tree_is_inside():

@@ -21,6 +21,7 @@ other means than its bytecode shows (`callsite`), and who else has hold of a fra
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Sequence
 from types import FrameType
 from typing import Any
@@ -40,6 +41,7 @@ from pytc.ownership.callers import (
     follow,
     known_site,
     levels,
+    remember,
     site_of,
 )
 from pytc.ownership.callsite import Site, Tree
@@ -88,7 +90,7 @@ def held(
     site = known_site((id(frame.f_code), frame.f_lasti))
     if site is not None and site.hint is not None:
         try:
-            places = follow(site.hint, frame, references, [*args, *kwargs.values()], outcome) if site.hint else []
+            places = follow(site, frame, references, args, kwargs, outcome)
             if _all_dead(args, kwargs, places, leaves, wanted, site):
                 return ()
             del places
@@ -98,7 +100,7 @@ def held(
     kept = look.held(wanted)
     if site is None:
         site = site_of(frame)
-    site.hint = look.route()
+    remember(look.route(), site)
     site.executions = max(1, min(2 * site.executions, buffers.remembered()))
     return kept
 
@@ -109,25 +111,25 @@ def all_dead(
     """Whether every array of those arguments that `walk` is of is proven dead once the call has begun, provided that
     they have the tree that it was made for. Where it says no, `held` looks more closely.
 
-    As for `held`, but that no list of leaves refers to the arguments.
+    As for `held`, but that no list of leaves refers to the arguments, and that `frame` is three up.
     """
     site = known_site((id(frame.f_code), frame.f_lasti))
     if site is None or site.hint is None or interpreter.refusal or interpreter.observer():
         return False
+    if sys._getframe(3) is not frame:
+        return False
     try:
-        references = distance(frame, 1)
-        places = follow(site.hint, frame, references, [*args, *kwargs.values()], outcome) if site.hint else []
-        fresh = walk.all_inside(args, kwargs, places, site.executions)
-        if fresh is None:
+        others = walk.all_inside(args, kwargs, follow(site, frame, 3, args, kwargs, outcome), site.executions)
+        if others is None:
             return False
-        if not fresh.others:
+        if not others:
             return True
         leaves = walk.found(args, kwargs)
     except (NotTrusted, LookupError):
         return False
     if walk.kinds is None:
         walk.kinds = _kinds_of(leaves)
-    return not buffers.shares_with_any(leaves, fresh.others, walk.kinds)
+    return not buffers.shares_with_any(leaves, others, walk.kinds)
 
 
 def _kinds_of(leaves: Sequence[Any]) -> frozenset[Any]:

@@ -52,12 +52,17 @@ class _Execution:
     marks: tuple[Mark, ...]
     """On its newest result, on the newest of those that took over an argument's memory, and on the oldest."""
     results: int
-    size: int = 0
-    """How many of them were alive the last time, up to the mark that was found."""
+    """How many of them there were the last time, at most."""
 
     def is_spent(self) -> bool:
         """Whether its results cannot be found any more."""
         return any(mark() is None for mark in (self.marks[-1], *self.marks[-2:-1]))
+
+    def heads(self, alive: list[Any]) -> int:
+        """How many results the list of all arrays begins with, if it does and they are as many as the last time."""
+        count, marks = self.results, self.marks
+        is_head = count <= len(alive) and alive[0] is marks[0]() and alive[count - 1] is marks[-1]()
+        return count if is_head else 0
 
     def span(self, alive: list[Any], start: int) -> tuple[int, int] | None:
         """From where to where its results are in the list of all arrays, from `start` on; None if not there."""
@@ -72,15 +77,13 @@ class _Execution:
             first = start
             while first < count and alive[first] is not newest:
                 first += 1
-            most = min(first + self.results, count)
-            end = first + self.size
-            if not (first < end <= most and alive[end - 1] is oldest):
-                end = first + 1
-                while end < most and alive[end - 1] is not oldest:
-                    end += 1
-                if end > most or alive[end - 1] is not oldest:
-                    return None
-                self.size = end - first
+            # From the far end: mostly all results are still alive, or all but a few.
+            end = min(first + self.results, count)
+            while end > first and alive[end - 1] is not oldest:
+                end -= 1
+            if end == first:
+                return None
+            self.results = end - first  # no more will be
             return first, end
         return None
 
@@ -93,17 +96,10 @@ class _Client:
     """The client that lists the arrays of the default platform, once it is known to list the newest first."""
 
     def __init__(self) -> None:
-        self._known: Any = None
-        self._tried = False
+        self.arrays: Callable[[], list[Any]] = self._try
+        """Every array that is not deleted, newest first; none where that is not the order."""
         self.in_order = False
         """Whether the results of an execution have been seen to be listed in order, without a gap."""
-
-    def arrays(self) -> list[Any]:
-        """Every array that is not deleted, newest first; none where that is not the order."""
-        if not self._tried:
-            self._try()
-        found: list[Any] = [] if self._known is None else self._known.live_arrays()
-        return found
 
     def are_newest(self, results: Sequence[Any]) -> bool:
         """Whether the results of an execution are the newest arrays there are, with nothing in between."""
@@ -112,15 +108,15 @@ class _Client:
         self.in_order = self.in_order or (found and len(results) > 1)
         return found
 
-    def _try(self) -> None:
+    def _try(self) -> list[Any]:
         device = jax.local_devices()[0]
         first = jax.device_put(np.int8(0), device)
         second = new_shard(first)
         third = new_shard(second)
         newest = device.client.live_arrays()[:3]
-        if len(newest) == 3 and all(map(operator.is_, newest, (third, second, first))):
-            self._known = device.client
-        self._tried = True
+        in_order = len(newest) == 3 and all(map(operator.is_, newest, (third, second, first)))
+        self.arrays = device.client.live_arrays if in_order else list
+        return self.arrays()
 
 
 _client = _Client()
@@ -177,8 +173,8 @@ class Fresh(NamedTuple):
 def fresh(most: int) -> Fresh:
     """The results of the last executions that are still there, at most `most` executions."""
     alive = _client.arrays()
-    if _recent and (span := _recent[0].span(alive, 0)) is not None and span[0] == 0 and most == 1:
-        del alive[span[1] :]  # the list itself, rather than a part of it made anew: this is what most calls find
+    if most == 1 and _recent and (count := _recent[0].heads(alive)):
+        del alive[count:]  # the list itself, rather than a part of it made anew: this is what most calls find
         return Fresh(alive, [], _recent[0].marks)
     found: list[Any] = []
     others: list[Any] = []

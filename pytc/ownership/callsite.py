@@ -127,7 +127,9 @@ class Site:
         self.is_read_by_handlers = len(set(self._dead)) > 1
         """Whether it matters for the locals that a call which raises has donated nothing."""
         self.hint: Any = None
-        """Which of all this accounted for the arguments the last time."""
+        """Which of all this, here and in the frames above, accounted for the arguments the last time."""
+        self.hinted_locals: tuple[int, ...] | None = None
+        """The variables that `hint` names, where it names nothing else and nothing but this frame matters for it."""
         self.tree: Tree = Tree(())
         """What is known of the leaves that were wanted here the last time."""
         self.executions = 1

@@ -14,6 +14,7 @@ it does not, the answer is no.
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import operator
 from collections.abc import Callable, Sequence
@@ -23,7 +24,6 @@ import jax
 from jax.tree_util import tree_leaves
 
 from pytc.ownership import buffers, counts
-from pytc.ownership.buffers import Fresh
 from pytc.ownership.interpreter import getrefcount
 
 _referents = gc.get_referents
@@ -36,12 +36,14 @@ class Walk:
 
     def __init__(self, arguments: Sequence[int | str]):
         """Of these arguments, by position and by name."""
-        self._numbers = [key for key in arguments if isinstance(key, int)]
+        self._numbered = picker([key for key in arguments if isinstance(key, int)])
         self._names = [key for key in arguments if isinstance(key, str)]
-        self._levels: list[_Picker] = []
+        self._levels: list[tuple[_Picker, list[type]]] = []
+        """On each level, what picks the containers out of what has been seen so far, and their types."""
         self._arrays: _Picker = tuple
         self._roots: tuple[bool, ...] = ()
         """Of each argument, whether it is an array itself."""
+        self._placed = _Placed((), 0, 0)
         self.count = 0
         """How many arrays there are."""
         self.kinds: frozenset[Any] | None = None
@@ -54,11 +56,12 @@ class Walk:
         self._roots = tuple(isinstance(value, jax.Array) for value in seen)
         start = 0
         while nodes := [k for k in range(start, len(seen)) if _has_arrays(seen[k])]:
-            if not all(map(_is_plain, {type(seen[k]) for k in nodes})):
+            types = [type(seen[k]) for k in nodes]
+            if not all(map(_is_plain, types)):
                 return False
             start = len(seen)
-            self._levels.append(picker(nodes))
-            seen += _referents(*self._levels[-1](seen))
+            self._levels.append((picker(nodes), types))
+            seen += _referents(*[seen[k] for k in nodes])
         places = {id(value): k for k, value in enumerate(seen)}
         if len({id(leaf) for leaf in leaves}) < len(leaves) or not all(id(leaf) in places for leaf in leaves):
             return False
@@ -68,13 +71,13 @@ class Walk:
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Those of a call. Raises `LookupError` where the call has none such."""
-        found = [args[k] for k in self._numbers]
+        found = list(self._numbered(args))
         return found + [kwargs[name] for name in self._names] if self._names else found
 
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """The arrays, in flattening order. Raises `LookupError` where the arguments are not such a tree."""
         seen = self.arguments(args, kwargs)
-        for level in self._levels:
+        for level, _ in self._levels:
             seen += _referents(*level(seen))
         return self._arrays(seen)
 
@@ -84,9 +87,11 @@ class Walk:
         # What it is in, the tuple here, and `getrefcount`'s own: no less than that each.
         return sum(map(getrefcount, arrays)) == 3 * self.count or len(set(map(id, arrays))) == self.count
 
-    def all_inside(self, args: tuple[Any, ...], kwargs: dict[str, Any], places: list[Any], most: int) -> Fresh | None:
+    def all_inside(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], places: list[Any], most: int
+    ) -> list[Any] | None:
         """Whether nothing refers to the arrays but these arguments and `places`, and each came out of one of the last
-        executions, at most `most`: then what these are, else None.
+        executions, at most `most`: then everything else that has been made since the oldest of these, else None.
 
         `places` has what stands in each dead place of the callers. Raises `LookupError` where the arguments are not
         such a tree.
@@ -94,20 +99,14 @@ class Walk:
         Each number here is of references that are there in any case, so none of them can make up for another.
         """
         seen = self.arguments(args, kwargs)
-        of_arrays = 0
-        if places:
-            roots = list(map(id, seen))
-            for number in map(id, places):
-                if number not in roots:
-                    return None  # a container of arguments, or a part of one, is for the careful look
-                of_arrays += self._roots[roots.index(number)]
-        extra = 2 * (len(places) - of_arrays)  # the place, and the list of them
-        for level in self._levels:
+        placed = self._placed
+        if not placed.again(places, seen):
+            placed = self._placed = _Placed.of(places, seen, self._roots)
+        extra = placed.of_containers
+        for level, types in self._levels:
             nodes = level(seen)
-            if not _PLAIN.issuperset(map(type, nodes)) and not all(map(_is_plain, {*map(type, nodes)})):
-                return None
             # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
-            if sum(map(getrefcount, nodes)) != 4 * len(nodes) + extra:
+            if [*map(type, nodes)] != types or sum(map(getrefcount, nodes)) != 4 * len(types) + extra:
                 return None
             seen += _referents(*nodes)
             extra = 0
@@ -119,7 +118,38 @@ class Walk:
         after = sum(map(getrefcount, arrays))
         # As a container has; and those that are in the list of fresh ones have one more the second time. What somebody
         # has got hold of in between, by a weak reference that is gone by now, would be counted, too.
-        return fresh if before == 4 * self.count + 2 * of_arrays and after - before == self.count else None
+        return fresh.others if before == 4 * self.count + placed.of_arrays and after - before == self.count else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Placed:
+    """Which of the arguments stand in the callers' dead places."""
+
+    which: tuple[int | None, ...]
+    """Of each place the argument there, None where it is none of these: a container of arguments, or a part of one,
+    accounts for nothing here, and is for the careful look."""
+    of_containers: int
+    """How many references the arguments that are containers have more than usual."""
+    of_arrays: int
+    """And those that are arrays."""
+
+    @classmethod
+    def of(cls, places: list[Any], arguments: list[Any], is_array: Sequence[bool]) -> _Placed:
+        """What stands where at this call."""
+        position = {id(value): k for k, value in enumerate(arguments)}
+        which = tuple(position.get(id(value)) for value in places)
+        standing = [is_array[k] for k in which if k is not None]
+        # The place, and the list of places.
+        return cls(which, 2 * (len(standing) - sum(standing)), 2 * sum(standing))
+
+    def again(self, places: list[Any], arguments: list[Any]) -> bool:
+        """Whether it is as it was."""
+        if len(places) != len(self.which):
+            return False
+        for k, value in zip(self.which, places, strict=True):
+            if k is not None and arguments[k] is not value:
+                return False
+        return True
 
 
 def _has_arrays(value: Any) -> bool:

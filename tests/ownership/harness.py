@@ -70,23 +70,24 @@ class Stub:
                 self.reads.append((len(self.calls), leaf) if self.keeps else int(np.asarray(leaf)))
         return value
 
-    def compile(self, combine: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that hands its arguments, every array replaced by a new one, to `combine`."""
+    def compile(self, combine: Callable[..., Any], *, atomic: bool = True) -> Callable[..., Any]:
+        """A function that hands its arguments, every array replaced by a new one, to `combine`. `atomic` is what is
+        said of calls that raise."""
 
         def compiled(*args: Any, **kwargs: Any) -> Any:
             leaves, tree = tree_flatten((args, kwargs))
             frame = sys._getframe(1)
-            return self._run(frame, args, kwargs, leaves, tree, combine)
+            return self._run(frame, args, kwargs, leaves, tree, combine, atomic)
 
         return compiled
 
-    def _run(self, frame: Any, args: Any, kwargs: Any, leaves: list[Any], tree: Any, combine: Any) -> Any:
+    def _run(self, frame: Any, args: Any, kwargs: Any, leaves: list[Any], tree: Any, combine: Any, atomic: bool) -> Any:
         wanted = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
         if any(leaves[i].is_deleted() for i in wanted):
             raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
         if self.prover is not None:
-            outcome = ownership.Outcome(calls_python=False, length=getattr(combine, "length", None), atomic=True)
+            outcome = ownership.Outcome(calls_python=False, length=getattr(combine, "length", None), atomic=atomic)
             dead = frozenset(wanted).difference(self.prover(frame, args, kwargs, leaves, wanted, outcome))
         else:
             self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)

@@ -482,6 +482,43 @@ def test_frame_that_somebody_has(made: Functions) -> None:
     nothing_dead(stub)
 
 
+def test_frame_that_somebody_has_in_a_later_call(made: Functions) -> None:
+    stub, f, _ = made
+    frames: list[Any] = []
+
+    def helper(x: Any, late: bool) -> Any:
+        if late:
+            frames.append(operator.attrgetter("_getframe")(sys)())
+        return f(x)
+
+    for number in range(4):
+        helper(stub.new(), number == 3)
+    stub.read(frames[0].f_locals["x"])
+    assert [len(call.dead) for call in stub.calls] == [1, 1, 1, 0]
+
+
+def test_read_in_a_handler_that_matters_only_in_a_later_call(made: Functions) -> None:
+    """Another function at the same place in the code, which may raise after it has donated."""
+    stub, f, _ = made
+
+    def fails(state: Any) -> Any:
+        raise ValueError
+
+    g = stub.compile(fails, atomic=False)
+
+    def run(functions: list[Any]) -> Any:
+        x = stub.new()
+        for function in functions:
+            try:
+                x = function(x)
+            except ValueError:
+                return x
+        return x
+
+    stub.read(run([f, f, f, g]))
+    assert [len(call.dead) for call in stub.calls] == [1, 1, 1, 0]
+
+
 INTROSPECTING = {
     "locals": "y = f(x); read(locals()['x'])",
     "vars": "y = f(x); read(vars()['x'])",
