@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import sys
 import threading
 import types
 import weakref
@@ -16,9 +14,8 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc import function, ownership
+from pytc import function
 from pytc.emit import EmittedWhole
-from pytc.ownership import Walk, buffers
 
 
 class State(NamedTuple):
@@ -361,150 +358,3 @@ def test_threads_share_a_place():
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-# -- the walk itself --------------------------------------------------------------------------------------------------
-
-
-def remembered(tree):
-    """The tree, computed by an execution that is remembered."""
-    leaves, structure = jax.tree.flatten(tree)
-    made = jax.jit(lambda *xs: [x + 0 for x in xs])(*leaves)
-    buffers.executed((), len(made), False, made.copy)
-    return structure.unflatten(made)
-
-
-def inside(walk, make, places=()):
-    """Whether the walk finds all of what `make` returns; nothing but the arguments refers to that."""
-    return found((make(),), walk, list(places))
-
-
-def found(args, walk, places):
-    return walk.all_inside(args, {}, places, 32) is not None
-
-
-def learnt(*args):
-    walk = Walk(range(len(args)))
-    assert walk.learn(args, {})
-    return walk
-
-
-def test_only_a_call_from_where_it_is_expected_is_proven():
-    """Who has hold of the caller's frame is counted."""
-    walk = learnt(remembered(of_dicts()))
-    answers = []
-
-    def between(frame, args, kwargs):
-        return ownership.all_dead(frame, args, kwargs, walk)
-
-    def compiled(*args, **kwargs):
-        frame = sys._getframe(1)
-        leaves = jax.tree.leaves(args)
-        dead = not ownership.held(frame, args, kwargs, leaves, range(len(leaves)))
-        del leaves
-        directly = between(frame, args, kwargs)
-        somebody = [frame]
-        answers.append((dead, directly, ownership.all_dead(frame, args, kwargs, walk)))
-        del somebody
-        return remembered(of_dicts())
-
-    def run(state):
-        for _ in range(3):
-            state = compiled(state)
-
-    run(remembered(of_dicts()))
-    assert answers[1:] == [(True, True, False)] * 2
-
-
-def test_all_of_a_tree_is_inside():
-    assert inside(learnt(remembered(of_dicts())), lambda: remembered(of_dicts()))
-
-
-def three():
-    return remembered([jnp.zeros(3), jnp.ones(3), jnp.zeros(3)])
-
-
-def with_another(array):
-    tree = three()
-    tree[1] = array
-    return tree
-
-
-def test_an_array_of_unknown_origin_is_not_inside():
-    walk = learnt(three())
-    assert inside(walk, lambda: with_another(*remembered([jnp.zeros(3)])))
-    assert not inside(walk, lambda: with_another(jnp.zeros(3)))
-    assert not inside(walk, lambda: with_another(np.zeros(3)))
-    assert not inside(walk, lambda: with_another(None))
-
-
-def test_an_array_of_unknown_origin_is_not_made_up_for_by_a_reference():
-    walk = learnt(three())
-    for references in range(1, 4):
-        held = [jnp.zeros(3)] * references
-        assert not inside(walk, lambda: with_another(held[0]))  # noqa: B023 - called at once
-
-
-def test_a_shared_container_is_not_inside():
-    walk = learnt(({"w": jnp.ones(2)}, {"w": jnp.ones(2)}))
-
-    def shared():
-        part = remembered({"w": jnp.ones(2)})
-        return part, part
-
-    assert not inside(walk, shared)
-    assert inside(walk, lambda: remembered(({"w": jnp.ones(2)}, {"w": jnp.ones(2)})))
-
-
-class Loud(collections.namedtuple("Loud", "w")):
-    __slots__ = ()
-
-    def __del__(self):
-        pass
-
-
-class Roomy(collections.namedtuple("Roomy", "w")):
-    """Has a dictionary, and can be referred to weakly."""
-
-
-@pytest.mark.parametrize("kind", [Loud, Roomy])
-def test_a_container_that_others_can_get_at_is_not_opened(kind):
-    walk = learnt(State(jnp.ones(2), None))
-    assert inside(walk, lambda: State(*remembered([jnp.ones(2)]), None))
-    assert not inside(walk, lambda: kind(*remembered([jnp.ones(2)])))
-    assert not Walk([0]).learn((kind(jnp.ones(2)),), {})
-
-
-def test_a_dead_place_counts_if_an_argument_stands_there():
-    walk = learnt({"w": jnp.ones(2)})
-
-    def ask(place):
-        args = (remembered({"w": jnp.ones(2)}),)
-        local = args[0]
-        return walk.all_inside(args, {}, [place(local)], 32) is not None
-
-    assert ask(lambda tree: tree)
-    assert not ask(lambda tree: tree["w"])
-    assert not ask(lambda tree: (tree,))
-
-
-def test_a_dead_place_of_an_array():
-    walk = learnt(jnp.ones(2))
-    args = tuple(remembered([jnp.ones(2)]))
-    local = args[0]
-    assert walk.all_inside(args, {}, [local], 32) is not None
-    assert walk.all_inside(args, {}, [], 32) is None
-
-
-def test_another_tree_is_not_inside_or_has_no_such_place():
-    walk = learnt(remembered(of_dicts()))
-    for other in ({}, [], {"b": 1}, {"b": jnp.zeros(3)}, [jnp.zeros(3)] * 3, jnp.zeros(3)):
-        try:
-            assert not inside(walk, lambda: remembered(other))  # noqa: B023 - called at once
-        except LookupError:
-            continue
-
-
-def test_an_array_twice_is_not_learnt():
-    x = jnp.ones(2)
-    assert not Walk([0]).learn(([x, x],), {})

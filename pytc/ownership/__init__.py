@@ -120,20 +120,18 @@ def all_dead(
         return False
     try:
         others = walk.all_inside(args, kwargs, follow(site, frame, 3, args, kwargs, outcome), site.executions)
-        if others is None:
-            return False
-        if not others:
-            return True
-        leaves = walk.found(args, kwargs)
+        return others is not None and (not others or _on_their_own(walk.found(args, kwargs), others, walk))
     except (NotTrusted, LookupError):
         return False
-    if walk.kinds is None:
-        walk.kinds = _kinds_of(leaves)
-    return not buffers.shares_with_any(leaves, others, walk.kinds)
 
 
-def _kinds_of(leaves: Sequence[Any]) -> frozenset[Any]:
-    return frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
+def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Tree | Walk) -> bool:
+    """Whether none of `others` is on a buffer of the leaves."""
+    if not others:
+        return True
+    if known.kinds is None:
+        known.kinds = frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
+    return not buffers.shares_with_any(leaves, others, known.kinds)
 
 
 def _all_dead(
@@ -151,17 +149,22 @@ def _all_dead(
     lists = 1
     if len(leaves) != len(wanted):
         leaves, lists = tree.take(leaves), 2
+    if tree.walk is not None:
+        try:
+            found = tree.walk.all_inside(args, kwargs, places, site.executions, leaves, lists)
+        except LookupError:
+            found = None
+        if found is not None:
+            return _on_their_own(leaves, found, tree)
     if counts.weakly_referenced(leaves):
         return False
     unshared, others, _ = buffers.fresh(site.executions)
     remainder, containers = counts.remainder(args, kwargs, places, leaves, lists, tree.containers, unshared)
     if not remainder:
         tree.containers = containers
-        if not others:
-            return True
-        if tree.kinds is None:
-            tree.kinds = _kinds_of(leaves)
-        return not buffers.shares_with_any(leaves, others, tree.kinds)
+        tree.tries -= 1
+        tree.walk = Walk.to(leaves, args, kwargs) if tree.tries >= 0 else None
+        return _on_their_own(leaves, others, tree)
     del unshared, others
     tree.containers = 0
     if counts.remainder(args, kwargs, places, leaves, lists, 0, list(leaves))[0]:

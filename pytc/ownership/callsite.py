@@ -23,6 +23,7 @@ from types import CodeType
 from typing import Any, Literal, TypeAlias
 
 from pytc.ownership.liveness import Flow
+from pytc.ownership.walk import Walk
 
 Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
 
@@ -92,6 +93,10 @@ class Tree:
         """Their shapes and dtypes, and those of their shards."""
         self.containers = 0
         """How many containers hold the arguments; 0 where that is not known."""
+        self.walk: Walk | None = None
+        """The way to them, once it has been walked."""
+        self.tries = 3
+        """How often it may still be looked for."""
         self.take: Callable[[Sequence[Any]], Sequence[Any]] = (
             operator.itemgetter(*wanted) if len(wanted) > 1 else lambda leaves: [leaves[i] for i in wanted]
         )

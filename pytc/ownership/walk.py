@@ -1,24 +1,27 @@
-"""The quick look at a call whose arguments are plain trees: what is inside, by position.
+"""The quick look at the arguments of a call: what is inside, by position.
 
 `counts.remainder` searches the arguments for containers. Where the same call site has been looked at before, it is
 known at which positions of a walk from the arguments down, level by level, the containers and the arrays stand. Then
 nothing is searched, and nothing is counted twice: every container on the way must have exactly the references that
 the walk itself accounts for, and so must every array.
 
-Why positions remembered are safe. They are only used together with `jax.jit`'s own check, before anything is donated,
-that the arguments have the very tree that the program was made for. In a tree of that many arrays made of tuples, lists
-and dicts (named tuples among them), there are that many places for arrays, and none elsewhere: the walk opens nothing
-else. So if it finds that many arrays, no two of them in one place, it has found all of them, wherever they stood; if
-it does not, the answer is no.
+Why positions remembered are safe. Either the leaves of the arguments are known, and it is looked whether they are what
+stands there. Or the arguments are not flattened at all, and the positions are only used together with `jax.jit`'s own
+check, before anything is donated, that the arguments have the very tree that the program was made for. In a tree of
+that many arrays made of tuples, lists and dicts (named tuples among them), there are that many places for arrays, and
+none elsewhere: the walk opens nothing else. So if it finds that many arrays, no two of them in one place, it has found
+all of them, wherever they stood; if it does not, the answer is no.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import tree_leaves
@@ -27,6 +30,7 @@ from pytc.ownership import buffers, counts
 from pytc.ownership.interpreter import getrefcount
 
 _referents = gc.get_referents
+_weakrefs = weakref.getweakrefcount
 _PLAIN = frozenset((tuple, list, dict))
 _Picker = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -38,10 +42,11 @@ class Walk:
         """Of these arguments, by position and by name."""
         self._numbered = picker([key for key in arguments if isinstance(key, int)])
         self._names = [key for key in arguments if isinstance(key, str)]
-        self._levels: list[tuple[_Picker, list[type]]] = []
-        """On each level, what picks the containers out of what has been seen so far, and their types."""
+        self._levels: list[_Level] = []
+        self._classes: frozenset[type] = frozenset()
+        """The classes of containers that people have written."""
         self._arrays: _Picker = tuple
-        self._roots: tuple[bool, ...] = ()
+        self.roots: tuple[bool, ...] = ()
         """Of each argument, whether it is an array itself."""
         self._placed = _Placed((), 0, 0)
         self.count = 0
@@ -49,21 +54,47 @@ class Walk:
         self.kinds: frozenset[Any] | None = None
         """Their shapes and dtypes, and those of their shards, once somebody has asked."""
 
+    @classmethod
+    def to(cls, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Walk | None:
+        """The walk to these arrays, through containers of any class that nothing else refers to; None if there is none,
+        or one of them is there twice."""
+        wanted = set(map(id, leaves))
+        arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        walk = cls([key for key, value in arguments if not wanted.isdisjoint(map(id, tree_leaves(value)))])
+
+        def opens(seen: list[Any], at: int) -> bool:
+            # What it is in, the list of what is seen, and `getrefcount`'s own; of an argument, all this is for later.
+            return (at < len(walk.roots) or getrefcount(seen[at]) == 3) and counts.opens(seen[at])
+
+        return walk if walk._learn(args, kwargs, leaves, opens) else None
+
     def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Walk the arguments, and remember the way; False where an array is there twice, or not in plain containers."""
+        """Walk to all arrays in the arguments, and remember the way; False where an array is there twice, or not in
+        plain containers."""
+        leaves = [leaf for leaf in tree_leaves(self.arguments(args, kwargs)) if isinstance(leaf, jax.Array)]
+        return self._learn(args, kwargs, leaves, _opens_plain)
+
+    def _learn(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        opens: Callable[[list[Any], int], bool],
+    ) -> bool:
+        wanted = set(map(id, leaves))
         seen = self.arguments(args, kwargs)
-        leaves = [leaf for leaf in tree_leaves(seen) if isinstance(leaf, jax.Array)]
-        self._roots = tuple(isinstance(value, jax.Array) for value in seen)
+        self.roots = tuple(isinstance(value, jax.Array) for value in seen)
+        containers = _between(seen, wanted, opens)
         start = 0
-        while nodes := [k for k in range(start, len(seen)) if _has_arrays(seen[k])]:
-            types = [type(seen[k]) for k in nodes]
-            if not all(map(_is_plain, types)):
-                return False
+        while nodes := [k for k in range(start, len(seen)) if id(seen[k]) in containers]:
             start = len(seen)
-            self._levels.append((picker(nodes), types))
+            types = [type(seen[k]) for k in nodes]
+            self._levels.append(_Level(picker(nodes), types, any(kind.__weakrefoffset__ for kind in types)))
+            self._classes |= {kind for kind in types if kind not in _PLAIN}
             seen += _referents(*[seen[k] for k in nodes])
+            containers -= {id(seen[k]) for k in nodes}
         places = {id(value): k for k, value in enumerate(seen)}
-        if len({id(leaf) for leaf in leaves}) < len(leaves) or not all(id(leaf) in places for leaf in leaves):
+        if len(wanted) < len(leaves) or not wanted <= places.keys():
             return False
         self._arrays = picker([places[id(leaf)] for leaf in leaves])
         self.count = len(leaves)
@@ -77,8 +108,8 @@ class Walk:
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """The arrays, in flattening order. Raises `LookupError` where the arguments are not such a tree."""
         seen = self.arguments(args, kwargs)
-        for level, _ in self._levels:
-            seen += _referents(*level(seen))
+        for level in self._levels:
+            seen += _referents(*level.pick(seen))
         return self._arrays(seen)
 
     def distinct(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -88,29 +119,45 @@ class Walk:
         return sum(map(getrefcount, arrays)) == 3 * self.count or len(set(map(id, arrays))) == self.count
 
     def all_inside(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], places: list[Any], most: int
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        places: list[Any],
+        most: int,
+        leaves: Sequence[Any] = (),
+        lists: int = 0,
     ) -> list[Any] | None:
         """Whether nothing refers to the arrays but these arguments and `places`, and each came out of one of the last
         executions, at most `most`: then everything else that has been made since the oldest of these, else None.
 
-        `places` has what stands in each dead place of the callers. Raises `LookupError` where the arguments are not
-        such a tree.
+        `places` has what stands in each dead place of the callers. `leaves` are what the arrays have to be, where that
+        is known, and each is in so many `lists` of ours. Raises `LookupError` where the arguments are not such a tree.
 
         Each number here is of references that are there in any case, so none of them can make up for another.
         """
         seen = self.arguments(args, kwargs)
         placed = self._placed
         if not placed.again(places, seen):
-            placed = self._placed = _Placed.of(places, seen, self._roots)
+            placed = self._placed = _Placed.of(places, seen, self.roots)
+        if self._classes and any(hasattr(kind, "__del__") for kind in self._classes):
+            return None
         extra = placed.of_containers
-        for level, types in self._levels:
-            nodes = level(seen)
+        for level in self._levels:
+            nodes = level.pick(seen)
+            if [*map(type, nodes)] != level.types:
+                return None
+            counted: Iterable[int] = map(getrefcount, nodes)
+            if level.may_be_referred_to_weakly:
+                # In one go, so that nobody makes a strong reference of a weak one, or the reverse, in between.
+                counted = itertools.chain(counted, map(_weakrefs, nodes))
             # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
-            if [*map(type, nodes)] != types or sum(map(getrefcount, nodes)) != 4 * len(types) + extra:
+            if sum(counted) != 4 * len(level.types) + extra:
                 return None
             seen += _referents(*nodes)
             extra = 0
         arrays = self._arrays(seen)
+        if lists and not (len(leaves) == self.count and all(map(operator.is_, arrays, leaves))):
+            return None
         before = sum(map(getrefcount, arrays))
         fresh = buffers.fresh(most)
         if counts.weakly_referenced(arrays, fresh.marks):
@@ -118,7 +165,17 @@ class Walk:
         after = sum(map(getrefcount, arrays))
         # As a container has; and those that are in the list of fresh ones have one more the second time. What somebody
         # has got hold of in between, by a weak reference that is gone by now, would be counted, too.
-        return fresh.others if before == 4 * self.count + placed.of_arrays and after - before == self.count else None
+        accounted_for = (4 + lists) * self.count + placed.of_arrays
+        return fresh.others if before == accounted_for and after - before == self.count else None
+
+
+class _Level(NamedTuple):
+    """The containers on one level of the walk."""
+
+    pick: _Picker
+    """Picks them out of what has been seen so far."""
+    types: list[type]
+    may_be_referred_to_weakly: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,8 +209,28 @@ class _Placed:
         return True
 
 
-def _has_arrays(value: Any) -> bool:
-    return not isinstance(value, jax.Array | type) and any(isinstance(leaf, jax.Array) for leaf in tree_leaves(value))
+def _between(arguments: Sequence[Any], wanted: Set[int], opens: Callable[[list[Any], int], bool]) -> set[int]:
+    """The containers (ids) through which the way leads from the arguments to the wanted objects (ids).
+
+    `opens(seen, k)` says whether the container `seen[k]` may be opened.
+    """
+    seen = list(arguments)
+    above: list[int | None] = [None] * len(seen)
+    opened: set[int] = set()
+    between: set[int] = set()
+    at = 0
+    while at < len(seen):
+        if id(seen[at]) in wanted:
+            way = above[at]
+            while way is not None and id(seen[way]) not in between:
+                between.add(id(seen[way]))
+                way = above[way]
+        elif id(seen[at]) not in opened and opens(seen, at):
+            opened.add(id(seen[at]))
+            seen += _referents(seen[at])
+            above += [at] * (len(seen) - len(above))
+        at += 1
+    return between
 
 
 def _is_plain(kind: type) -> bool:
@@ -165,6 +242,10 @@ def _is_plain(kind: type) -> bool:
         and not kind.__weakrefoffset__
         and not hasattr(kind, "__del__")
     )
+
+
+def _opens_plain(seen: list[Any], at: int) -> bool:
+    return _is_plain(type(seen[at]))
 
 
 def picker(positions: Sequence[int]) -> _Picker:

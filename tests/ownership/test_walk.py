@@ -1,0 +1,332 @@
+"""The quick look by positions: what it finds inside, and what it leaves to the careful look."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+import weakref
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+from pytc import ownership
+from pytc.ownership import Walk, buffers
+
+
+class State(NamedTuple):
+    params: Any
+    count: Any
+
+
+def of_dicts():
+    return {"b": jnp.zeros(3), "a": [jnp.ones((2, 2)), (jnp.zeros((), jnp.int32), None, {})]}
+
+
+def remembered(tree):
+    """The tree, computed by an execution that is remembered."""
+    leaves, structure = jax.tree.flatten(tree)
+    made = jax.jit(lambda *xs: [x + 0 for x in xs])(*leaves)
+    buffers.executed((), len(made), False, made.copy)
+    return structure.unflatten(made)
+
+
+def inside(walk, make, places=()):
+    """Whether the walk finds all of what `make` returns; nothing but the arguments refers to that."""
+    return found((make(),), walk, list(places))
+
+
+def found(args, walk, places):
+    return walk.all_inside(args, {}, places, 32) is not None
+
+
+def learnt(*args):
+    walk = Walk(range(len(args)))
+    assert walk.learn(args, {})
+    return walk
+
+
+def test_only_a_call_from_where_it_is_expected_is_proven():
+    """Who has hold of the caller's frame is counted."""
+    walk = learnt(remembered(of_dicts()))
+    answers = []
+
+    def between(frame, args, kwargs):
+        return ownership.all_dead(frame, args, kwargs, walk)
+
+    def compiled(*args, **kwargs):
+        frame = sys._getframe(1)
+        leaves = jax.tree.leaves(args)
+        dead = not ownership.held(frame, args, kwargs, leaves, range(len(leaves)))
+        del leaves
+        directly = between(frame, args, kwargs)
+        somebody = [frame]
+        answers.append((dead, directly, ownership.all_dead(frame, args, kwargs, walk)))
+        del somebody
+        return remembered(of_dicts())
+
+    def run(state):
+        for _ in range(3):
+            state = compiled(state)
+
+    run(remembered(of_dicts()))
+    assert answers[1:] == [(True, True, False)] * 2
+
+
+def test_all_of_a_tree_is_inside():
+    assert inside(learnt(remembered(of_dicts())), lambda: remembered(of_dicts()))
+
+
+def three():
+    return remembered([jnp.zeros(3), jnp.ones(3), jnp.zeros(3)])
+
+
+def with_another(array):
+    tree = three()
+    tree[1] = array
+    return tree
+
+
+def test_an_array_of_unknown_origin_is_not_inside():
+    walk = learnt(three())
+    assert inside(walk, lambda: with_another(*remembered([jnp.zeros(3)])))
+    assert not inside(walk, lambda: with_another(jnp.zeros(3)))
+    assert not inside(walk, lambda: with_another(np.zeros(3)))
+    assert not inside(walk, lambda: with_another(None))
+
+
+def test_an_array_of_unknown_origin_is_not_made_up_for_by_a_reference():
+    walk = learnt(three())
+    for references in range(1, 4):
+        held = [jnp.zeros(3)] * references
+        assert not inside(walk, lambda: with_another(held[0]))  # noqa: B023 - called at once
+
+
+def test_a_shared_container_is_not_inside():
+    walk = learnt(({"w": jnp.ones(2)}, {"w": jnp.ones(2)}))
+
+    def shared():
+        part = remembered({"w": jnp.ones(2)})
+        return part, part
+
+    assert not inside(walk, shared)
+    assert inside(walk, lambda: remembered(({"w": jnp.ones(2)}, {"w": jnp.ones(2)})))
+
+
+class Loud(collections.namedtuple("Loud", "w")):
+    __slots__ = ()
+
+    def __del__(self):
+        pass
+
+
+class Roomy(collections.namedtuple("Roomy", "w")):
+    """Has a dictionary, and can be referred to weakly."""
+
+
+@pytest.mark.parametrize("kind", [Loud, Roomy])
+def test_a_container_that_others_can_get_at_is_not_opened(kind):
+    walk = learnt(State(jnp.ones(2), None))
+    assert inside(walk, lambda: State(*remembered([jnp.ones(2)]), None))
+    assert not inside(walk, lambda: kind(*remembered([jnp.ones(2)])))
+    assert not Walk([0]).learn((kind(jnp.ones(2)),), {})
+
+
+def test_a_dead_place_counts_if_an_argument_stands_there():
+    walk = learnt({"w": jnp.ones(2)})
+
+    def ask(place):
+        args = (remembered({"w": jnp.ones(2)}),)
+        local = args[0]
+        return walk.all_inside(args, {}, [place(local)], 32) is not None
+
+    assert ask(lambda tree: tree)
+    assert not ask(lambda tree: tree["w"])
+    assert not ask(lambda tree: (tree,))
+
+
+def test_a_dead_place_of_an_array():
+    walk = learnt(jnp.ones(2))
+    args = tuple(remembered([jnp.ones(2)]))
+    local = args[0]
+    assert walk.all_inside(args, {}, [local], 32) is not None
+    assert walk.all_inside(args, {}, [], 32) is None
+
+
+def test_another_tree_is_not_inside_or_has_no_such_place():
+    walk = learnt(remembered(of_dicts()))
+    for other in ({}, [], {"b": 1}, {"b": jnp.zeros(3)}, [jnp.zeros(3)] * 3, jnp.zeros(3)):
+        try:
+            assert not inside(walk, lambda: remembered(other))  # noqa: B023 - called at once
+        except LookupError:
+            continue
+
+
+def test_an_array_twice_is_not_learnt():
+    x = jnp.ones(2)
+    assert not Walk([0]).learn(([x, x],), {})
+
+
+# -- through classes of any kind, with the leaves known ---------------------------------------------------------------
+
+
+@jax.tree_util.register_pytree_node_class
+class Box:
+    """A class with a dictionary, which can be referred to weakly."""
+
+    def __init__(self, w, b):
+        self.w, self.b = w, b
+
+    def tree_flatten(self):
+        return (self.w, self.b), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    w: Any
+    b: Any
+
+
+def nested(kind):
+    return kind([jnp.ones(2), {"inner": kind(jnp.zeros(3), None)}], jnp.ones(1))
+
+
+def walk_to(tree):
+    walk = Walk.to(jax.tree.leaves(tree), (tree,), {})
+    assert walk is not None
+    return walk
+
+
+def inside_with_leaves(walk, tree, spoil=None):
+    """Whether the walk finds its leaves, and nothing else refers to them; `tree` is a list of one, emptied here."""
+    args = (tree.pop(),)
+    leaves = jax.tree.leaves(args)
+    held = spoil(args[0]) if spoil else None
+    try:
+        return walk.all_inside(args, {}, [], 32, leaves, 1) is not None
+    except LookupError:
+        return False
+    finally:
+        del held
+
+
+KINDS = pytest.mark.parametrize("kind", [Box, Slotted])
+
+
+@KINDS
+def test_through_classes(kind):
+    walk = walk_to(remembered(nested(kind)))
+    assert inside_with_leaves(walk, [remembered(nested(kind))])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tree: tree,
+        lambda tree: tree.w,
+        lambda tree: tree.w[1],
+        lambda tree: tree.w[1]["inner"],
+        lambda tree: tree.w[1]["inner"].w,
+        lambda tree: weakref.ref(tree.b),
+    ],
+    ids=["root", "list", "dictionary", "inner", "array", "weakly"],
+)
+def test_what_somebody_has_is_not_inside(kind, spoil):
+    walk = walk_to(remembered(nested(kind)))
+    assert not inside_with_leaves(walk, [remembered(nested(kind))], spoil)
+    assert inside_with_leaves(walk, [remembered(nested(kind))])
+
+
+@pytest.mark.parametrize("part", [lambda tree: tree, lambda tree: tree.w[1]["inner"]], ids=["root", "inner"])
+def test_a_weak_reference_to_a_container(part):
+    walk = walk_to(remembered(nested(Box)))
+    assert not inside_with_leaves(walk, [remembered(nested(Box))], lambda tree: weakref.ref(part(tree)))
+
+
+def test_a_finaliser_that_a_class_gets_later():
+    class Plain(Box):
+        pass
+
+    jax.tree_util.register_pytree_node_class(Plain)
+    walk = walk_to(remembered(nested(Plain)))
+    assert inside_with_leaves(walk, [remembered(nested(Plain))])
+    Plain.__del__ = lambda self: None
+    assert not inside_with_leaves(walk, [remembered(nested(Plain))])
+
+
+@jax.tree_util.register_pytree_node_class
+class Deceptive(Box):
+    """Its leaves are other arrays than those in it."""
+
+    def tree_flatten(self):
+        return (self.w + 0, self.b + 0), None
+
+
+def test_leaves_that_are_not_what_is_found():
+    walk = walk_to(Box(*remembered([jnp.ones(2), jnp.ones(3)])))
+    assert inside_with_leaves(walk, [Box(*remembered([jnp.ones(2), jnp.ones(3)]))])
+    args = (Box(*remembered([jnp.ones(2), jnp.ones(3)])),)
+    others = remembered([jnp.ones(2), jnp.ones(3)])
+    elsewhere = jax.tree.leaves(args)  # as many references as the list of leaves would be
+    assert walk.all_inside(args, {}, [], 32, others, 1) is None
+    del elsewhere
+    deceptive = Deceptive(*remembered([jnp.ones(2), jnp.ones(3)]))
+    assert Walk.to(jax.tree.leaves(deceptive), (deceptive,), {}) is None
+
+
+def test_another_class_is_not_opened():
+    walk = walk_to(remembered(nested(Box)))
+    assert not inside_with_leaves(walk, [remembered(nested(Slotted))])
+
+
+def test_a_container_that_is_held_is_not_learnt():
+    tree = remembered(nested(Box))
+    inner = tree.w[1]
+    assert Walk.to(jax.tree.leaves(tree), (tree,), {}) is None
+    del inner
+    assert Walk.to(jax.tree.leaves(tree), (tree,), {}) is not None
+
+
+def test_a_container_in_itself_ends():
+    tree = Box(*remembered([jnp.ones(2), jnp.ones(3)]))
+    tree.me = tree
+    leaves = jax.tree.leaves(tree)
+    walk = Walk.to(leaves, (tree,), {})
+    assert walk is None or walk.all_inside((tree,), {}, [], 32, leaves, 1) is None
+
+
+@KINDS
+def test_a_training_loop_walks(kind):
+    """What the compiler's own calls find: the state stays in place, and nothing is searched after the first calls."""
+    searched = []
+    remainder = ownership.counts.remainder
+    step = pytc.compile(lambda state, batch: jax.tree.map(lambda x: x + batch, state))
+
+    def count(*args):
+        searched.append(None)
+        return remainder(*args)
+
+    def loop(state):
+        places, searches = set(), []
+        for n in range(20):
+            state = step(state, np.float32(n))
+            places.add(state.b.unsafe_buffer_pointer())
+            searches.append(len(searched))
+        return state, places, searches
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ownership.counts, "remainder", count)
+        state, places, searches = loop(nested(kind))
+    assert len(places) == 1
+    assert float(state.b[0]) == 1 + sum(range(20))
+    assert searches[4] == searches[-1] > 0
