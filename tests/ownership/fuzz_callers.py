@@ -315,18 +315,22 @@ def check(seed: int, prover: Prover = ownership.held, kind: str = "hostile", ask
     if seed % 20 == 0:
         gc.collect()  # where many arrays are alive, small ones are kept in any case
     source = KINDS[kind](seed)
-    proven, keeping, plain = Stub(prover), Stub(None, keeps=True), Stub(None)
-    try:
-        # Every other program finds hidden sharing by age where it can, the others by address.
-        with mock.patch.object(buffers, "_MOST", 0 if seed % 2 else 32):
-            error = run(source, seed, proven)
-    except RuntimeError as raised:
-        raise Wrong(f"program {seed} met a deleted array\n{source}") from raised
-    expected = run(source, seed, plain)
-    if error != expected or proven.reads != plain.reads:
-        raise Wrong(
-            f"program {seed}: {error!r} instead of {expected!r}; {proven.reads} read, not {plain.reads}\n{source}"
-        )
+    code = code_of(source, seed)
+    # Twice, the second time with other decisions: the call sites are known by then.
+    for decisions in (seed + 1, seed):
+        proven, plain = Stub(prover), Stub(None)
+        try:
+            # Every other program finds hidden sharing by age where it can, the others by address.
+            with mock.patch.object(buffers, "_MOST", 0 if seed % 2 else 32):
+                error = run(code, decisions, proven)
+        except RuntimeError as raised:
+            raise Wrong(f"program {seed} met a deleted array\n{source}") from raised
+        expected = run(code, decisions, plain)
+        if error != expected or proven.reads != plain.reads:
+            raise Wrong(
+                f"program {seed}: {error!r} instead of {expected!r}; {proven.reads} read, not {plain.reads}\n{source}"
+            )
+    keeping = Stub(None, keeps=True)
     run(source, seed, keeping)
     dead = leaves_dead(keeping)
     found = [call.dead for call in proven.calls]
