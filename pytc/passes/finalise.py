@@ -12,7 +12,9 @@ often it is called, and a thousand copies of one would be slower to compile.
 
 What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
 
-A call that constants go into or come out of stays in a program that is to be compiled (`constants`).
+Two things stay as they are in a program that is to be compiled, since they decide over bits: a call that constants go
+into or come out of (`constants`), and the calls in a loop in which they alone hide that a carry never changes
+(`while_loops`).
 
 Name stacks (profiles, `jax.named_scope`), tracebacks and effects stay. Nobody differentiates the result: the rules
 for that are what was taken out.
@@ -33,7 +35,7 @@ import jax
 
 from pytc import jax_compat
 from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
-from pytc.passes import subjaxprs
+from pytc.passes import subjaxprs, while_loops
 from pytc.passes.constants import CALLS, constant_in_regions, folded_across, is_constant, of_constants_alone
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
@@ -135,8 +137,8 @@ class _Finaliser:
         self._sites: Counter[int] = Counter()
         _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
-        self._inner = subjaxprs.Memo(lambda jaxpr: self._finalised(jaxpr, None))
-        self._regions: dict[tuple[bool, ...], subjaxprs.Memo] = {}
+        self._regions: dict[tuple[tuple[bool, ...], bool], subjaxprs.Memo] = {}
+        self._inner = self._region(())
         constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         known = len(constants)
         jaxpr = self._finalised(closed.jaxpr, constants)
@@ -152,7 +154,14 @@ class _Finaliser:
                 names=jax_compat.input_names(jaxpr),
             )
 
-    def _finalised(self, jaxpr: Jaxpr, constants: list[tuple[Var, Any]] | None, given: Sequence[bool] = ()) -> Jaxpr:
+    def _finalised(
+        self,
+        jaxpr: Jaxpr,
+        constants: list[tuple[Var, Any]] | None,
+        given: Sequence[bool] = (),
+        *,
+        calls_stay: bool = False,
+    ) -> Jaxpr:
         """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, a
         wrapper with consts of its own stays. `given` says which of the invars are constants."""
         names: dict[Var, Atom] = {}
@@ -162,9 +171,10 @@ class _Finaliser:
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
             inlined: list[JaxprEqn]
+            stays = calls_stay and eqn.primitive.name in CALLS and not jax_compat.inlined_late(eqn)
             if eqn.primitive.name in _HAND_ON:
                 inlined, results = [], list(eqn.invars)
-            elif (unwrapped := self._unwrapped(eqn, constants, fixed)) is not None:
+            elif not stays and (unwrapped := self._unwrapped(eqn, constants, fixed)) is not None:
                 before = len(constants or ())
                 inlined, results = _inlined(eqn, unwrapped, constants)
                 fixed.update(var for var, _ in (constants or ())[before:])
@@ -174,7 +184,7 @@ class _Finaliser:
                 eqns.append(eqn)
                 if of_constants_alone(eqn, fixed):
                     fixed.update(eqn.outvars)
-                handed_on = subjaxprs.handed_on(eqn)
+                handed_on = {} if stays else subjaxprs.handed_on(eqn)
                 names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
                 continue
             self.replaced[eqn.primitive.name] += 1
@@ -193,16 +203,26 @@ class _Finaliser:
 
     def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
         """The equation with its jaxprs finalised."""
-        regions = constant_in_regions(eqn, fixed) if self._compiled else {}
-        for name, given in regions.items():
-            eqn = subjaxprs.map_subjaxprs(eqn, self._region(given), name)
-        return eqn if regions else subjaxprs.map_subjaxprs(eqn, self._inner)
+        given = constant_in_regions(eqn, fixed) if self._compiled else {}
+        inside = self._within(eqn, given)
+        if self._compiled and eqn.primitive.name == "while" and while_loops.becomes_one_array(eqn, inside):
+            return self._within(eqn, given, calls_stay=True)
+        return inside
 
-    def _region(self, given: tuple[bool, ...]) -> subjaxprs.Memo:
+    def _within(self, eqn: JaxprEqn, given: dict[str, tuple[bool, ...]], *, calls_stay: bool = False) -> JaxprEqn:
+        if not given:
+            return subjaxprs.map_subjaxprs(eqn, self._region((), calls_stay))
+        for name, constant in given.items():
+            eqn = subjaxprs.map_subjaxprs(eqn, self._region(constant, calls_stay), name)
+        return eqn
+
+    def _region(self, given: tuple[bool, ...], calls_stay: bool = False) -> subjaxprs.Memo:
         """What finalises a jaxpr of which these invars are constants."""
-        if given not in self._regions:
-            self._regions[given] = subjaxprs.Memo(lambda jaxpr: self._finalised(jaxpr, None, given))
-        return self._regions[given] if any(given) else self._inner
+        key = given if any(given) else (), calls_stay
+        if key not in self._regions:
+            change = functools.partial(self._finalised, constants=None, given=key[0], calls_stay=calls_stay)
+            self._regions[key] = subjaxprs.Memo(change)
+        return self._regions[key]
 
     def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None, fixed: set[Var]) -> _Unwrapped | None:
         """What the equation stands for, or None if it stands for itself. `fixed` are vars made of constants alone."""
@@ -224,7 +244,7 @@ class _Finaliser:
         body = jax_compat.inner(unwrapped.body)
         if self._compiled and name in CALLS and not (name in _JITS and jax_compat.inlined_late(eqn)):
             given = [is_constant(v, fixed) for v in unwrapped.operands]
-            if (any(given) or folded_across(body, eqn, given)) and folded_across(self._inner(body), eqn, given):
+            if folded_across(self._inner(body), eqn, given):
                 return None
         fits = all(map(jax_compat.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
         return unwrapped if fits and (constants is not None or not body.constvars) else None

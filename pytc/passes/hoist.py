@@ -24,6 +24,7 @@ import numpy as np
 
 from pytc import jax_compat
 from pytc.jax_compat import Jaxpr, JaxprEqn, Literal, Var
+from pytc.passes import while_loops
 from pytc.passes.constants import same_by_anyone
 from pytc.program import Input, Program
 
@@ -139,7 +140,10 @@ def _bodies(eqn: JaxprEqn, given: Sequence[int]) -> Iterator[tuple[Jaxpr, list[i
             yield body, [*consts, *(_VARYING for _ in carry), *slices]
     elif eqn.primitive.name == "while":
         cond_consts, body_consts, carry = jax_compat.split_while(eqn, given)
-        if not _union(carry):
+        # An input that is read beside one carry makes a tuple of the loop's state, which XLA sees through if it starts
+        # with constants.
+        becomes_tuple = _CONSTANT in carry and while_loops.may_be_one_array(eqn)
+        if not _union(carry) and not becomes_tuple:
             varying = [_VARYING] * len(carry)
             yield jax_compat.inner(eqn.params["cond_jaxpr"]), [*cond_consts, *varying]
             yield jax_compat.inner(eqn.params["body_jaxpr"]), [*body_consts, *varying]

@@ -12,6 +12,7 @@ from jax import lax
 
 import pytc
 from pytc.passes import finalise
+from tests.comparison import run
 
 CAPTURED = jnp.array([-3.0168803, -0.455585, -0.034003], jnp.float32)
 
@@ -142,3 +143,30 @@ def test_a_loop_that_hands_on_a_constant_is_read_as_a_loop():
 
     x = jnp.arange(3.0)
     np.testing.assert_array_equal(pytc.compile(fun)(x), jax.jit(fun)(x))
+
+
+def with_jvp(fun):
+    wrapped = jax.custom_jvp(fun)
+    wrapped.defjvp(lambda primals, tangents: (fun(*primals), tangents))
+    return wrapped
+
+
+def with_vjp(fun):
+    wrapped = jax.custom_vjp(fun)
+    wrapped.defvjp(lambda *args: (fun(*args), None), lambda _, cotangents: cotangents)
+    return wrapped
+
+
+@pytest.mark.parametrize("wrap", [jax.checkpoint, with_jvp, with_vjp])
+def test_a_call_stays_where_a_constant_comes_out_of_it_by_way_of_a_wrapper(wrap):
+    table = np.array([-6.9740141e-4, 2.0954764], np.float32)
+    both = wrap(lambda c, x: (c + 1.0, x * 2))
+
+    def fun(x):
+        constant, twice = jax.jit(lambda v: both(jnp.asarray(table), v))(x)
+        return jnp.tanh(constant), twice
+
+    x = jnp.arange(2.0)
+    program = finalise(pytc.stage(fun, x))
+    assert "jit" in primitives(program)
+    jax.tree.map(np.testing.assert_array_equal, run(program, [x]), [*jax.jit(fun)(x)])

@@ -1,0 +1,120 @@
+"""A `while` loop of one array stays one, and a loop of several does not become one: XLA finds the number of steps of a
+loop whose state is a tuple, and computes what follows from it while it compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import pytc
+from pytc import jax_compat
+from pytc.passes import finalise, hoist, prune
+from pytc.passes.while_loops import may_be_one_array
+from pytc.verify import same
+from tests.comparison import program_of, run
+
+Y = jnp.float32(2.0)
+TABLE = np.array([0.25, -1.5, 3.0], np.float32)
+
+
+def slope(steps: Any) -> Any:
+    """Has other bits when it is computed while compiling than at run time, for 2 steps."""
+    return jax.grad(lambda v: jnp.tanh(jnp.sin(v)))(steps.astype(jnp.float32))
+
+
+def counted(step: Callable[..., Any], *carried: Any) -> Any:
+    """What a loop that counts to 2 ends with, the slope at the 2 in place of the 2."""
+    steps, *rest = lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, *step(c[0], *c[1:])), (0, *carried))
+    return slope(jnp.asarray(steps)), *rest
+
+
+def squeezed(x: Any) -> Any:
+    return jnp.atleast_1d(x).squeeze(0)
+
+
+def through_scan(x: Any) -> Any:
+    return lax.scan(lambda c, _: (c + counted(lambda _, v: (squeezed(v),), x)[0], None), x, None, length=2)[0]
+
+
+LOOPS = {
+    "a dead carry": lambda y: counted(lambda i, v: (jnp.sin(v) * y,), y)[0],
+    "dead carries that follow each other": lambda y: counted(lambda i, v, w: (w, jnp.atleast_1d(v)[0]), 1.0, 1.0)[0],
+    "a dead array": lambda y: counted(lambda i, v: (v + i,), jnp.zeros(3))[0] * y,
+    "unchanged, but for a call": lambda y: counted(lambda i, v: (squeezed(v),), y),
+    "unchanged, but for a select": lambda y: counted(lambda i, v: (jnp.where(v > 0, v, v),), y),
+    "unchanged in an inner jit": lambda y: jax.jit(lambda v: counted(lambda i, w: (squeezed(w),), v))(y),
+    "unchanged in a scan": through_scan,
+    "unchanged in a custom derivative": lambda y: counted(lambda i, v: (jax.nn.relu6(squeezed(v)),), y),
+    "beside a changing one": lambda y: counted(lambda i, v, w: (squeezed(v), w * 2), y, y),
+    "an effect that reads a captured array": lambda y: (
+        counted(lambda i: jax.debug.callback(lambda _: None, jnp.asarray(TABLE)[i]) or ())[0] * y
+    ),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_results_are_those_of_jit_to_the_bit(loop: Callable[..., Any]) -> None:
+    wanted = jax.jit(loop)(Y)
+    for got in (pytc.compile(loop)(Y), run_after(prune, loop), run_after(finalise, loop), run_after(hoist, loop)):
+        for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
+            assert same(a, b)
+
+
+def run_after(each: Callable[..., Any], fun: Callable[..., Any]) -> list[Any]:
+    return run(each(pytc.stage(fun, Y)), [Y])
+
+
+def loops(jaxpr: Any) -> list[Any]:
+    """The `while` loops at every depth."""
+    found = []
+    for eqn in jax_compat.inner(jaxpr).eqns:
+        found += [eqn] * (eqn.primitive.name == "while")
+        for sub in jax_compat.subjaxprs(eqn):
+            found += loops(sub)
+    return found
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_calls_stay_only_in_a_loop_that_would_be_one_array_without_them(several: bool) -> None:
+    def fun(y: Any) -> Any:
+        return counted(lambda i, v, *w: (jax.checkpoint(squeezed)(v), *(x * i for x in w)), y, *[y] * several)
+
+    after = finalise(program_of(fun, Y))
+    (loop,) = loops(after.jaxpr)
+    body = jax_compat.inner(loop.params["body_jaxpr"])
+    assert ("jit" in {eqn.primitive.name for eqn in body.eqns}) is not several
+    assert "checkpoint" not in str(body)
+    assert finalise(after).jaxpr is after.jaxpr
+
+
+def test_a_captured_array_is_an_input_of_a_loop_that_starts_from_an_argument() -> None:
+    def fun(x: Any) -> Any:
+        return lax.while_loop(lambda c: c.sum() < 9, lambda c: jnp.maximum(c + 1, TABLE), x)
+
+    program = hoist(pytc.stage(fun, jnp.zeros(3)))
+    assert [given.leaf for given in program.inputs] == [None, 0]
+
+
+@pytest.mark.parametrize(
+    ("step", "one"),
+    [
+        (lambda a, b: (a + 1, b), True),
+        (lambda a, b: (a + 1, b * 2), False),
+        (lambda a, b: (b, a), True),
+        (lambda a, b: (a + 1, lax.reshape(b, ())), True),
+        (lambda a, b: (a + 1, lax.reshape(b * 2, ())), False),
+        (lambda a, b: (a + 1, lax.select_n(a > b, b, b)), True),
+        (lambda a, b: (a + 1, lax.select_n(a > b, b, b + 1)), False),
+        (lambda a, b: (a + 1, jnp.float32(2)), True),
+    ],
+)
+def test_which_loops_may_be_of_one_array(step: Callable[..., Any], one: bool) -> None:
+    jaxpr = jax.make_jaxpr(lambda y: lax.while_loop(lambda c: c[0] < 9, lambda c: step(*c), (y, y)))(Y)
+    (loop,) = loops(jaxpr)
+    assert may_be_one_array(loop) is one
