@@ -96,7 +96,7 @@ class _Client:
     """The client that lists the arrays of the default platform, once it is known to list the newest first."""
 
     def __init__(self) -> None:
-        self.arrays: Callable[[], list[Any]] = self._try
+        self.arrays: Callable[[], list[Any]] = self._first
         """Every array that is not deleted, newest first; none where that is not the order."""
         self.in_order = False
         """Whether the results of an execution have been seen to be listed in order, without a gap."""
@@ -108,15 +108,18 @@ class _Client:
         self.in_order = self.in_order or (found and len(results) > 1)
         return found
 
-    def _try(self) -> list[Any]:
-        device = jax.local_devices()[0]
-        first = jax.device_put(np.int8(0), device)
-        second = new_shard(first)
-        third = new_shard(second)
-        newest = device.client.live_arrays()[:3]
-        in_order = len(newest) == 3 and all(map(operator.is_, newest, (third, second, first)))
-        self.arrays = device.client.live_arrays if in_order else list
+    def _first(self) -> list[Any]:
+        client = jax.local_devices()[0].client
+        self.arrays = client.live_arrays if _lists_newest_first(client) else list
         return self.arrays()
+
+
+def _lists_newest_first(client: Any) -> bool:
+    first = jax.device_put(np.int8(0), jax.local_devices()[0])
+    second = new_shard(first)
+    third = new_shard(second)
+    newest = client.live_arrays()[:3]
+    return len(newest) == 3 and all(map(operator.is_, newest, (third, second, first)))
 
 
 _client = _Client()

@@ -162,11 +162,13 @@ class Walk:
         fresh = buffers.fresh(most)
         if counts.weakly_referenced(arrays, fresh.marks):
             return None
+        twice = fresh.arrays.copy()
         after = sum(map(getrefcount, arrays))
-        # As a container has; and those that are in the list of fresh ones have one more the second time. What somebody
-        # has got hold of in between, by a weak reference that is gone by now, would be counted, too.
+        del twice
+        # As a container has; and the fresh ones have two more the second time, those among the others only one. What
+        # somebody has got hold of in between, by a weak reference that is gone by now, would be counted, too.
         accounted_for = (4 + lists) * self.count + placed.of_arrays
-        return fresh.others if before == accounted_for and after - before == self.count else None
+        return fresh.others if before == accounted_for and after - before == 2 * self.count else None
 
 
 class _Level(NamedTuple):

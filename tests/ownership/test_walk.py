@@ -99,6 +99,13 @@ def test_an_array_of_unknown_origin_is_not_inside():
     assert not inside(walk, lambda: with_another(None))
 
 
+def test_an_array_made_since_an_execution_is_not_inside():
+    walk, older = learnt(three()), remembered([jnp.zeros(3)])
+    assert inside(walk, lambda: with_another(*remembered([jnp.zeros(3)])))
+    assert not inside(walk, lambda: with_another(jnp.zeros(3)))
+    assert older
+
+
 def test_an_array_of_unknown_origin_is_not_made_up_for_by_a_reference():
     walk = learnt(three())
     for references in range(1, 4):
