@@ -1,4 +1,4 @@
-"""The price of a call: the same trivial step on 1, 100 and 500 tiny arrays, where nearly all the time is the call's."""
+"""The price of a call: the same trivial step on tiny arrays, where nearly all the time is the call's."""
 
 from __future__ import annotations
 
@@ -6,61 +6,84 @@ import functools
 import time
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from benchmarks import contenders, timing
 from benchmarks.workload import Arrays, Init, Step, Workload
 
-LEAVES = (1, 100, 500)
+
+class Linear(eqx.Module):
+    """Two arrays in an object, as in a model of Equinox's."""
+
+    weight: jax.Array
+    bias: jax.Array
 
 
-def tiny(leaves: int) -> Workload:
-    """A step that adds one to each of `leaves` small arrays, in layers of four as a model's parameters would be."""
+def in_dicts(leaves: int) -> Arrays:
+    """So many arrays in layers of four, one alone as it is."""
+    if leaves == 1:
+        return jnp.zeros(4)
+    return [{name: jnp.zeros(4) for name in ("bias", "kernel", "scale", "shift")} for _ in range(leaves // 4)]
 
-    def step(state: Arrays) -> Arrays:
-        return jax.tree.map(lambda x: x + 1, state)
 
-    def init() -> tuple[Arrays, ...]:
-        if leaves == 1:
-            return (jnp.zeros(4),)
-        return ([{name: jnp.zeros(4) for name in ("bias", "kernel", "scale", "shift")} for _ in range(leaves // 4)],)
+def in_modules(leaves: int) -> Arrays:
+    """So many arrays in layers of two."""
+    return [Linear(jnp.zeros(4), jnp.zeros(4)) for _ in range(leaves // 2)]
+
+
+STATES = {
+    "1": (in_dicts, 1),
+    "100": (in_dicts, 100),
+    "500": (in_dicts, 500),
+    "100 in 50 modules": (in_modules, 100),
+}
+"""By the number of leaves: what makes the state, and of how many."""
+
+
+def tiny(state: str) -> Workload:
+    """A step that adds a number, which lives on, to each array of the state, and returns another beside it."""
+    make, leaves = STATES[state]
+
+    def step(number: jax.Array, state: Arrays) -> tuple[Arrays, jax.Array]:
+        return jax.tree.map(lambda x: x + number, state), number * 2
 
     def unused(*_: Any) -> tuple[Arrays, ...]:
-        raise RuntimeError("this workload is called by `call_seconds` alone")
+        raise RuntimeError("this workload is called by `run` alone")
 
-    return Workload(step, init, unused, dead=(0,))
+    return Workload(step, lambda: (jnp.float32(1), make(leaves)), unused, dead=(1,))
 
 
 def run(step: Step, init: Init, count: int) -> float:
     """Seconds a call, over `count` calls in the tightest loop a person would write."""
-    (state,) = jax.block_until_ready(init())
+    number, state = jax.block_until_ready(init())
     for _ in range(3):
-        state = step(state)
-    jax.block_until_ready(state)
+        state, double = step(number, state)
+    jax.block_until_ready((state, double))
     started = time.perf_counter()
     for _ in range(count):
-        state = step(state)
-    jax.block_until_ready(state)
+        state, double = step(number, state)
+    jax.block_until_ready((state, double))
     return (time.perf_counter() - started) / count
 
 
 def measure(names: tuple[str, ...], rounds: int, count: int) -> dict[str, dict[str, Any]]:
-    """For each number of leaves and each contender: microseconds a call, and over `jax.jit` with `donate_argnums`.
+    """For each state and each contender: microseconds a call, and over `jax.jit` with `donate_argnums`.
 
     Many rounds of few calls: a turn of a few milliseconds has a chance of not being interrupted, and where turns are
     long the slower contender is interrupted more.
     """
     found: dict[str, dict[str, Any]] = {}
-    for leaves in LEAVES:
-        workload = tiny(leaves)
-        steps = {name: contenders.build(name, workload, (0,)) for name in names}
+    for state, (_, leaves) in STATES.items():
+        workload = tiny(state)
+        steps = {name: contenders.build(name, workload, workload.dead) for name in names}
         calls = max(5, 5 * count // (leaves + 4))
         measurements = {name: functools.partial(run, step, workload.init, calls) for name, step in steps.items()}
         timing.interleaved(measurements, 1)  # compiles
         seconds = timing.interleaved(measurements, rounds)
         ratio = timing.ratios(seconds, contenders.BY_HAND)
-        found[str(leaves)] = {
+        found[state] = {
             name: {
                 "microseconds": timing.Spread.of([s * 1e6 for s in seconds[name]]),
                 "over_by_hand": ratio[name],

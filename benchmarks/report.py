@@ -55,7 +55,7 @@ def workload_row(contender: str, row: dict[str, Any], jit: dict[str, Any]) -> tu
 
 def calls_table(calls: dict[str, Any]) -> str:
     """For the terminal: microseconds a call."""
-    rows = [("leaves", "contender", "µs a call", "/ by hand", "µs over by hand")]
+    rows = [("arrays", "contender", "µs a call", "/ by hand", "µs over by hand")]
     for leaves, by_contender in calls.items():
         for contender, found in by_contender.items():
             over = found["microseconds"]["median"] - by_contender[BY_HAND]["microseconds"]["median"]
@@ -164,7 +164,7 @@ def total_cell(row: dict[str, Any] | None, smallest: int) -> str:
 def markdown_calls(calls: dict[str, Any]) -> str:
     """Microseconds a call by number of leaves."""
     lines = [
-        "| leaves | " + " | ".join(f"{c}, µs" for c in ALL) + " | pytc / by hand |",
+        "| arrays | " + " | ".join(f"{c}, µs" for c in ALL) + " | pytc / by hand |",
         "| ---: |" + " ---: |" * (len(ALL) + 1),
     ]
     for leaves, found in calls.items():
