@@ -36,8 +36,8 @@ class Plan:
     """A program compiled with one choice of what may be donated."""
 
     emitted: Emitted
-    proven: tuple[int, ...]
-    """Leaves (indices) that it takes over, and that must be proven dead at each call."""
+    proven: ownership.Wanted
+    """Leaves that it takes over, and that must be proven dead at each call."""
     outcome: ownership.Outcome
     """What the proof may assume of a call."""
     spared: bool

@@ -138,7 +138,9 @@ class Planner:
         self._warn_of_unusable(program)
         plan = Plan(
             emitted,
-            proven=tuple(i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")),
+            proven=ownership.Wanted(
+                [i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")]
+            ),
             outcome=_outcome(program),
             spared=keep != never and self.paired(signature.program, never).donated != could_donate,
             could_donate=could_donate,
@@ -160,7 +162,9 @@ class Planner:
             keep -= {i for i in moved if is_plain_array(leaves[i])}
             paired = self.paired(program, frozenset(keep))
             emitted = self.emitted(program, paired, leaves)
-            signature.moved[moved] = Plan(emitted, (), _outcome(program), spared=False, could_donate=paired.donated)
+            signature.moved[moved] = Plan(
+                emitted, ownership.Wanted(()), _outcome(program), spared=False, could_donate=paired.donated
+            )
         return signature.moved[moved]
 
     def prepared(self, staged: Program) -> Program:

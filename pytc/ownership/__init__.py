@@ -44,16 +44,18 @@ from pytc.ownership.callers import (
     remember,
     site_of,
 )
-from pytc.ownership.callsite import Site, Tree
+from pytc.ownership.callsite import Site
 from pytc.ownership.collector import resume as resume_collections
 from pytc.ownership.holders import Held
 from pytc.ownership.slots import Slots, onlookers
 from pytc.ownership.walk import Walk
+from pytc.ownership.wanted import Wanted
 
 __all__ = [
     "Held",
     "Outcome",
     "Walk",
+    "Wanted",
     "all_dead",
     "collections_so_far",
     "executed",
@@ -75,14 +77,14 @@ def held(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
-    wanted: Sequence[int],
+    wanted: Wanted,
     outcome: Outcome = UNKNOWN,
 ) -> Collection[int]:
-    """The leaves among `wanted` (indices) that are not proven dead once the call has begun; empty when all are.
+    """The leaves among `wanted` that are not proven dead once the call has begun; empty when all are.
 
     `frame` is the frame that made the call. Each frame between it and this function refers to `frame` by exactly
     one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments. `wanted` is one and the same
-    object for leaves of the same shapes and dtypes.
+    object for leaves of the same shapes and dtypes only.
     """
     if not wanted or interpreter.refusal or interpreter.observer():
         return wanted
@@ -125,7 +127,7 @@ def all_dead(
         return False
 
 
-def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Tree | Walk) -> bool:
+def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | Walk) -> bool:
     """Whether none of `others` is on a buffer of the leaves."""
     if not others:
         return True
@@ -139,34 +141,31 @@ def _all_dead(
     kwargs: dict[str, Any],
     places: list[Any],
     leaves: Sequence[Any],
-    wanted: Sequence[int],
+    wanted: Wanted,
     site: Site,
 ) -> bool:
     """Whether the places account for every reference, and the leaves are known to be on buffers of their own."""
-    tree = site.tree
-    if tree.wanted is not wanted:
-        tree = site.tree = Tree(wanted)
     lists = 1
     if len(leaves) != len(wanted):
-        leaves, lists = tree.take(leaves), 2
-    if tree.walk is not None:
+        leaves, lists = wanted.take(leaves), 2
+    if wanted.walk is not None:
         try:
-            found = tree.walk.all_inside(args, kwargs, places, site.executions, leaves, lists)
+            found = wanted.walk.all_inside(args, kwargs, places, site.executions, leaves, lists)
         except LookupError:
             found = None
         if found is not None:
-            return _on_their_own(leaves, found, tree)
+            return _on_their_own(leaves, found, wanted)
     if counts.weakly_referenced(leaves):
         return False
     unshared, others, _ = buffers.fresh(site.executions)
-    remainder, containers = counts.remainder(args, kwargs, places, leaves, lists, tree.containers, unshared)
+    remainder, containers = counts.remainder(args, kwargs, places, leaves, lists, wanted.containers, unshared)
     if not remainder:
-        tree.containers = containers
-        tree.tries -= 1
-        tree.walk = Walk.to(leaves, args, kwargs) if tree.tries >= 0 else None
-        return _on_their_own(leaves, others, tree)
+        wanted.containers = containers
+        wanted.tries -= 1
+        wanted.walk = Walk.to(leaves, args, kwargs) if wanted.tries >= 0 else None
+        return _on_their_own(leaves, others, wanted)
     del unshared, others
-    tree.containers = 0
+    wanted.containers = 0
     if counts.remainder(args, kwargs, places, leaves, lists, 0, list(leaves))[0]:
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.

@@ -16,14 +16,12 @@ from __future__ import annotations
 import dataclasses
 import dis
 import inspect
-import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from types import CodeType
 from typing import Any, Literal, TypeAlias
 
 from pytc.ownership.liveness import Flow
-from pytc.ownership.walk import Walk
 
 Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
 
@@ -83,26 +81,6 @@ _READERS = frozenset(
 )
 
 
-class Tree:
-    """What is remembered of the leaves that are wanted at a call site."""
-
-    def __init__(self, wanted: Sequence[int]):
-        self.wanted = wanted
-        """The very object that says which they are."""
-        self.kinds: frozenset[Any] | None = None
-        """Their shapes and dtypes, and those of their shards."""
-        self.containers = 0
-        """How many containers hold the arguments; 0 where that is not known."""
-        self.walk: Walk | None = None
-        """The way to them, once it has been walked."""
-        self.tries = 3
-        """How often it may still be looked for."""
-        self.take: Callable[[Sequence[Any]], Sequence[Any]] = (
-            operator.itemgetter(*wanted) if len(wanted) > 1 else lambda leaves: [leaves[i] for i in wanted]
-        )
-        """Picks them out of all leaves."""
-
-
 class Site:
     """What is known of a call in advance. `code` is only looked at here, never kept."""
 
@@ -135,8 +113,6 @@ class Site:
         """Which of all this, here and in the frames above, accounted for the arguments the last time."""
         self.hinted_locals: tuple[int, ...] | None = None
         """The variables that `hint` names, where it names nothing else and nothing but this frame matters for it."""
-        self.tree: Tree = Tree(())
-        """What is known of the leaves that were wanted here the last time."""
         self.executions = 1
         """How many of the last executions its arguments come from, at most."""
 

@@ -21,6 +21,7 @@ import dis
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Iterator
 from types import CodeType
 
@@ -50,7 +51,7 @@ class Flow:
     """The control flow of one code object, and the locals live at each of its instructions."""
 
     def __init__(self, code: CodeType):
-        self.code = code
+        self._code = weakref.ref(code)  # what is known of code must not keep it alive
         self.instructions = list(dis.get_instructions(code))
         self.offsets = [i.offset for i in self.instructions]
         position = {offset: at for at, offset in enumerate(self.offsets)}
@@ -75,6 +76,14 @@ class Flow:
         captured = set(code.co_cellvars)
         self.locals = sum(1 << i for i, name in enumerate(code.co_varnames) if name not in captured)
         """The fast locals that are not cells, as a set of bits."""
+
+    @property
+    def code(self) -> CodeType:
+        """The code that this is about. Raises `ReferenceError` if it is gone."""
+        code = self._code()
+        if code is None:
+            raise ReferenceError("the code that was analysed is gone")
+        return code
 
     def _solve(self) -> list[int]:
         live = [0] * len(self.instructions)

@@ -316,9 +316,11 @@ def check(seed: int, prover: Prover = ownership.held, kind: str = "hostile", ask
         gc.collect()  # where many arrays are alive, small ones are kept in any case
     source = KINDS[kind](seed)
     code = code_of(source, seed)
-    # Twice, the second time with other decisions: the call sites are known by then.
+    # Twice, the second time with other decisions: the call sites, and the ways to the leaves, are known by then.
+    known: dict[tuple[int, ...], ownership.Wanted] = {}
     for decisions in (seed + 1, seed):
         proven, plain = Stub(prover), Stub(None)
+        proven.wanted = known
         try:
             # Every other program finds hidden sharing by age where it can, the others by address.
             with mock.patch.object(buffers, "_MOST", 0 if seed % 2 else 32):

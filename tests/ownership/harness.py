@@ -58,6 +58,8 @@ class Stub:
         self.calls: list[Call] = []
         self.reads: list[Any] = []
         """The values read; with `keeps`, pairs of the number of calls so far and the array."""
+        self.wanted: dict[tuple[int, ...], ownership.Wanted] = {}
+        """Each set of leaves as one and the same object, as a plan has it; here also for trees that differ."""
         self._new = _arrays()
 
     def new(self) -> jax.Array:
@@ -83,7 +85,7 @@ class Stub:
 
     def _run(self, frame: Any, args: Any, kwargs: Any, leaves: list[Any], tree: Any, combine: Any, atomic: bool) -> Any:
         wanted = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-        wanted = _WANTED.setdefault(wanted, wanted)
+        wanted = self.wanted.setdefault(wanted, ownership.Wanted(wanted))
         if any(leaves[i].is_deleted() for i in wanted):
             raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
@@ -110,10 +112,6 @@ class Stub:
         finally:
             ownership.resume_collections()
         return result
-
-
-_WANTED: dict[tuple[int, ...], tuple[int, ...]] = {}
-"""Each set of leaves as one and the same object, as a plan has it."""
 
 
 # An `assert` in a test module is rewritten by pytest to code that uses `locals()`, which keeps everything alive.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
 import sys
 import weakref
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import pytest
 
 import pytc
 from pytc import ownership
-from pytc.ownership import Walk, buffers
+from pytc.ownership import Walk, buffers, callers
 
 
 class State(NamedTuple):
@@ -52,7 +53,7 @@ def learnt(*args):
 
 def test_only_a_call_from_where_it_is_expected_is_proven():
     """Who has hold of the caller's frame is counted."""
-    walk = learnt(remembered(of_dicts()))
+    walk, wanted = learnt(remembered(of_dicts())), ownership.Wanted(range(3))
     answers = []
 
     def between(frame, args, kwargs):
@@ -61,7 +62,7 @@ def test_only_a_call_from_where_it_is_expected_is_proven():
     def compiled(*args, **kwargs):
         frame = sys._getframe(1)
         leaves = jax.tree.leaves(args)
-        dead = not ownership.held(frame, args, kwargs, leaves, range(len(leaves)))
+        dead = not ownership.held(frame, args, kwargs, leaves, wanted)
         del leaves
         directly = between(frame, args, kwargs)
         somebody = [frame]
@@ -337,3 +338,47 @@ def test_a_training_loop_walks(kind):
     assert len(places) == 1
     assert float(state.b[0]) == 1 + sum(range(20))
     assert searches[4] == searches[-1] > 0
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp, pytc
+
+@jax.tree_util.register_pytree_node_class
+class Model:
+    def __init__(self, w):
+        self.w = w
+
+    def tree_flatten(self):
+        return (self.w,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+step = pytc.compile(lambda model: Model(model.w + 1))
+
+def loop(model):
+    for _ in range(5):
+        model = step(model)
+    return model
+
+assert float(loop(Model(jnp.zeros(2))).w[0]) == 5
+"""
+
+
+def test_code_that_is_gone_is_forgotten():
+    """A notebook's cells, run again and again: nothing that is remembered of a call holds classes or code."""
+    for _ in range(3):
+        space: dict[str, Any] = {"__name__": "cell"}
+        exec(PROGRAM, space)
+        number = id(space["loop"].__code__)
+        assert number in callers._flows
+        assert number in {code for code, _ in callers._sites}
+        code, function = weakref.ref(space["loop"].__code__), weakref.ref(space["step"].__pytc__)
+        space.clear()
+        jax.clear_caches()
+        gc.collect()
+        assert function() is None
+        assert code() is None
+        assert number not in callers._flows
+        assert number not in {code for code, _ in callers._sites}

@@ -93,8 +93,8 @@ class Signature:
     """(parameter, path) of each leaf."""
     positional: tuple[str, ...]
     """What the positional arguments are called, in order."""
-    arrays: tuple[int, ...]
-    """The leaves (indices) that are arrays on a device."""
+    arrays: ownership.Wanted
+    """The leaves that are arrays on a device."""
     nbytes: tuple[int, ...]
     """Bytes of each leaf, over all devices; 0 for what is no array on a device."""
     traced: Traced | None = None
@@ -240,7 +240,7 @@ class Function:
         signature = Signature(
             tuple((parameter, path) for parameter, path, _ in self.parameters.paths(*wrapped)),
             tuple(map(self.parameters.positional_name, range(len(args)))),
-            tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)),
+            ownership.Wanted([i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]),
             tuple(leaf.nbytes if isinstance(leaf, jax.Array) else 0 for leaf in leaves),
         )
         if self._tracing is not None:

@@ -1,0 +1,35 @@
+"""The leaves that a program takes over, and where they were found the last time.
+
+That depends on the tree of the arguments, not on who calls, so it is remembered with the program and forgotten with it.
+(What is known of call sites is forgotten with their code. If it held classes of the caller's, neither would ever go.)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytc.ownership.walk import Walk
+
+
+class Wanted(tuple[int, ...]):
+    """Which leaves (indices) have to be dead, in rising order, with what is remembered of them."""
+
+    take: Callable[[Sequence[Any]], Sequence[Any]]
+    """Picks them out of all leaves."""
+    kinds: frozenset[Any] | None
+    """Their shapes and dtypes, and those of their shards, once somebody has asked."""
+    containers: int
+    """How many containers hold the arguments; 0 where that is not known."""
+    walk: Walk | None
+    """The way to them, once it has been walked."""
+    tries: int
+    """How often it may still be looked for."""
+
+    def __new__(cls, leaves: Sequence[int]) -> Wanted:
+        """These leaves, of which nothing is known yet."""
+        self = super().__new__(cls, leaves)
+        self.take = operator.itemgetter(*leaves) if len(leaves) > 1 else lambda values: [values[i] for i in leaves]
+        self.kinds, self.containers, self.walk, self.tries = None, 0, None, 3
+        return self
