@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 
-from benchmarks import calls, chart, contenders, devices, report, workloads
+from benchmarks import calls, chart, devices, report, workloads
 from benchmarks.measure import QUICK, Effort, as_json, measure
 
 HERE = Path(__file__).parent
@@ -138,7 +138,7 @@ def run_alone(name: str, effort: Effort) -> Any:
         return devices.measure(effort)
     if name == CALLS:
         quick = effort.seconds == 0
-        found = calls.measure(contenders.ALL, rounds=2 if quick else 100, count=100)
+        found = calls.measure(rounds=2 if quick else 100, count=100)
         return {
             leaves: {c: {k: as_json(v) for k, v in values.items()} for c, values in by_contender.items()}
             for leaves, by_contender in found.items()

@@ -41,6 +41,8 @@ STATES = {
 }
 """By the number of leaves: what makes the state, and of how many."""
 
+CONTENDERS = (*contenders.ALL, contenders.PROMISED)
+
 
 def tiny(state: str) -> Workload:
     """A step that adds a number, which lives on, to each array of the state, and returns another beside it."""
@@ -68,7 +70,7 @@ def run(step: Step, init: Init, count: int) -> float:
     return (time.perf_counter() - started) / count
 
 
-def measure(names: tuple[str, ...], rounds: int, count: int) -> dict[str, dict[str, Any]]:
+def measure(rounds: int, count: int) -> dict[str, dict[str, Any]]:
     """For each state and each contender: microseconds a call, and over `jax.jit` with `donate_argnums`.
 
     Many rounds of few calls: a turn of a few milliseconds has a chance of not being interrupted, and where turns are
@@ -77,7 +79,7 @@ def measure(names: tuple[str, ...], rounds: int, count: int) -> dict[str, dict[s
     found: dict[str, dict[str, Any]] = {}
     for state, (_, leaves) in STATES.items():
         workload = tiny(state)
-        steps = {name: contenders.build(name, workload, workload.dead) for name in names}
+        steps = {name: contenders.build(name, workload, workload.dead) for name in CONTENDERS}
         calls = max(5, 5 * count // (leaves + 4))
         measurements = {name: functools.partial(run, step, workload.init, calls) for name, step in steps.items()}
         timing.interleaved(measurements, 1)  # compiles
@@ -88,6 +90,6 @@ def measure(names: tuple[str, ...], rounds: int, count: int) -> dict[str, dict[s
                 "microseconds": timing.Spread.of([s * 1e6 for s in seconds[name]]),
                 "over_by_hand": ratio[name],
             }
-            for name in names
+            for name in CONTENDERS
         }
     return found

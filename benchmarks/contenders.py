@@ -19,6 +19,9 @@ JIT, BY_HAND, FILTER_JIT, PYTC = "jax.jit", "by hand", "filter_jit", "pytc"
 ALL = (JIT, BY_HAND, FILTER_JIT, PYTC)
 """`jax.jit`; `jax.jit` with the best `donate_argnums`; `equinox.filter_jit` promising all it can; `pytc.compile`."""
 
+PROMISED = "pytc, promised"
+"""`pytc.compile` with `donate_argnums`, so that it proves nothing: beside `pytc` it shows what the proof costs."""
+
 
 def build(contender: str, workload: Workload, donate: tuple[int, ...]) -> Step:
     """The workload's step as `contender` compiles it. `donate` is what the person with `donate_argnums` chose."""
@@ -30,7 +33,9 @@ def build(contender: str, workload: Workload, donate: tuple[int, ...]) -> Step:
         return eqx.filter_jit(workload.step, donate="all-except-first" if never_donated(workload) else "all")
     if contender == PYTC:
         return pytc.compile(workload.step)
-    raise ValueError(f"no contender is called {contender!r}; there are {', '.join(ALL)}")
+    if contender == PROMISED:
+        return pytc.compile(workload.step, donate_argnums=donate)
+    raise ValueError(f"no contender is called {contender!r}; there are {', '.join((*ALL, PROMISED))}")
 
 
 def parameters(workload: Workload) -> list[str]:

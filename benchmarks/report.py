@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.contenders import ALL, BY_HAND, FILTER_JIT, JIT, PYTC
+from benchmarks import calls as of_calls
+from benchmarks.contenders import ALL, BY_HAND, FILTER_JIT, JIT, PROMISED, PYTC
 
 MB = 1e6
 
@@ -162,14 +163,20 @@ def total_cell(row: dict[str, Any] | None, smallest: int) -> str:
 
 
 def markdown_calls(calls: dict[str, Any]) -> str:
-    """Microseconds a call by number of leaves."""
+    """Microseconds a call by number of leaves, and what of it is the proof."""
+    names = of_calls.CONTENDERS
     lines = [
-        "| arrays | " + " | ".join(f"{c}, µs" for c in ALL) + " | pytc / by hand |",
-        "| ---: |" + " ---: |" * (len(ALL) + 1),
+        "| arrays | " + " | ".join(f"{c}, µs" for c in names) + " | pytc / by hand | the proof, µs, and of by hand |",
+        "| ---: |" + " ---: |" * (len(names) + 2),
     ]
     for leaves, found in calls.items():
-        cells = " | ".join(f"{found[c]['microseconds']['median']:.1f}" if c in found else "n/a" for c in ALL)
-        lines.append(f"| {leaves} | {cells} | {spread(found[PYTC]['over_by_hand'])} |")
+        median = {c: found[c]["microseconds"]["median"] for c in names}
+        cells = " | ".join(f"{median[c]:.1f}" for c in names)
+        proof = median[PYTC] - median[PROMISED]
+        lines.append(
+            f"| {leaves} | {cells} | {spread(found[PYTC]['over_by_hand'])}"
+            f" | {proof:.1f}, {proof / median[BY_HAND]:.0%} |"
+        )
     return "\n".join(lines)
 
 

@@ -124,7 +124,7 @@ def test_ratios_are_taken_within_a_round():
 def test_calls_are_timed_on_as_many_leaves_as_they_say(state):
     workload: Workload = calls.tiny(state)
     assert len(jax.tree.leaves(workload.arguments()[1])) == int(state.split()[0])
-    for contender in contenders.ALL:
+    for contender in calls.CONTENDERS:
         assert calls.run(contenders.build(contender, workload, workload.dead), workload.init, 2) > 0
 
 
@@ -161,7 +161,7 @@ def figures(excluded):
         "excluded": dict.fromkeys(excluded, "cannot take part"),
     }  # fmt: skip
     on = dict.fromkeys(("device", "cpus", "system", "python", "jax", "equinox", "size"), "this")
-    calls_ = {"1": {c: plain(timed) for c in contenders.ALL}}
+    calls_ = {"1": {c: plain(timed) for c in calls.CONTENDERS}}
     mapped = {"in_place": True, "call_milliseconds": plain(spread), "call_over_by_hand": plain(spread)}
     devices_ = {c: {**plain(row(70)), **mapped} for c in devices.ALL}
     return json.loads(json.dumps({"on": on, "workloads": {"some_model": result}, "devices": devices_, "calls": calls_}))
