@@ -199,32 +199,32 @@ def with_inputs(
     )
 
 
-def lift_inner_consts(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Consts of inner `jit`s, and of `jit`s in those, as consts of the whole; one for each array.
+def lift_inner_consts(closed: ClosedJaxpr, wanted: Callable[[Any], bool] = lambda value: True) -> ClosedJaxpr:
+    """Consts of inner `jit`s, and of `jit`s in those, as consts of the whole, if they are `wanted`; one for each array.
 
     Tracing leaves what an inner `jit`ted function captured inside its equation.
     """
     jaxpr = closed.jaxpr
-    eqns, lifted = _lift(
-        jaxpr.eqns, {id(value): var for var, value in zip(jaxpr.constvars, closed.consts, strict=True)}
-    )
+    known = {id(value): var for var, value in zip(jaxpr.constvars, closed.consts, strict=True)}
+    eqns, lifted = _lift(jaxpr.eqns, known, wanted)
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return closed
     constants = [*zip(jaxpr.constvars, closed.consts, strict=True), *lifted]
     return with_inputs(closed, constants=constants, invars=jaxpr.invars, names=input_names(jaxpr), eqns=eqns)
 
 
-def _lift(eqns: Sequence[JaxprEqn], known: dict[int, Var]) -> tuple[list[JaxprEqn], list[tuple[Var, Any]]]:
-    """The equations with the consts of their `jit`s made operands: a var of `known` (by the array's identity) or one
-    of those returned."""
+def _lift(
+    eqns: Sequence[JaxprEqn], known: dict[int, Var], wanted: Callable[[Any], bool]
+) -> tuple[list[JaxprEqn], list[tuple[Var, Any]]]:
+    """The equations with the `wanted` consts of their `jit`s made operands: a var of `known` (by the array's identity)
+    or one of those returned."""
     changed, lifted = [], []
     for eqn in eqns:
         if eqn.primitive is jex_core.primitives.jit_p:
             body = eqn.params["jaxpr"]
-            inner_eqns, constants = _lift(
-                body.jaxpr.eqns, {id(v): var for var, v in zip(body.jaxpr.constvars, body.consts, strict=True)}
-            )
-            constants = [*zip(body.jaxpr.constvars, body.consts, strict=True), *constants]
+            consts = list(zip(body.jaxpr.constvars, body.consts, strict=True))
+            inner_eqns, constants = _lift(body.jaxpr.eqns, {id(v): var for var, v in consts}, wanted)
+            constants = [*((var, v) for var, v in consts if wanted(v)), *constants]
             if constants:
                 operands = []
                 for inner_var, value in constants:
@@ -234,7 +234,7 @@ def _lift(eqns: Sequence[JaxprEqn], known: dict[int, Var]) -> tuple[list[JaxprEq
                     operands.append(known[id(value)])
                 body = with_inputs(
                     body,
-                    constants=(),
+                    constants=[(var, v) for var, v in consts if not wanted(v)],
                     invars=[*(var for var, _ in constants), *body.jaxpr.invars],
                     names=[""] * len(constants) + input_names(body.jaxpr),
                     eqns=inner_eqns,

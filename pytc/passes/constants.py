@@ -10,7 +10,7 @@ is emitted where it stands; so are the branches of a `cond` and the body of a lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -52,6 +52,25 @@ def is_constant(atom: Var | Literal, constants: set[Var]) -> bool:
 def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
     """Whether all that the equation reads is constant, and nothing happens beside."""
     return not eqn.effects and all(is_constant(v, constants) for v in eqn.invars)
+
+
+def has_constant_loop(jaxpr: Jaxpr, constants: Collection[Var] = ()) -> bool:
+    """Whether a loop in it, at any depth, works on constants alone. `constants` are such among its invars.
+
+    XLA moves that out of a loop around it, and compiles it there, if the loop has an operand that never changes.
+    """
+    known = {*jaxpr.constvars, *constants}
+    for eqn in jaxpr.eqns:
+        alone = of_constants_alone(eqn, known)
+        if alone and eqn.primitive.name in ("scan", "while"):
+            return True
+        for body in jax_compat.subjaxprs(eqn):
+            called = [v for v, outer in zip(body.invars, eqn.invars, strict=False) if is_constant(outer, known)]
+            if has_constant_loop(body, called if len(body.invars) == len(eqn.invars) else ()):
+                return True
+        if alone:
+            known.update(eqn.outvars)
+    return False
 
 
 def constant_in_regions(eqn: JaxprEqn, constants: set[Var]) -> dict[str, tuple[bool, ...]]:

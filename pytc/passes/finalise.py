@@ -37,6 +37,7 @@ from pytc import jax_compat
 from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.passes import subjaxprs, while_loops
 from pytc.passes.constants import CALLS, constant_in_regions, folded_across, is_constant, of_constants_alone
+from pytc.passes.prune import lowered_by_jax
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
 from pytc.stage import stage
@@ -93,7 +94,12 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 def _finalise_program(program: Program) -> Program:
     if jax_compat.makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
-    finaliser = _Finaliser(program.jaxpr, compiled=True)
+    # What is dead to `jax.jit`, too, decides over nothing; and goes, unless there is nothing to finalise in it, either.
+    alive = lowered_by_jax(program.jaxpr)
+    finaliser = _Finaliser(alive, compiled=True)
+    if finaliser.closed is alive is not program.jaxpr:
+        whole = _Finaliser(program.jaxpr, compiled=True)
+        finaliser = whole if whole.closed is program.jaxpr else finaliser
     if finaliser.closed is program.jaxpr and not finaliser.unknown:
         return program
     notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(finaliser.replaced.items())]
@@ -180,7 +186,7 @@ class _Finaliser:
                 fixed.update(var for var, _ in (constants or ())[before:])
             else:
                 if eqn.primitive.name not in subjaxprs.OPAQUE:
-                    eqn = self._inside(eqn, fixed)
+                    eqn = self._inside(eqn, fixed, calls_stay)
                 eqns.append(eqn)
                 if of_constants_alone(eqn, fixed):
                     fixed.update(eqn.outvars)
@@ -201,10 +207,10 @@ class _Finaliser:
             return jaxpr
         return subjaxprs.with_equations(jaxpr, eqns, outvars=outvars)
 
-    def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
+    def _inside(self, eqn: JaxprEqn, fixed: set[Var], calls_stay: bool) -> JaxprEqn:
         """The equation with its jaxprs finalised."""
         given = constant_in_regions(eqn, fixed) if self._compiled else {}
-        inside = self._within(eqn, given)
+        inside = self._within(eqn, given, calls_stay=calls_stay and eqn.primitive.name in _REGIONS)
         if self._compiled and eqn.primitive.name == "while" and while_loops.becomes_one_array(eqn, inside):
             return self._within(eqn, given, calls_stay=True)
         return inside
@@ -344,6 +350,9 @@ _WRAPPERS: dict[str, Callable[[JaxprEqn], _Unwrapped | None]] = {
     "remat2": _remat,
     "remat_opt": _call("fwd_jaxpr"),
 }
+
+# What their jaxprs hand on is seen from around them.
+_REGIONS = frozenset({"cond", "scan", "while"})
 
 _JITS = frozenset({"jit", "pjit"})
 

@@ -9,7 +9,8 @@ The one thing that could change is the result. XLA rewrites what it sees to be c
 compiling, by other code than at run time, and turns `x / c` into `x * (1 / c)`. Results must stay those of `jax.jit`
 to the bit, so an array is hoisted only where every equation that reads it is one that XLA treats alike whether or not
 the operand is constant (`_VALUE_BLIND`), and leaves alone the arrays that take part in work on constants alone, those
-of one element and those of one repeated value, which cost nothing to keep.
+that XLA joins to other constants (`_JOINED`), those of one element and those of one repeated value, which cost nothing
+to keep. What is not hoisted stays a constant of the function that captured it.
 
 Cost: one visit to each equation at every depth, none where nothing is captured.
 """
@@ -25,13 +26,28 @@ import numpy as np
 from pytc import jax_compat
 from pytc.jax_compat import Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import while_loops
-from pytc.passes.constants import same_by_anyone
+from pytc.passes.constants import has_constant_loop, same_by_anyone
 from pytc.program import Input, Program
 
 # Done by the same code at run time, whether or not one of several operands is constant.
 _VALUE_BLIND = frozenset(
     """add add_any and clamp concatenate conv_general_dilated dot_general dynamic_slice dynamic_update_slice eq gather
     ge gt le lt max min mul ne or pad scatter scatter-add scatter_add select_n sub xor""".split()
+)
+
+# But XLA joins constants: (x + c) + d is x + (c + d) to it, and (x * c) * (y * d) is (x * y) * (c * d).
+_JOINED = {"add": "sum", "add_any": "sum", "sub": "sum"} | dict.fromkeys(("mul", "div"), "product")
+_POWERS = frozenset({"integer_pow", "square"})  # products of an operand with itself
+_JOINED |= dict.fromkeys(_POWERS, "product")
+
+# And it takes the product with a constant apart where the other operand is put together of several, or is part of a
+# constant itself.
+_PARTS = "parts"
+
+# Equations through which it sees that.
+_HAND_ON = frozenset(
+    """broadcast_in_dim convert_element_type copy copy_p expand_dims name neg reduce_precision reshape rev slice squeeze
+    stop_gradient transpose""".split()
 )
 
 # Their jaxprs' invars and outvars are the equation's own.
@@ -43,27 +59,31 @@ _CONSTANT = -1  # a constant of the program whatever is hoisted
 
 def hoist(program: Program) -> Program:
     """Captured arrays as inputs, wherever that cannot change a bit of the result. They come before the leaves."""
-    closed = jax_compat.lift_inner_consts(program.jaxpr)
-    jaxpr = closed.jaxpr
-    if not jaxpr.constvars:
+    lifted = jax_compat.lift_inner_consts(program.jaxpr)
+    if not lifted.jaxpr.constvars:
         return program
-    seen = _constants_looked_at(jaxpr)
-    captured: list[tuple[Var, Any]] = []
-    baked: list[tuple[Var, Any]] = []
+    seen = _Looks(lifted.jaxpr).reasons
+    hoisted: set[int] = set()
     notes = []
-    for i, (var, value) in enumerate(zip(jaxpr.constvars, closed.consts, strict=True)):
+    for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
         why = _cheap(value) or seen.get(i, "")
-        (baked if why else captured).append((var, value))
+        hoisted.update([] if why else [id(value)])
         what = f"the captured array {jax_compat.short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
+    if not hoisted:
+        return program.noted("hoist", notes)
+    # What stays a constant stays where it was.
+    closed = jax_compat.lift_inner_consts(program.jaxpr, lambda value: id(value) in hoisted)
+    constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    captured = [(var, value) for var, value in constants if id(value) in hoisted]
     return program.noted(
         "hoist",
         notes,
         jaxpr=jax_compat.with_inputs(
             closed,
-            constants=baked,
-            invars=[*(var for var, _ in captured), *jaxpr.invars],
-            names=[*(f"captured[{i}]" for i in range(len(captured))), *jax_compat.input_names(jaxpr)],
+            constants=[(var, value) for var, value in constants if id(value) not in hoisted],
+            invars=[*(var for var, _ in captured), *closed.jaxpr.invars],
+            names=[*(f"captured[{i}]" for i in range(len(captured))), *jax_compat.input_names(closed.jaxpr)],
         ),
         inputs=(*(Input(None, jax_compat.snapshot(value, var.aval)) for var, value in captured), *program.inputs),
     )
@@ -82,52 +102,96 @@ def _cheap(value: Any) -> str:
     return "all its elements are equal" if bool((data == data.flat[0]).all()) else ""
 
 
-def _constants_looked_at(jaxpr: Jaxpr) -> dict[int, str]:
-    """Which constvars (by number) are read by an equation that XLA may treat otherwise for a constant; and why."""
-    reasons: dict[int, str] = {}
-    # A set of constvars as the bits of an integer.
-    marks = {var: 1 << i for i, var in enumerate(jaxpr.constvars)}
-    _walk(jaxpr, marks, reasons)
-    return reasons
+class _Looks:
+    """What equations do with constvars: `reasons` says by number which of these are read by an equation that XLA may
+    treat otherwise for a constant, and why."""
 
+    def __init__(self, jaxpr: Jaxpr) -> None:
+        self.reasons: dict[int, str] = {}
+        self._held: dict[Var, dict[str, int]] = {}
+        """Of a value that varies: as what it holds constants (`_JOINED`), and which constvars are among these."""
+        # A set of constvars as the bits of an integer.
+        self._walk(jaxpr, {var: 1 << i for i, var in enumerate(jaxpr.constvars)})
 
-def _walk(jaxpr: Jaxpr, marks: dict[Var, int], reasons: dict[int, str]) -> list[int]:
-    """Propagate `marks` (`_VARYING`, `_CONSTANT`, or the constvars that a value is made of) through the equations.
+    def _walk(self, jaxpr: Jaxpr, marks: dict[Var, int]) -> list[int]:
+        """Propagate `marks` (`_VARYING`, `_CONSTANT`, or the constvars that a value is made of) through the equations.
 
-    Vars without a mark vary. Returns the outvars' marks.
-    """
+        Vars without a mark vary. Returns the outvars' marks.
+        """
 
-    def mark(atom: Any) -> int:
-        return _CONSTANT if isinstance(atom, Literal) else marks.get(atom, _VARYING)
+        def mark(atom: Any) -> int:
+            return _CONSTANT if isinstance(atom, Literal) else marks.get(atom, _VARYING)
 
-    for eqn in jaxpr.eqns:
-        given = [mark(atom) for atom in eqn.invars]
-        made = _CONSTANT if not any(m == _VARYING for m in given) and not eqn.effects else _VARYING
-        captured = _union(given)
-        results = [made] * len(eqn.outvars)
-        if eqn.primitive.name in _CALLS and (captured or made == _VARYING):
-            # What a call returns may be constant, whatever it is given.
-            results = _walk_calls(eqn, given, reasons)
-        elif captured and (inner := list(_bodies(eqn, given))):
-            for body, given_inside in inner:
-                _walk(body, dict(zip(body.invars, given_inside, strict=True)), reasons)
-            results = [_VARYING] * len(eqn.outvars)
-        elif captured and made == _CONSTANT and same_by_anyone(eqn):
-            results = [captured] * len(eqn.outvars)
-        elif captured and not (made == _VARYING and eqn.primitive.name in _VALUE_BLIND):
-            what = "takes part in work on constants alone" if made == _CONSTANT else "is read by an equation"
-            for i in _bits(captured):
-                reasons.setdefault(i, f"it {what} (`{eqn.primitive.name}`), which XLA does otherwise for a constant")
-        marks.update(zip(eqn.outvars, results, strict=True))
-    return [mark(atom) for atom in jaxpr.outvars]
+        for eqn in jaxpr.eqns:
+            given = [mark(atom) for atom in eqn.invars]
+            made = _CONSTANT if not any(m == _VARYING for m in given) and not eqn.effects else _VARYING
+            captured = _union(given)
+            results = [made] * len(eqn.outvars)
+            if made == _VARYING:
+                self._join(eqn, given)
+            if eqn.primitive.name in _CALLS and (captured or made == _VARYING):
+                # What a call returns may be constant, whatever it is given.
+                results = self._walk_calls(eqn, given)
+            elif captured and made == _VARYING and (inner := list(_bodies(eqn, given))):
+                if eqn.primitive.name != "cond" and any(has_constant_loop(body) for body, _ in inner):
+                    self._seen(captured, "it is read in a loop around one on constants alone, which XLA then moves out")
+                for body, given_inside in inner:
+                    self._walk(body, dict(zip(body.invars, given_inside, strict=True)))
+                results = [_VARYING] * len(eqn.outvars)
+            elif captured and made == _CONSTANT and same_by_anyone(eqn):
+                results = [captured] * len(eqn.outvars)
+            elif captured and not (made == _VARYING and eqn.primitive.name in _VALUE_BLIND):
+                what = "takes part in work on constants alone" if made == _CONSTANT else "is read by an equation"
+                self._seen(captured, f"it {what} (`{eqn.primitive.name}`), which XLA does otherwise for a constant")
+            marks.update(zip(eqn.outvars, results, strict=True))
+        return [mark(atom) for atom in jaxpr.outvars]
 
+    def _walk_calls(self, eqn: JaxprEqn, given: Sequence[int]) -> list[int]:
+        results = [_VARYING] * len(eqn.outvars)
+        for body in jax_compat.subjaxprs(eqn):
+            if len(body.invars) == len(given):
+                self._held.update((var, self._of(v)) for var, v in zip(body.invars, eqn.invars, strict=True))
+                results = self._walk(body, dict(zip(body.invars, given, strict=True)))
+                self._held.update((var, self._of(v)) for var, v in zip(eqn.outvars, body.outvars, strict=True))
+        return results
 
-def _walk_calls(eqn: JaxprEqn, given: Sequence[int], reasons: dict[int, str]) -> list[int]:
-    results = [_VARYING] * len(eqn.outvars)
-    for body in jax_compat.subjaxprs(eqn):
-        if len(body.invars) == len(given):
-            results = _walk(body, dict(zip(body.invars, given, strict=True)), reasons)
-    return results
+    def _join(self, eqn: JaxprEqn, given: Sequence[int]) -> None:
+        """What the results hold, and which constvars are joined for it."""
+        name = eqn.primitive.name
+        held: dict[str, int] = {}
+        if name in _JOINED:
+            kind = _JOINED[name]
+            parts: list[int] = []
+            for v, m in zip(eqn.invars, given, strict=True):
+                if m == _VARYING:
+                    parts += [self._of(v)[kind]] if kind in self._of(v) else []
+                elif not isinstance(v, Literal):  # of one element, which XLA joins to no larger constant
+                    parts.append(max(m, 0))
+            if parts:
+                held = {kind: _union(parts)}
+            if len(parts) > (name not in _POWERS):
+                self._seen(held[kind], f"it is in a {kind} with another constant, which XLA joins to it")
+        elif name in _HAND_ON:
+            for v in eqn.invars:
+                held.update(self._of(v))
+        elif name == "concatenate":
+            held = {_PARTS: 0}
+        elif name == "dynamic_slice":
+            held = {_PARTS: max(given[0], 0)} if given[0] != _VARYING else {}
+        elif name == "dot_general":
+            for v, m in zip(eqn.invars, reversed(given), strict=True):
+                if _PARTS in self._of(v) and m > 0:
+                    self._seen(
+                        m | self._of(v)[_PARTS], "it is multiplied with parts of an array, by XLA each by itself"
+                    )
+        self._held.update((var, held) for var in eqn.outvars)
+
+    def _of(self, atom: Any) -> dict[str, int]:
+        return {} if isinstance(atom, Literal) else self._held.get(atom, {})
+
+    def _seen(self, constvars: int, why: str) -> None:
+        for i in _bits(constvars):
+            self.reasons.setdefault(i, why)
 
 
 def _bodies(eqn: JaxprEqn, given: Sequence[int]) -> Iterator[tuple[Jaxpr, list[int]]]:
@@ -141,8 +205,8 @@ def _bodies(eqn: JaxprEqn, given: Sequence[int]) -> Iterator[tuple[Jaxpr, list[i
     elif eqn.primitive.name == "while":
         cond_consts, body_consts, carry = jax_compat.split_while(eqn, given)
         # An input that is read beside one carry makes a tuple of the loop's state, which XLA sees through if it starts
-        # with constants.
-        becomes_tuple = _CONSTANT in carry and while_loops.may_be_one_array(eqn)
+        # with constants. Where an effect reads it, of several carries all but one may be dead.
+        becomes_tuple = _CONSTANT in carry and (eqn.effects or while_loops.may_be_one_array(eqn))
         if not _union(carry) and not becomes_tuple:
             varying = [_VARYING] * len(carry)
             yield jax_compat.inner(eqn.params["cond_jaxpr"]), [*cond_consts, *varying]

@@ -6,21 +6,27 @@ alive: the least fixed point of that, found by JAX's dead-code elimination on th
 A loop that would be left with one array stays whole. XLA takes dead carries out itself, but what it does with a loop
 it does with a tuple of arrays: that a counter which starts at 0 will end at 2 it finds out of a tuple, and computes
 what is made of the 2 while it compiles, by other code than at run time. Whether a loop is a tuple must not change.
+So does one that would be left with constants alone: XLA would move it out of loops around it.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 
 from pytc import jax_compat
-from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import subjaxprs
+from pytc.passes.constants import of_constants_alone
 
 # What they return may be what they are given, for all that the compiler can see.
 _HAND_ON = frozenset(
     """broadcast_in_dim convert_element_type copy copy_p expand_dims name reshape select_n slice squeeze stop_gradient
     transpose""".split()
 )
+
+# With this as an operand they return the other one, as the compiler knows.
+_NEUTRAL = {"add": 0, "add_any": 0, "div": 1, "mul": 1, "or": 0, "pow": 1, "sub": 0, "xor": 0}
 
 
 def narrowed(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -33,6 +39,7 @@ def narrowed(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
     eqns: list[JaxprEqn] = []
     read: set[Var] | None = None
+    constants: set[Var] = {*jaxpr.constvars}
     for before in jaxpr.eqns:
         eqn = before
         if eqn.primitive.name not in subjaxprs.OPAQUE:
@@ -41,8 +48,12 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
             if read is None:
                 read = {v for e in jaxpr.eqns for v in e.invars if isinstance(v, Var)}
                 read.update(v for v in jaxpr.outvars if isinstance(v, Var))
-            eqn = _without_dead_carries(eqn, [v in read for v in eqn.outvars])
+            narrow = _without_dead_carries(eqn, [v in read for v in eqn.outvars])
+            if not (becomes_one_array(eqn, narrow) or of_constants_alone(narrow, constants)):
+                eqn = narrow
         eqns.append(eqn)
+        if of_constants_alone(eqn, constants):
+            constants.update(eqn.outvars)
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return jaxpr
     return subjaxprs.with_equations(jaxpr, eqns)
@@ -64,7 +75,7 @@ def _without_dead_carries(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
     read = [*read_by_cond[: len(cond_consts)], *read_by_body[: len(body_consts)], *alive]
     if all(read):
         return eqn
-    narrow = jax_compat.like(
+    return jax_compat.like(
         eqn,
         invars=[v for v, kept in zip(eqn.invars, read, strict=True) if kept],
         outvars=[v for v, kept in zip(eqn.outvars, alive, strict=True) if kept],
@@ -76,7 +87,6 @@ def _without_dead_carries(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
             body_nconsts=sum(read_by_body[: len(body_consts)]),
         ),
     )
-    return eqn if becomes_one_array(eqn, narrow) else narrow
 
 
 def becomes_one_array(before: JaxprEqn, after: JaxprEqn) -> bool:
@@ -91,11 +101,39 @@ def becomes_one_array(before: JaxprEqn, after: JaxprEqn) -> bool:
 
 def may_be_one_array(eqn: JaxprEqn) -> bool:
     """Whether fewer than two carries of a loop are sure to be computed anew, by more than handing on, in each step."""
-    body = jax_compat.inner(eqn.params["body_jaxpr"])
+    return sum(_computed(jax_compat.inner(eqn.params["body_jaxpr"]))) < 2
+
+
+def _computed(jaxpr: Jaxpr) -> list[bool]:
+    """Which outvars are sure to be other values than the invars and constants."""
     computed: set[Var] = set()
-    for inner in body.eqns:
-        name = inner.primitive.name
-        handed_on = inner.invars[name == "select_n" :]
-        if name not in _HAND_ON or any(isinstance(v, Var) and v in computed for v in handed_on):
-            computed.update(inner.outvars)
-    return sum(isinstance(v, Var) and v in computed for v in body.outvars) < 2
+
+    def is_computed(atom: Var | Literal) -> bool:
+        return isinstance(atom, Var) and atom in computed
+
+    for eqn in jaxpr.eqns:
+        name = eqn.primitive.name
+        if name == "scan":
+            carry = jax_compat.split_scan(eqn, list(map(is_computed, eqn.invars)))[1]
+            (body,) = jax_compat.subjaxprs(eqn)
+            made = [*map(operator.or_, carry, _computed(body)), *[True] * (len(eqn.outvars) - len(carry))]
+        elif name == "while":
+            carry = jax_compat.split_while(eqn, list(map(is_computed, eqn.invars)))[2]
+            made = list(map(operator.or_, carry, _computed(jax_compat.inner(eqn.params["body_jaxpr"]))))
+        elif name == "cond":
+            of_branches = zip(*map(_computed, jax_compat.subjaxprs(eqn)), strict=True)
+            made = [any(map(is_computed, eqn.invars[1:])) or any(by_branch) for by_branch in of_branches]
+        else:
+            handed_on = _may_hand_on(eqn)
+            made = [not handed_on or any(map(is_computed, handed_on))] * len(eqn.outvars)
+        computed.update(v for v, is_made in zip(eqn.outvars, made, strict=True) if is_made)
+    return list(map(is_computed, jaxpr.outvars))
+
+
+def _may_hand_on(eqn: JaxprEqn) -> Sequence[Var | Literal]:
+    """The operands of which an equation may return one as it is."""
+    name = eqn.primitive.name
+    if name in _NEUTRAL:
+        neutral = [v for v in eqn.invars if isinstance(v, Literal) and v.val == _NEUTRAL[name]]
+        return eqn.invars if neutral else []
+    return eqn.invars[name == "select_n" :] if name in _HAND_ON else []

@@ -124,3 +124,77 @@ def test_nothing_captured_is_the_same_program():
 def test_results_are_those_of_jit_to_the_bit(fun):
     x = jnp.linspace(-3, 3, 8)
     np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
+
+
+RNG = np.random.default_rng(0)
+ONE, OTHER, THIRD = RNG.normal(size=(3, 64)).astype(np.float32)
+SQUARE = RNG.normal(size=(64, 64)).astype(np.float32)
+TALL = RNG.normal(size=(128, 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: x * ONE * OTHER,
+        lambda x: (x + ONE) - OTHER,
+        lambda x: OTHER - (x - ONE),
+        lambda x: (x * ONE) * (jnp.sin(x) * OTHER),
+        lambda x: -(x * ONE).reshape(8, 8) * OTHER.reshape(8, 8),
+        lambda x: (x * ONE) ** 2 * OTHER,
+        lambda x: jax.nn.gelu(x * ONE) * OTHER,
+        lambda x: jax.jit(lambda v: v * ONE)(x) * OTHER,
+        lambda x: jax.jit(lambda v: v * OTHER)(x * ONE),
+        lambda x: jax.lax.scan(lambda c, _: (c * ONE * OTHER * 0.9, None), x, None, length=3)[0],
+        lambda x: (x @ SQUARE[0]) * ONE * OTHER,
+        lambda x: jnp.concatenate([x[None], jnp.sin(x)[None]], 1) @ TALL,
+        lambda x: jax.lax.dynamic_slice(jnp.asarray(SQUARE), (x[0].astype(int), 0), (1, 64)) @ jnp.asarray(TALL[:64]),
+    ],
+)
+def test_constants_that_xla_would_join_stay_constants(fun):
+    x = jnp.asarray(THIRD)
+    program = hoisted(fun, x)
+    assert all(given.captured.shape == (64,) for given in captured(program))
+    wanted = jax.jit(fun)(x)
+    np.testing.assert_array_equal(np.asarray(pytc.compile(fun, donate="none")(x)), np.asarray(wanted))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: x * ONE + OTHER,
+        lambda x: jax.nn.relu(x @ SQUARE + ONE) @ SQUARE + OTHER,
+        lambda x: 1.5 + (x * 2.0 + ONE),
+        lambda x: jnp.maximum(x * ONE, 0.0) * OTHER,
+        lambda x: jax.lax.scan(lambda c, _: (jnp.tanh(c @ SQUARE + ONE), None), x, None, length=3)[0],
+    ],
+)
+def test_constants_that_are_apart_become_inputs(fun):
+    x = jnp.asarray(THIRD)
+    program = hoisted(fun, x)
+    assert captured(program)
+    assert not program.jaxpr.consts
+    np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
+
+
+def test_what_stays_a_constant_stays_where_it_was():
+    def fun(x):
+        return jax.jit(lambda v: v / jnp.asarray(ONE) + jnp.asarray(OTHER) @ SQUARE)(x)
+
+    x = jnp.asarray(THIRD)
+    staged = pytc.stage(fun, x)
+    program = hoist(staged)
+    assert all("stays" in note.text for note in program.notes)
+    assert program.jaxpr is staged.jaxpr
+
+
+def test_an_array_in_a_loop_around_one_on_constants_alone_stays_a_constant():
+    def fun(x):
+        def step(c, _):
+            ten = jax.lax.while_loop(lambda n: n < 10, lambda n: n + 1, 0)
+            return c * ONE + jnp.sin(ten * 0.3), None
+
+        return jax.lax.scan(step, x, None, length=2)[0]
+
+    x = jnp.asarray(THIRD)
+    assert not captured(hoisted(fun, x))
+    np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))

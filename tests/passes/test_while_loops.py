@@ -52,6 +52,11 @@ LOOPS = {
     "unchanged in a scan": through_scan,
     "unchanged in a custom derivative": lambda y: counted(lambda i, v: (jax.nn.relu6(squeezed(v)),), y),
     "beside a changing one": lambda y: counted(lambda i, v, w: (squeezed(v), w * 2), y, y),
+    "unchanged, but for a call in a scan": lambda y: counted(
+        lambda i, v: (lax.scan(lambda c, _: (jnp.where(c > 0, c, c), None), v, None, length=2)[0],), y
+    ),
+    "unchanged, but for what is dead": lambda y: counted(lambda i, v, w: (squeezed(v), w * 2), y, y)[:2],
+    "unchanged, but for a 1": lambda y: counted(lambda i, v, w: (squeezed(v), w * 1.0), y, y),
     "an effect that reads a captured array": lambda y: (
         counted(lambda i: jax.debug.callback(lambda _: None, jnp.asarray(TABLE)[i]) or ())[0] * y
     ),
@@ -112,9 +117,17 @@ def test_a_captured_array_is_an_input_of_a_loop_that_starts_from_an_argument() -
         (lambda a, b: (a + 1, lax.select_n(a > b, b, b)), True),
         (lambda a, b: (a + 1, lax.select_n(a > b, b, b + 1)), False),
         (lambda a, b: (a + 1, jnp.float32(2)), True),
+        (lambda a, b: (a + 1, b * 1.0), True),
+        (lambda a, b: (a + 1, b + 1.0), False),
+        (lambda a, b: (a + 1, lax.cond(a > b, lambda v: v, lambda v: v * 1.0, b)), True),
+        (lambda a, b: (a + 1, lax.cond(a > b, lambda v: v, lambda v: v * 2.0, b)), False),
+        (lambda a, b: (a + 1, lax.fori_loop(0, 2, lambda _, v: v / 1.0, b)), True),
+        (lambda a, b: (a + 1, lax.fori_loop(0, 2, lambda _, v: v / 2.0, b)), False),
+        (lambda a, b: (a + 1, lax.while_loop(lambda v: v < 2, lambda v: v - 0.0, b)), True),
+        (lambda a, b: (a + 1, lax.while_loop(lambda v: v < 2, lambda v: v * v, b)), False),
     ],
 )
 def test_which_loops_may_be_of_one_array(step: Callable[..., Any], one: bool) -> None:
     jaxpr = jax.make_jaxpr(lambda y: lax.while_loop(lambda c: c[0] < 9, lambda c: step(*c), (y, y)))(Y)
-    (loop,) = loops(jaxpr)
+    loop, *_ = loops(jaxpr)
     assert may_be_one_array(loop) is one
