@@ -94,19 +94,24 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 def _finalise_program(program: Program) -> Program:
     if jax_compat.makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
-    # What is dead to `jax.jit`, too, decides over nothing; and goes, unless there is nothing to finalise in it, either.
-    alive = lowered_by_jax(program.jaxpr)
-    finaliser = _Finaliser(alive, compiled=True)
-    if finaliser.closed is alive is not program.jaxpr:
-        whole = _Finaliser(program.jaxpr, compiled=True)
-        finaliser = whole if whole.closed is program.jaxpr else finaliser
-    if finaliser.closed is program.jaxpr and not finaliser.unknown:
+    # What is dead to `jax.jit`, too, decides over nothing, and goes; what dies thereby may have been another call.
+    closed, replaced = program.jaxpr, Counter[str]()
+    while True:
+        alive = lowered_by_jax(closed)
+        finaliser = _Finaliser(alive, compiled=True)
+        if finaliser.closed is alive:
+            break
+        closed = finaliser.closed
+        replaced += finaliser.replaced
+    if replaced or (alive is not closed and _Finaliser(closed, compiled=True).closed is not closed):
+        closed = alive
+    if closed is program.jaxpr and not finaliser.unknown:
         return program
-    notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(finaliser.replaced.items())]
+    notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(replaced.items())]
     for name in sorted(finaliser.unknown):
         why = "as it would under jax.jit" if name in _COMPILED_APART else "no finalisation is registered for it"
         notes.append(f"`{name}` stays: {why}")
-    return program.noted("finalise", notes, jaxpr=finaliser.closed)
+    return program.noted("finalise", notes, jaxpr=closed)
 
 
 def _finalise_function(fun: F) -> F:
