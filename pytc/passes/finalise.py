@@ -95,14 +95,13 @@ def _finalise_program(program: Program) -> Program:
     if jax_compat.makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
     # What is dead to `jax.jit`, too, decides over nothing, and goes; what dies thereby may have been another call.
-    closed, replaced = program.jaxpr, Counter[str]()
-    while True:
-        alive = lowered_by_jax(closed)
+    alive = lowered_by_jax(program.jaxpr)
+    finaliser = _Finaliser(alive, compiled=True)
+    replaced = Counter(finaliser.replaced)
+    while finaliser.closed is not alive and (alive := lowered_by_jax(finaliser.closed)) is not finaliser.closed:
         finaliser = _Finaliser(alive, compiled=True)
-        if finaliser.closed is alive:
-            break
-        closed = finaliser.closed
         replaced += finaliser.replaced
+    closed = program.jaxpr
     if replaced or (alive is not closed and _Finaliser(closed, compiled=True).closed is not closed):
         closed = alive
     if closed is program.jaxpr and not finaliser.unknown:
