@@ -22,6 +22,7 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
 from pytc import ownership
 
 _STORE = 8
+_MOST = 512  # leaves of a call
 
 
 @functools.cache
@@ -86,6 +87,8 @@ class Stub:
     def _run(self, frame: Any, args: Any, kwargs: Any, leaves: list[Any], tree: Any, combine: Any, atomic: bool) -> Any:
         wanted = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
         wanted = self.wanted.setdefault(wanted, ownership.Wanted(wanted))
+        if len(wanted) > _MOST:
+            raise ValueError("a program that doubles its state in every round would compile for hours")
         if any(leaves[i].is_deleted() for i in wanted):
             raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
