@@ -319,6 +319,15 @@ def test_nothing_is_written_where_jax_writes_nothing(tmp_path):
     assert remembered(tmp_path) == []
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """What was compiled, and the name and the text of the file that remembers it."""
+    folder = tmp_path_factory.mktemp("cache")
+    first = compiled_for(folder)
+    (file,) = remembered(folder)
+    return first, file.name, file.read_text()
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -336,10 +345,10 @@ def test_nothing_is_written_where_jax_writes_nothing(tmp_path):
         lambda text: json.dumps({"format": FORMAT}),
     ],
 )
-def test_a_file_that_is_spoilt_is_written_anew(tmp_path, spoil):
-    first = compiled_for(tmp_path)
-    (file,) = remembered(tmp_path)
-    whole = file.read_text()
+def test_a_file_that_is_spoilt_is_written_anew(tmp_path, spoil, written):
+    first, name, whole = written
+    file = tmp_path / "pytc" / name
+    file.parent.mkdir()
     file.write_text(spoil(whole), "latin-1")
     assert compiled_for(tmp_path) == first
     assert file.read_text() == whole

@@ -1,6 +1,7 @@
 """What explaining costs, against compiling, on models of the kinds that people have."""
 
 import dataclasses
+import gc
 import time
 
 import equinox as eqx
@@ -68,26 +69,32 @@ def training(apply, params, x):
     return step, (params, ADAM.init(params), x)
 
 
-def fastest(work, times):
-    """The processor's time, which does not count what else runs on the machine."""
-    seconds = []
-    for _ in range(times):
-        jax.clear_caches()
+def seconds(work):
+    """The processor's time, which does not count what else runs; and without collecting what other tests have left."""
+    jax.clear_caches()
+    gc.collect()
+    gc.freeze()
+    try:
         start = time.process_time()
         work()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
+        return time.process_time() - start
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("model", [gpt, flax, equinox])
 def test_explaining_takes_at_most_twice_as_long_as_compiling(model):
     step, args = model()
-    compiling = fastest(lambda: jax.jit(step).lower(*args).compile(), 2)
-    explaining = fastest(lambda: str(pytc.explain(step, *args)), 2)
-    assert explaining <= 2 * compiling
+    compiling = explaining = float("inf")
+    for _ in range(5):  # whatever disturbs a measurement makes it longer, so the shortest of each are compared
+        compiling = min(compiling, seconds(lambda: jax.jit(step).lower(*args).compile()))
+        explaining = min(explaining, seconds(lambda: str(pytc.explain(step, *args))))
+        if explaining <= 2 * compiling:
+            return
+    pytest.fail(f"explaining took {explaining:.2f} s, compiling {compiling:.2f} s")
 
 
 def test_a_table_of_5000_leaves_is_made_at_once():
     explanation = pytc.explain(lambda x: x + 1, jnp.ones(8))
     many = dataclasses.replace(explanation, inputs=reports(1250))
-    assert fastest(lambda: many.text(100, compare=False), 3) < 1
+    assert min(seconds(lambda: many.text(100, compare=False)) for _ in range(3)) < 1
