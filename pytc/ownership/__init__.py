@@ -158,15 +158,11 @@ def _all_dead(
     if counts.weakly_referenced(leaves):
         return False
     unshared, others, _ = buffers.fresh(site.executions)
-    remainder, containers = counts.remainder(args, kwargs, places, leaves, lists, wanted.containers, unshared)
-    if not remainder:
-        wanted.containers = containers
-        wanted.tries -= 1
-        wanted.walk = Walk.to(leaves, args, kwargs) if wanted.tries >= 0 else None
+    if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
+        wanted.seek(leaves, args, kwargs)
         return _on_their_own(leaves, others, wanted)
     del unshared, others
-    wanted.containers = 0
-    if counts.remainder(args, kwargs, places, leaves, lists, 0, list(leaves))[0]:
+    if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
     site.executions = max(1, min(2 * site.executions, buffers.remembered()))
@@ -186,7 +182,7 @@ def _look(
     census.settle()
     slots = Slots([*args, *kwargs.values()], onlookers(outcome.calls_python, outcome.atomic))
     look = _Look(leaves, census)
-    for found in levels(frame, references, slots, outcome, look.refusals):
+    for found in levels(frame, references, args, slots, outcome, look.refusals):
         if not look.add(found):
             break
     slots.values.clear()

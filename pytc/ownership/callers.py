@@ -9,10 +9,12 @@ arguments. Whether the variables of a frame may be read by others is decided on 
 from __future__ import annotations
 
 import dataclasses
+import gc
+import operator
 import sys
 import weakref
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, MethodType
 from typing import Any
 
 from pytc.ownership.callsite import Site
@@ -21,6 +23,7 @@ from pytc.ownership.interpreter import (
     called_from_the_stack,
     calls_directly,
     copies_of_unpacked,
+    function_at,
     getrefcount,
     stack_item,
     variable,
@@ -172,7 +175,7 @@ def follow(
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
         if level.starred and starred:
-            found += _starred(frame, site)
+            found += _starred(frame, site, args if level is route[0] else ())
         if overwritten is not None:
             overwritten.add(frame, site, length, at_once, bool(readable))
         atomic = atomic and site.passes_on
@@ -185,18 +188,35 @@ def follow(
     return found if overwritten is None else found + overwritten.values
 
 
-def _starred(frame: FrameType, site: Site) -> list[Any]:
+def _starred(frame: FrameType, site: Site, args: tuple[Any, ...]) -> list[Any]:
     """The tuple and the dictionary that the frame's starred call keeps until it returns, and the values in them where
-    the interpreter has a reference of its own to each: where there are keywords."""
+    the interpreter has a reference of its own to each: where there are keywords. `args` are the positional arguments
+    of the function called, where that is known."""
     found = [
         value
         for position, local in site.stacked
         if (value := stack_item(frame, position, local)) is not UNBOUND and type(value) in (tuple, dict)
     ]
+    if args and site.called is not None and not any(type(value) is tuple for value in found):
+        is_bound = type(function_at(frame, site.called)) is MethodType
+        found += _unpacked(args[is_bound:])
     if copies_of_unpacked and any(type(value) is dict and value for value in found):
         for value in found[:]:
             found += value.values() if type(value) is dict else value
     return found
+
+
+def _unpacked(items: tuple[Any, ...]) -> list[Any]:
+    """The tuple of these items that the interpreter unpacks for a starred call, if it was made a moment ago.
+
+    `f(*g())`: the stack has what `g` returned. If that was no tuple the interpreter has made one, and let go of what
+    the stack has, so the memory there is not to be read. Instead the tuple is looked for among the youngest objects.
+    Any of these very items will do: if it is not the interpreter's, then that one is accounted for nowhere, nor are
+    its references to the items, and all of them are kept. But only one, since the interpreter refers to one.
+    """
+    young = gc.get_objects(0)
+    tuples = [value for value in young if type(value) is tuple and len(value) == len(items) and value is not items]
+    return [value for value in tuples if all(map(operator.is_, value, items))][-1:]
 
 
 @dataclasses.dataclass
@@ -211,7 +231,7 @@ class Found:
 
 
 def levels(
-    frame: FrameType, references: int, slots: Slots, outcome: Outcome, refusals: list[str]
+    frame: FrameType, references: int, args: tuple[Any, ...], slots: Slots, outcome: Outcome, refusals: list[str]
 ) -> Iterator[list[Found]]:
     """The dead places of each frame from `frame` up, in turn; ends at a frame that cannot be analysed.
 
@@ -246,7 +266,8 @@ def levels(
             if (value := variable(frame, number)) is not UNBOUND
         ]
         if starred:
-            found += [Found(level, None, False, value) for value in _starred(frame, site)]
+            given = args if level == 0 else ()
+            found += [Found(level, None, False, value) for value in _starred(frame, site, given)]
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         found += [Found(level, None, True, value) for value in slots.values[known:]]

@@ -60,17 +60,14 @@ def remainder(
     places: list[Any],
     leaves: Sequence[Any],
     lists: int,
-    containers: int,
     unshared: list[Any],
-) -> tuple[int, int]:
-    """How many references to `leaves` are not accounted for, summed over all; a quick look, and never too few. And how
-    many containers it opened.
+) -> int:
+    """How many references to `leaves` are not accounted for, summed over all; a quick look, and never too few.
 
     `places` has what stands in each dead place of the callers, and `unshared` the arrays that are known to be on
     buffers of their own; a leaf that is not among them counts as one reference. Each of `leaves` is in `lists` lists
     of ours, that one included; a leaf that is there twice, or a container that is reached twice, is for the exact
-    answer below. When so many `containers` are open no others are looked for, which saves looking at every leaf. One
-    that is left shut leaves a remainder, so any number is safe; 0 is no limit.
+    answer below.
 
     No table of objects is made. The references are counted, then each one from inside is doubled by holding the
     same object in a list of ours, and each from `unshared` tripled, then they are counted again: the difference is
@@ -80,19 +77,17 @@ def remainder(
     roots = [*args, *kwargs.values()]
     doubled = places * 2  # `places` holds them once already, so that a dead place now counts four times, not once
     nodes = _sole(roots, places)
-    count = 0
     opened = []
     while nodes:
         opened.append(_referents(*nodes))
-        count += len(nodes)
-        nodes = _openable(opened[-1]) if count != containers else []
+        nodes = _openable(opened[-1])
     tripled = unshared * 2
     after = sum(map(getrefcount, leaves))
     del roots, doubled, opened, tripled
     # Of each leaf: outside + inside + lists + unshared + 1 before;
     # outside + 2 * inside + lists + 3 * unshared + 1 after.
     # So this is outside + (1 - unshared), and none of the two is negative.
-    return 2 * before - after - lists * len(leaves), count
+    return 2 * before - after - lists * len(leaves)
 
 
 def _sole(roots: list[Any], places: list[Any]) -> list[Any]:

@@ -75,12 +75,17 @@ def called_from_the_stack(frame: FrameType, position: int, below: FrameType) -> 
     function or a method of one: then the C code is the interpreter's own call, and does nothing else."""
     if not _waits_for_c(frame):
         return False  # nothing is left on the stack of what a Python function was called with
-    function = variable(frame, position)
-    if function is UNBOUND:  # from CPython 3.13 on an empty place follows the function
-        function = variable(frame, position - 1)
+    function = function_at(frame, position)
     if type(function) is MethodType:
         function = function.__func__
     return type(function) is FunctionType and function.__code__ is below.f_code
+
+
+def function_at(frame: FrameType, position: int) -> Any:
+    """The function at `position` on the stack of a frame that waits for C code."""
+    function = variable(frame, position)
+    # From CPython 3.13 on an empty place follows it.
+    return variable(frame, position - 1) if function is UNBOUND else function
 
 
 def stack_item(frame: FrameType, position: int, local: int | None) -> Any:

@@ -20,16 +20,20 @@ class Wanted(tuple[int, ...]):
     """Picks them out of all leaves."""
     kinds: frozenset[Any] | None
     """Their shapes and dtypes, and those of their shards, once somebody has asked."""
-    containers: int
-    """How many containers hold the arguments; 0 where that is not known."""
     walk: Walk | None
     """The way to them, once it has been walked."""
     tries: int
-    """How often it may still be looked for."""
+    """How often it will still be looked for."""
 
     def __new__(cls, leaves: Sequence[int]) -> Wanted:
         """These leaves, of which nothing is known yet."""
         self = super().__new__(cls, leaves)
         self.take = operator.itemgetter(*leaves) if len(leaves) > 1 else lambda values: [values[i] for i in leaves]
-        self.kinds, self.containers, self.walk, self.tries = None, 0, None, 3
+        self.kinds, self.walk, self.tries = None, None, 3
         return self
+
+    def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look for the way to these arrays, since the one that was known does not lead there; give up after a while,
+        since to try one in vain costs as much as to find it good."""
+        self.walk = Walk.to(leaves, args, kwargs) if self.tries else None
+        self.tries = max(0, self.tries - 1)

@@ -80,6 +80,7 @@ class Writer:
             ["f({0})"] * 8
             + ["f(f({0}))", "f(new())", "f(state={0})", "f({0}, {1})", "f({0}, {0})", "f(*({0},))", "f(*({0}, {1}))"]
             + ["f(*[{0}])", "f(**{{'state': {0}}})", "helper({0})", "helper(x={0})", "wrapper({0})", "keeping({0})"]
+            + ["f(*packed({0}))", "f(*packed({0}, {1}))", "box.method(*packed({0}))"]
             + ["passing({0})", "box.method({0})", "bound({0})", "f({{'p': {0}, 'q': {1}}})['p']", "f([{0}, {1}])[0]"]
             + ["f(shares(first_leaf({0})))", "next(map(f, [{0}]))", "next(filtered({0}))", "partial(f, {0})()"]
             + ["reduce(f, [{0}, {1}])", "partial(f)({0})", "callable_object({0})", "f(f2({0}, {1})[0])"]
@@ -284,6 +285,12 @@ def passing(x, *rest):
 
 def wrapper(*args, **kwargs):
     return f(*args, **kwargs)
+
+def packed(*states):
+    states = list(states) if flip() else states
+    if flip():
+        saved.append(states)
+    return states
 
 def filtered(x):
     return filter(lambda s: f(s) is not None, [x])

@@ -52,7 +52,7 @@ def counts_do_not_matter() -> Any:
     """No counting: references that are not accounted for are ignored."""
     return _patches(
         mock.patch.object(counts.Census, "remains", lambda census, key: 0),
-        mock.patch.object(counts, "remainder", lambda *_: (0, 0)),
+        mock.patch.object(counts, "remainder", lambda *_: 0),
     )
 
 
@@ -61,7 +61,7 @@ def a_reference_too_many_is_forgiven() -> Any:
     remains = counts.Census.remains
     return _patches(
         mock.patch.object(counts.Census, "remains", lambda census, key: max(remains(census, key) - 1, 0)),
-        mock.patch.object(counts, "remainder", lambda *_: (1, 0)),
+        mock.patch.object(counts, "remainder", lambda *_: 1),
     )
 
 
@@ -257,6 +257,16 @@ def ctrl_c_waits_for_the_store() -> Any:
     return mock.patch.object(callers, "interruptible", lambda: False)
 
 
+def every_tuple_is_the_interpreters() -> Any:
+    """Whatever has the items of a starred call in it counts as what the interpreter has unpacked."""
+
+    def unpacked(items: tuple[Any, ...]) -> list[Any]:
+        tuples = [value for value in gc.get_objects(0) if type(value) is tuple and value is not items]
+        return [value for value in tuples if [*map(id, value)] == [*map(id, items)]]
+
+    return mock.patch.object(callers, "_unpacked", unpacked)
+
+
 def collections_go_on() -> Any:
     """Garbage may be collected, and its finalisers run, between the call and the store."""
     return mock.patch.object(collector, "pause", lambda: None)
@@ -269,7 +279,8 @@ ALL: tuple[Mutant, ...] = (
     onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
     c_code_in_between_is_ignored, everything_dies_quietly, variables_end_quietly, helpers_return_the_result,
-    a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, collections_go_on,
+    a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, every_tuple_is_the_interpreters,
+    collections_go_on,
 )  # fmt: skip
 
 
@@ -527,6 +538,19 @@ def _garbage(s: Stub, f: Any, f2: Any) -> None:
         raise RuntimeError("deleted")
 
 
+def _tuple_alike(s: Stub, f: Any, f2: Any) -> None:
+    kept = []
+
+    def given() -> Any:
+        pair = [s.new(), s.new()]
+        kept.append(tuple(pair))
+        return pair
+
+    # On CPython 3.11 a call through C has a tuple of its own all the while, on later ones that of a method.
+    types.MethodType(s.compile(lambda owner, *states: states), "owner")(*given())
+    s.read(kept)
+
+
 def _interrupted(s: Stub, f: Any, f2: Any) -> None:
     """Ctrl-C behind a call through C. (Around `pytc.compile` itself, which puts the interrupt off.)"""
     if any(map(loses, (starred_call, starred_method))):
@@ -536,7 +560,7 @@ def _interrupted(s: Stub, f: Any, f2: Any) -> None:
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
-    _stored_back, _garbage, _interrupted,
+    _stored_back, _garbage, _tuple_alike, _interrupted,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip

@@ -109,6 +109,36 @@ def test_starred_variable_that_is_dead(made: Functions) -> None:
     stub.read(state)
 
 
+@pytest.mark.parametrize("made_of", [tuple, list, iter])
+def test_starred_result_of_a_function(made: Functions, made_of: Callable[..., Any]) -> None:
+    stub, _, f2 = made
+    box = [tree(stub)]
+    for _ in range(4):
+        state, _loss = f2(*made_of([box.pop(), stub.new()]))
+        box.append(state)
+        state = None
+    expect_dead(stub, 4, leaves=4)
+    stub.read(box)
+
+
+def test_starred_result_of_a_function_for_a_method(made: Functions) -> None:
+    stub, _, f2 = made
+
+    class Trainer:
+        step = f2
+
+        def fit(self, box: list[Any]) -> None:
+            for _ in range(4):
+                _self, state = self.step(*[box.pop()])
+                box.append(state)
+                state = None
+
+    box = [stub.new()]
+    Trainer().fit(box)
+    expect([call.dead for call in stub.calls] == [{1}] * 4)  # leaf 0 is the trainer
+    stub.read(box)
+
+
 def test_starred_keywords(made: Functions) -> None:
     stub = made[0]
     step = stub.compile(lambda *, state: state)

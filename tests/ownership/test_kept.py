@@ -703,6 +703,35 @@ def test_live_arguments_of_a_starred_call(made: Functions) -> None:
     nothing_dead(stub)
 
 
+@pytest.mark.parametrize("made_of", [tuple, list])
+def test_starred_result_that_somebody_has(made: Functions, made_of: Callable[..., Any]) -> None:
+    stub, _, f2 = made
+    kept = []
+
+    def given() -> Any:
+        kept.append(made_of((stub.new(), stub.new())))
+        return kept[-1]
+
+    new = f2(*given())
+    stub.read((kept, new))
+    nothing_dead(stub)
+
+
+def test_another_tuple_of_what_a_starred_call_is_given(made: Functions) -> None:
+    """One as young as the interpreter's own, and with the same in it."""
+    stub, _, f2 = made
+    kept = []
+
+    def given() -> Any:
+        pair = [stub.new(), stub.new()]
+        kept.append(tuple(pair))
+        return pair
+
+    new = f2(*given())
+    stub.read((kept, new))
+    nothing_dead(stub)
+
+
 def test_many_arrays_alive(made: Functions) -> None:
     """Where looking for hidden sharing would cost more than it can save, nothing is given away."""
     stub, f, _ = made
