@@ -36,7 +36,7 @@ from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import deliver
 from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
-from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of
+from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.move import Moved, unwrap, use_up
 from pytc.ownership.collector import COLLECTING, PAUSED
 from pytc.plan import Planner, apart
@@ -167,10 +167,9 @@ class Function:
             return self.without_jit(args, kwargs)
         if any(type(leaf) is Moved for leaf in leaves):
             return self.call_moved(args, kwargs)
-        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
-        if self.is_jits_affair(kinds):
+        signatures = self.signatures(args, kwargs, leaves, tree)
+        if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        signatures = self.signatures(args, kwargs, leaves, tree, kinds)
         for signature in self.candidates(signatures, args, kwargs, leaves):
             try:
                 result = self.run(signature, frame, args, kwargs, leaves, landed)
@@ -184,23 +183,21 @@ class Function:
         """The call with `jax_disable_jit`."""
         return self.stageable.fun(*args, **kwargs)
 
-    @staticmethod
-    def is_jits_affair(kinds: Sequence[Kind]) -> bool:
-        """Whether a transformation or a debugging mode is at work, under which a call is `jax.jit`'s."""
-        return "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse
-
     def signatures(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
         tree: PyTreeDef,
-        kinds: tuple[Kind, ...],
-    ) -> Signatures:
-        """What is known of calls with this layout, static values and sharing.
+    ) -> Signatures | None:
+        """What is known of calls with this layout, static values and sharing; None where a transformation or a
+        debugging mode is at work, under which a call is `jax.jit`'s.
 
         Raises `StaticLeafError` naming a static leaf that cannot be hashed.
         """
+        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
+        if "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse:
+            return None
         layout = self.layouts.setdefault((tree, tuple(map(type, leaves))), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None
         try:
@@ -221,11 +218,9 @@ class Function:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
         args, kwargs, moved = unwrap(args, kwargs)
         leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
-        if self.is_jits_affair(kinds):
+        signatures = self.signatures(args, kwargs, leaves, tree)
+        if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        signatures = self.signatures(args, kwargs, leaves, tree, kinds)
-
         for signature in self.candidates(signatures, args, kwargs, leaves):
             try:
                 emitted = self.planner.plan_moved(signature, leaves, moved).emitted
