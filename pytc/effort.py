@@ -26,7 +26,7 @@ from pytc import hlo
 from pytc.emit import Emitted, emit_jit
 from pytc.jax_compat import nbytes
 from pytc.measurements import Figures, Measurements
-from pytc.passes.candidates import Candidate, can_turn, candidates, without
+from pytc.passes.candidates import Candidate, candidates, without
 from pytc.program import Program
 
 Effort = Literal["default", "high"]
@@ -129,9 +129,8 @@ class _Search:
         self.known.save()
 
     def suggested(self, candidate: Candidate) -> Iterator[Candidate]:
-        """The plan the other way round, and without pairs whose input the compiler copies, the largest first."""
-        if can_turn(self.planned):
-            yield candidate.turned()
+        """The plan in other orders, and without pairs whose input the compiler copies, the largest first."""
+        yield from candidate.reordered(self.planned)
         figures = self.tried[candidate.key][1]
         if figures is not None:
             avals = self.planned.in_avals

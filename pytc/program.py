@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from jax.tree_util import PyTreeDef
 
@@ -123,6 +123,11 @@ class Note:
     """The leaf that it speaks of, if it is one."""
 
 
+Order: TypeAlias = Literal["forwards", "backwards", "unpaired first"]
+"""As the function has leaves and results; both from the last to the first; the results that are `unpaired`, then the
+others."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Program:
     """A staged function for one signature of its arguments."""
@@ -137,9 +142,8 @@ class Program:
     keep: frozenset[int] = frozenset()
     """Leaves (indices) that the caller will read again: no output is written over them."""
     aliases: tuple[Alias, ...] = ()
-    backwards: bool = False
-    """Whether the compiler is given the leaves, and gives the results, from the last to the first. Compilers schedule
-    by that order among else."""
+    order: Order = "forwards"
+    """In which order the compiler is given the leaves and gives the results: compilers schedule by that among else."""
     notes: tuple[Note, ...] = ()
     in_tree: PyTreeDef | None = None
     """Of `(args, kwargs)`, static arguments as leaves; None where the leaves come from elsewhere."""
@@ -158,7 +162,14 @@ class Program:
     def passed(self) -> tuple[int, ...]:
         """Leaves (indices) that are passed to the compiled program, in order: an array at several leaves once."""
         passed = tuple(i for i, leaf in enumerate(self.leaves) if leaf.aval is not None and leaf.same_as is None)
-        return passed[::-1] if self.backwards else passed
+        return passed[::-1] if self.order == "backwards" else passed
+
+    @property
+    def unpaired(self) -> tuple[int, ...]:
+        """Outvars (numbers) that are written over no input, nor like one that is: a loss, as a rule."""
+        kinds = [(getattr(aval, "shape", None), getattr(aval, "dtype", None)) for aval in self.out_avals]
+        paired = {kinds[alias.output] for alias in self.aliases}
+        return tuple(k for k, kind in enumerate(kinds) if kind not in paired)
 
     @property
     def donated(self) -> tuple[int, ...]:

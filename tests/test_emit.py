@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import jax
@@ -82,6 +83,42 @@ def test_any_one_to_one_choice_can_be_emitted(seed):
     for got, want in zip(each.result(landed[0], given), expected, strict=True):
         np.testing.assert_array_equal(got, want)
     assert [i for i, g in enumerate(given) if g.is_deleted()] == sorted(int(i) for i, _ in pairs)
+
+
+def test_results_written_over_nothing_can_be_given_first():
+    x, y = jnp.ones(3), jnp.ones((2, 2))
+    program = passes.run(pytc.stage(lambda x, y: (x + 1, y * 2, jnp.sum(y), {"n": jnp.int32(3)}), x, y))
+    each = emit_jit(dataclasses.replace(program, order="unpaired first"))
+    assert each._order == [2, 3, 0, 1]
+    assert compiled_aliases(each, [x, y]) == {0: 2, 1: 3}
+    landed = []
+    each.call([x, y], landed)
+    first, second, total, told = each.result(landed[0], [x, y])
+    assert first.tolist() == [2, 2, 2]
+    assert second.tolist() == [[2, 2], [2, 2]]
+    assert (float(total), int(told["n"])) == (4, 3)
+
+
+def test_a_result_that_could_take_the_place_of_another_is_not_given_first():
+    program = passes.run(pytc.stage(lambda x: (x + 1, x * 2, jnp.sum(x)), jnp.ones(3)))
+    assert len(program.aliases) == 1
+    each = emit_jit(dataclasses.replace(program, order="unpaired first"))
+    assert each._order[0] == 2
+    assert compiled_aliases(each, [jnp.ones(3)]) == {0: 1 + program.aliases[0].output}
+
+
+def test_a_dropped_loss_does_not_hide_where_the_state_came_from():
+    """The state is not looked for among all arrays, which costs more than small ones are worth."""
+    step = pytc.compile(lambda x: (jnp.sum(x), x + 1))
+
+    def places():
+        x = jnp.ones(4)
+        for _ in range(8):
+            x = step(x)[1]
+            yield x.unsafe_buffer_pointer()
+
+    others = [jnp.ones(2) for _ in range(1200)]
+    assert len({*places()}) <= 2, len(others)
 
 
 def test_the_second_signature_is_not_traced_but_refused():

@@ -58,8 +58,9 @@ class Emitted:
         self._captured = [jax_compat.place_with(program.inputs[i].captured, program.leaves) for i in captured]
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices) whose buffers a call takes over."""
-        self._count = len(program.out_avals)
-        self._pick_marked = _getter(marks(self._count, len(aliased)))
+        paired = {alias.output for alias in aliased}
+        self._marks = marks([outvar in paired for outvar in self._order])
+        self._pick_marked = _getter(self._marks)
 
         self._passed = [program.leaves[i] for i in passed]
         self._take = None if passed == tuple(range(len(program.leaves))) else _getter(passed)
@@ -150,7 +151,8 @@ class Emitted:
 
     def remember(self, results: Any, in_one_go: bool) -> None:
         """Tell `ownership` of a call that has appended `results`, `in_one_go` if no Python code ran meanwhile."""
-        ownership.executed(self.marked(results), self._count, in_one_go, lambda: self.arrays(results))
+        count = len(self._order) - self._marks[-1] if self._marks else 0
+        ownership.executed(self.marked(results), count, in_one_go, lambda: self.arrays(results))
 
     def arrays(self, results: Any) -> Sequence[Any]:
         """The arrays that a call made, in the order in which it made them, from what `call` appended."""
@@ -158,7 +160,8 @@ class Emitted:
         return array_list
 
     def marked(self, results: Any) -> Sequence[Any]:
-        """Of `arrays` the last, the last that took over an argument's memory, and the first, as far as they differ."""
+        """Of `arrays` the last, and the last and the first of those that took over an argument's memory, as far as they
+        differ."""
         return self._pick_marked(results)
 
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
@@ -172,13 +175,14 @@ class Emitted:
 def _order(program: Program, aliased: Sequence[Alias]) -> list[int]:
     """The outputs in an order in which JAX pairs as the program does: as they are, or from the last to the first, so
     that a function with its results in the opposite order is the same program; else aliased outputs first."""
-    outputs = list(range(len(program.out_avals)))
-    if not program.backwards:
+    first = [*program.unpaired] if program.order == "unpaired first" else []
+    outputs = [k for k in range(len(program.out_avals)) if k not in first]
+    if program.order != "backwards":
         for order in (outputs, outputs[::-1]):
             if pairs_by_jax(program, aliased, order):
-                return order
+                return first + order
     others = _as_made(program, {*outputs} - {alias.output for alias in aliased})
-    return [alias.output for alias in aliased] + (others[::-1] if program.backwards else others)
+    return first + [alias.output for alias in aliased] + (others[::-1] if program.order == "backwards" else others)
 
 
 def pairs_by_jax(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> bool:
@@ -218,11 +222,11 @@ def _fits(value: Any, leaf: Leaf) -> bool:
     return (aval.shape, aval.dtype, aval.weak_type) == (expected.shape, expected.dtype, expected.weak_type)
 
 
-def marks(count: int, aliased: int) -> list[int]:
-    """Which of `count` results, the first `aliased` of them in an argument's memory, `Emitted.marked` has."""
-    if count < 2:
-        return [0] * count
-    return [count - 1, aliased - 1, 0] if 1 < aliased < count else [count - 1, 0]
+def marks(paired: Sequence[bool]) -> list[int]:
+    """Which of the results `Emitted.marked` has; of each it is told whether it took over an argument's memory."""
+    last = len(paired) - 1
+    places = [k for k, is_paired in enumerate(paired) if is_paired] or [0]
+    return list(dict.fromkeys([last, places[-1], places[0]])) if paired else []
 
 
 def _getter(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
-from pytc.emit.jit import Emitted, Retrace, marks, pairs_by_jax
+from pytc.emit.jit import Emitted, Retrace, pairs_by_jax
 from pytc.jax_compat import is_plain_tree
 from pytc.program import Computed, Program
 
@@ -41,7 +41,7 @@ class EmittedWhole(Emitted):
         count = program.out_tree.num_leaves
         numbers = program.out_tree.unflatten(range(count))
         ways = {functools.reduce(operator.getitem, way, numbers): way for way in _ways(numbers)}
-        self._ways = [ways[k] for k in marks(count, len(program.aliases))]
+        self._ways = [ways[k] for k in self._marks]
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
         def whole(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ class EmittedWhole(Emitted):
 def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     """Compile the program for calls with whole arguments; None where it is not one for that."""
     tree, leaves = program.in_tree, program.leaves
-    if tree is None or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)) or program.backwards:
+    if tree is None or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)) or program.order != "forwards":
         return None
     if any(leaf.is_static or leaf.same_as is not None or leaf.requested is not None for leaf in leaves):
         return None

@@ -50,13 +50,13 @@ class _Execution:
     """What came out of one execution."""
 
     marks: tuple[Mark, ...]
-    """On its newest result, on the newest of those that took over an argument's memory, and on the oldest."""
+    """On its newest result, and on the newest and the oldest of those that took over an argument's memory."""
     results: int
-    """How many of them there were the last time, at most."""
+    """How many there were the last time, at most, from the newest to the last that is marked."""
 
     def is_spent(self) -> bool:
         """Whether its results cannot be found any more."""
-        return any(mark() is None for mark in (self.marks[-1], *self.marks[-2:-1]))
+        return self.marks[-1]() is None
 
     def heads(self, alive: list[Any]) -> int:
         """How many results the list of all arrays begins with, if it does and they are as many as the last time."""
@@ -137,11 +137,11 @@ else:
 
 
 def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callable[[], Sequence[Any]]) -> None:
-    """Remember an execution that has just returned `count` arrays, in the order in which they were made: `results`.
+    """Remember an execution that has just returned `results`, in the order in which they were made.
 
-    `marked` are the last of them, the last that took over an argument's memory, and the first, as far as they differ.
-    `in_one_go` says that no Python code can have run while they were made; if it can have, they are remembered only if
-    nothing has come in between.
+    `marked` are the last of them, and the last and the first that took over an argument's memory, as far as they
+    differ. Those from that one on are remembered, `count` of them. `in_one_go` says that no Python code can have run
+    while they were made; if it can have, they are remembered only if nothing has come in between.
     """
     if not count:
         return
@@ -149,7 +149,7 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         made = list(map(_without_wrapper, results()))
         if not _client.are_newest(made):
             return
-        marked = (made[-1], made[0]) if count > 1 else made
+        marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
     _recent.insert(0, _Execution(tuple(map(Mark, marked)), count))
     if len(_recent) > 2 * _MOST:
         _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]

@@ -3,8 +3,8 @@
 `alias` reasons from the flow of the data; a compiler also schedules, fuses and lays out, and no reasoning of ours knows
 how. So these are the plans that could turn out better, the likeliest first:
 
-    - the same pairs, with arguments and results given to the compiler from the last to the first, whose schedule can
-      depend on that;
+    - the same pairs, with arguments and results given to the compiler in another order, on which its schedule can
+      depend: from the last to the first, or with the results first that are written over nothing (a loss);
     - nothing written over anything; every pair that fits, also those that seem to gain nothing;
     - the plan without those pairs that are expected to cost a copy: each, and all;
     - where a few arrays can go to few places, every way there is;
@@ -20,9 +20,10 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, get_args
 
 from pytc.passes.alias import TINY, Choices, Group
-from pytc.program import Alias, Program
+from pytc.program import Alias, Order, Program
 
 LEFT_OUT = "the compiler needs less memory, or copies less, where no output is written over it"
 """Why a leaf is kept that data flow would have written over."""
@@ -43,22 +44,24 @@ class Candidate:
     """The pairs, in words."""
     pairs: tuple[Alias, ...]
     """In the order of the inputs."""
-    backwards: bool = False
-    """`Program.backwards`."""
+    order: Order = "forwards"
+    """`Program.order`."""
 
     @property
     def key(self) -> str:
         """The same for equal plans of one program, and for no others."""
-        return ("<" if self.backwards else "") + " ".join(f"{pair.input}>{pair.output}" for pair in self.pairs)
+        return _ORDERS[self.order].sign + " ".join(f"{pair.input}>{pair.output}" for pair in self.pairs)
 
-    def turned(self) -> Candidate:
-        """The same pairs, given to the compiler in the opposite order."""
-        return dataclasses.replace(self, backwards=not self.backwards)
+    def reordered(self, program: Program) -> Iterator[Candidate]:
+        """The same pairs, given to the compiler in each other order that differs."""
+        for order in get_args(Order):
+            if order != self.order and _makes_a_difference(order, dataclasses.replace(program, aliases=self.pairs)):
+                yield dataclasses.replace(self, order=order)
 
     @property
     def told(self) -> str:
         """The plan in words."""
-        return f"{self.name}; from the last to the first" if self.backwards else self.name
+        return self.name + _ORDERS[self.order].words
 
     def of(self, program: Program, planned: Program) -> Program:
         """The program with this plan in place of that of `alias`, which `planned` has."""
@@ -68,7 +71,7 @@ class Candidate:
         told |= {leaf: LEFT_OUT for number in others if (leaf := program.inputs[number].leaf) is not None}
         taken = {program.inputs[number].leaf for number in paired}
         texts = [(leaf, text) for leaf, text in told.items() if leaf not in taken]
-        return program.noted("effort", texts, aliases=self.pairs, backwards=self.backwards)
+        return program.noted("effort", texts, aliases=self.pairs, order=self.order)
 
 
 def candidates(planned: Program) -> list[Candidate]:
@@ -77,14 +80,29 @@ def candidates(planned: Program) -> list[Candidate]:
     chosen = Candidate("by data flow", planned.aliases)
     found: dict[str, Candidate] = {}
     for candidate in (chosen, *_others(planned)):
-        if not candidate.backwards or can_turn(planned):
-            found.setdefault(candidate.key, candidate)
+        found.setdefault(candidate.key, candidate)
     return list(found.values())
 
 
-def can_turn(program: Program) -> bool:
-    """Whether there are two ways round."""
-    return len(program.passed) > 1 or len(program.out_avals) > 1
+class _Told(NamedTuple):
+    sign: str
+    """In keys."""
+    words: str
+    """Behind a plan's name."""
+
+
+_ORDERS: dict[Order, _Told] = {
+    "forwards": _Told("", ""),
+    "backwards": _Told("<", "; from the last to the first"),
+    "unpaired first": _Told("^", "; results written over nothing first"),
+}
+
+
+def _makes_a_difference(order: Order, program: Program) -> bool:
+    """Whether the order is another one than that of the function."""
+    if order == "backwards":
+        return len(program.passed) > 1 or len(program.out_avals) > 1
+    return order == "forwards" or program.unpaired != tuple(range(len(program.unpaired)))
 
 
 def without(program: Program, candidate: Candidate, inputs: Iterable[int]) -> list[Candidate]:
@@ -96,7 +114,7 @@ def without(program: Program, candidate: Candidate, inputs: Iterable[int]) -> li
         Candidate(
             f"{candidate.name}, without {_listed([program.input_path(number) for number in some])}",
             tuple(pair for pair in candidate.pairs if pair.input not in some),
-            candidate.backwards,
+            candidate.order,
         )
         for some in left_out
     ]
@@ -109,9 +127,9 @@ def _others(program: Program) -> Iterator[Candidate]:
     def completed(pairs: Iterable[tuple[Group, int, int]]) -> tuple[Alias, ...]:
         return tuple(choices.completed(group.pair(given, output, read) for group, given, output in pairs))
 
-    yield Candidate("by data flow", program.aliases).turned()
+    yield from Candidate("by data flow", program.aliases).reordered(program)
     yield (nothing := Candidate("nothing written over anything", ()))
-    yield nothing.turned()
+    yield from nothing.reordered(program)
     matched = [(group, pair.input, pair.output) for group in found for pair in group.matched(read)]
     yield Candidate("every pair that fits", completed(matched))
     copied = sorted((pair for pair in program.aliases if pair.copied), key=lambda pair: (-pair.copied, pair.input))
