@@ -47,6 +47,7 @@ BATCH = 200  # functions a process; what JAX keeps for one is of no use to the n
 QUICKLY = 19  # batches of twenty
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 BEGUN, FAILED, LOST = "-> ", "it failed\n", "jax.jit leaves out an effect of it\n"
+REFUSED = "XLA refuses it from jax.jit, too\n"
 SIZES = (1, 1, 1, 2, 2, 3, 4, 8)  # operations of a function, and of the functions inside it up to this depth
 DEPTHS = (1, 2, 2, 3)
 SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4))
@@ -188,6 +189,7 @@ def main() -> int:
         run = _Batch(batch, "quickly" if _is_quick(batch) else "check")
         failed += run.failed
         lost += run.lost
+        too_much_for_jax += run.refused
         if run.status != 0:
             # XLA ends the process (a negative status) where it finds itself in the wrong; ours only if jax.jit lives.
             alone = range(run.last, run.last + 1)
@@ -197,11 +199,12 @@ def main() -> int:
             elif again.status != 0 or again.failed:
                 failed.append(run.last)
             lost += again.lost
+            too_much_for_jax += again.refused
         seeds = range(run.last + 1, seeds.stop)
     seconds = time.perf_counter() - start
     print(f"{options.functions} functions from seed {options.seed}: {len(failed)} failed, {seconds:.0f} s", *failed)
     if too_much_for_jax:
-        print(f"{len(too_much_for_jax)} of them crash jax.jit itself:", *too_much_for_jax)
+        print(f"{len(too_much_for_jax)} of them are too much for jax.jit itself:", *too_much_for_jax)
     if lost:
         print(f"{len(lost)} of them have an effect that jax.jit leaves out:", *lost)
     return 1 if failed else 0
@@ -223,6 +226,8 @@ class _Batch:
         self.failed: list[int] = []
         self.lost: list[int] = []
         """Functions of which `jax.jit` leaves out an effect."""
+        self.refused: list[int] = []
+        """Functions that `jax.jit` cannot compile either."""
         environment = os.environ | {"XLA_FLAGS": flags}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             for line in process.stdout or ():
@@ -230,6 +235,8 @@ class _Batch:
                     self.last = int(line.removeprefix(BEGUN))
                 elif line == LOST:
                     self.lost.append(self.last)
+                elif line == REFUSED:
+                    self.refused.append(self.last)
                 else:
                     print(line, end="", flush=True)
                     self.failed += [self.last] if line == FAILED else []
@@ -244,6 +251,9 @@ def _batch(seeds: range, each: Callable[[int], None]) -> int:
             each(seed)
         except LostByJax:
             print(LOST, end="", flush=True)
+        except jax.errors.JaxRuntimeError:
+            told = f"{seed}:\n{traceback.format_exc(limit=-3)}" + FAILED
+            print(REFUSED if _jax_is_refused(seed) else told, end="", flush=True)
         except Exception:
             print(f"{seed}:\n{traceback.format_exc(limit=-3)}", FAILED, sep="", end="", flush=True)
     return 0
@@ -252,6 +262,15 @@ def _batch(seeds: range, each: Callable[[int], None]) -> int:
 def _only_jax(seed: int) -> None:
     case = random_function(seed)
     by_jax_jit(case.fun, case.args, case.kwargs)
+
+
+def _jax_is_refused(seed: int) -> bool:
+    """Whether XLA fails on what `jax.jit` gives it as well."""
+    try:
+        _only_jax(seed)
+    except jax.errors.JaxRuntimeError:
+        return True
+    return False
 
 
 BATCHES = {"quickly": check_quickly, "check": check, "jax": _only_jax}
