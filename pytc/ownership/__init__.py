@@ -131,9 +131,11 @@ def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | 
     """Whether none of `others` is on a buffer of the leaves."""
     if not others:
         return True
-    if known.kinds is None:
-        known.kinds = frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf))
-    return not buffers.shares_with_any(leaves, others, known.kinds)
+    # The shapes are those of the program, but how they are cut into shards is for the arrays of this call to say.
+    placed = [leaf.sharding for leaf in leaves]
+    if known.kinds is None or known.kinds.placed != placed:
+        known.kinds = buffers.Kinds(placed, frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf)))
+    return not buffers.shares_with_any(leaves, others, known.kinds.alike)
 
 
 def _all_dead(

@@ -254,6 +254,15 @@ def alone(leaves: Sequence[Any]) -> bool:
     return not any(shared(leaves))
 
 
+class Kinds(NamedTuple):
+    """What arrays look like that may be on a buffer of some others."""
+
+    placed: list[Any]
+    """The shardings of those others."""
+    alike: frozenset[Any]
+    """Shapes and dtypes: theirs, and those of their shards."""
+
+
 def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozenset[Any]) -> bool:
     """Whether one of `others` is on a buffer of `leaves`, whose shapes and dtypes, shards' too, are `kinds`."""
     alike = [other for other in others if not kinds.isdisjoint(kinds_of(other))]

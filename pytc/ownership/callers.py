@@ -216,7 +216,12 @@ def _unpacked(items: tuple[Any, ...]) -> list[Any]:
     """
     young = gc.get_objects(0)
     tuples = [value for value in young if type(value) is tuple and len(value) == len(items) and value is not items]
-    return [value for value in tuples if all(map(operator.is_, value, items))][-1:]
+    # As the collector sees them: some are still being filled (`tuple(map(step, ...))`), and to ask one of these for an
+    # item that it has not got would crash.
+    wanted = gc.get_referents(items)
+    seen = [gc.get_referents(value) for value in tuples]
+    same = [len(found) == len(wanted) and all(map(operator.is_, found, wanted)) for found in seen]
+    return [value for value, is_same in zip(tuples, same, strict=True) if is_same][-1:]
 
 
 @dataclasses.dataclass

@@ -10,8 +10,9 @@ The order of opening also makes the proof stand with other threads about. An obj
 ours can be reached by nobody else, so from that moment on nobody can change its contents or take a new reference
 to them; and its contents are looked at only from that moment on.
 
-Two things reach an object without being counted: weak references, and a finaliser (`__del__`) that is handed the
-object when it dies. An object that has either is never opened.
+Three things reach an object, or what is in it, without being counted: weak references, a finaliser (`__del__`) that is
+handed the object when it dies, and from CPython 3.13 on its `__dict__`, if somebody has that. An object that has any of
+them is never opened.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.ownership.interpreter import getrefcount
+from pytc.ownership.interpreter import getrefcount, may_share_attributes, shares_attributes
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
@@ -51,7 +52,9 @@ def opens(value: Any) -> bool:
     if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         _shut.add(kind)
         return False
-    return not hasattr(kind, "__del__") and not _weakrefs(value)
+    if hasattr(kind, "__del__") or _weakrefs(value):
+        return False
+    return not (may_share_attributes(kind) and shares_attributes(value))
 
 
 def remainder(

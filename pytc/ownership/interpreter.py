@@ -1,10 +1,11 @@
 """What the proof needs to know of this interpreter, measured at import rather than written down.
 
-Two things are measured. Where a running frame keeps its local variables: `frame.f_locals` would tell, but up to
+Three things are measured. Where a running frame keeps its local variables: `frame.f_locals` would tell, but up to
 CPython 3.12 it leaves behind a dictionary that holds every local, which both spoils later counts and keeps dead
 arrays alive; so the variables are read where the interpreter keeps them, at an offset found by looking for known
-objects in a frame of our own. And how many references a frame object has when nobody but us looks at it. Where
-either does not come out as expected, `refusal` says so and nothing is ever proven.
+objects in a frame of our own. How many references a frame object has when nobody but us looks at it. And whether an
+object's `__dict__` shares the attributes with it unseen (`shares_attributes`). Where one of them does not come out as
+expected, `refusal` says so and nothing is ever proven.
 
 Reading is a load from memory that the interpreter owns for as long as the frame runs; nothing is ever written.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import gc
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -104,6 +106,44 @@ def stack_item(frame: FrameType, position: int, local: int | None) -> Any:
     return value if type(value) is tuple and words(frame)[first_local + position] == id(value) else UNBOUND
 
 
+_INLINE = 1 << 2
+"""The flag of classes whose objects keep the attributes in themselves (`Py_TPFLAGS_INLINE_VALUES`, CPython 3.13)."""
+
+
+def may_share_attributes(kind: type) -> bool:
+    """Whether objects of this class may share their attributes with a `__dict__` that `gc.get_referents` leaves out."""
+    return bool(dictionary_before and kind.__flags__ & _INLINE)
+
+
+def shares_attributes(value: object) -> bool:
+    """Whether somebody has the `__dict__` of an object whose class `may_share_attributes`.
+
+    From CPython 3.13 on such a `__dict__`, once it has been asked for, is another way to the attributes: it refers to
+    none of them, and the object refers to it where the collector does not look. Its own count tells.
+    """
+    try:
+        # The object's own reference, and `getrefcount`'s.
+        return getrefcount(ctypes.py_object.from_address(id(value) - dictionary_before).value) > 2
+    except ValueError:  # nobody has ever asked for it
+        return False
+
+
+def _find_dictionary() -> int | None:
+    """How many bytes before an object its `__dict__` is kept that `gc.get_referents` leaves out; 0 where it does not,
+    None where it is not found."""
+
+    class Plain:
+        attribute: object
+
+    value = Plain()
+    value.attribute = None
+    own = value.__dict__
+    if any(part is own for part in gc.get_referents(value)):
+        return 0
+    before = [_WORD * n for n in range(1, 5) if ctypes.c_size_t.from_address(id(value) - _WORD * n).value == id(own)]
+    return before[0] if len(before) == 1 and Plain.__flags__ & _INLINE else None
+
+
 def _copies_of_unpacked() -> int:
     """How many references of its own the interpreter has, while it runs `f(*a, **k)`, to each of the values in `a` and
     `k`: one up to CPython 3.11, which makes an array of them. (Besides those of `a` and `k` themselves.)"""
@@ -148,14 +188,19 @@ def _why_not() -> str:
 refusal = _why_not()
 first_local = 0
 copies_of_unpacked = 0
+dictionary_before = 0
 if not refusal:
     first_local = _find_first_local()
-    if not first_local:
+    _before = _find_dictionary()
+    if _before is None:
+        refusal = "the attributes of an object were not found where CPython keeps them"
+    elif not first_local:
         refusal = "the local variables of a running frame were not found where CPython keeps them"
     elif not (lambda: _frame_is_referred_to_once())():
         refusal = "a frame has other references than CPython's own"
     else:
         copies_of_unpacked = _copies_of_unpacked()
+        dictionary_before = _before
 
 
 if sys.version_info >= (3, 12):

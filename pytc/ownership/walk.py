@@ -27,10 +27,11 @@ import jax
 from jax.tree_util import tree_leaves
 
 from pytc.ownership import buffers, counts
-from pytc.ownership.interpreter import getrefcount
+from pytc.ownership.interpreter import getrefcount, may_share_attributes, shares_attributes
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
+_weakrefoffset = operator.attrgetter("__weakrefoffset__")
 _PLAIN = frozenset((tuple, list, dict))
 _Picker = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -51,8 +52,8 @@ class Walk:
         self._placed = _Placed((), 0, 0)
         self.count = 0
         """How many arrays there are."""
-        self.kinds: frozenset[Any] | None = None
-        """Their shapes and dtypes, and those of their shards, once somebody has asked."""
+        self.kinds: buffers.Kinds | None = None
+        """Of what is on the same buffers, once somebody has asked."""
 
     @classmethod
     def to(cls, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Walk | None:
@@ -89,7 +90,8 @@ class Walk:
         while nodes := [k for k in range(start, len(seen)) if id(seen[k]) in containers]:
             start = len(seen)
             types = [type(seen[k]) for k in nodes]
-            self._levels.append(_Level(picker(nodes), types, any(kind.__weakrefoffset__ for kind in types)))
+            weakly, shares = (any(map(of, types)) for of in (_weakrefoffset, may_share_attributes))
+            self._levels.append(_Level(picker(nodes), types, weakly, shares))
             self._classes |= {kind for kind in types if kind not in _PLAIN}
             seen += _referents(*[seen[k] for k in nodes])
             containers -= {id(seen[k]) for k in nodes}
@@ -153,6 +155,8 @@ class Walk:
             # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
             if sum(counted) != 4 * len(level.types) + extra:
                 return None
+            if level.may_share_attributes and any(map(shares_attributes, nodes)):
+                return None
             seen += _referents(*nodes)
             extra = 0
         arrays = self._arrays(seen)
@@ -178,6 +182,7 @@ class _Level(NamedTuple):
     """Picks them out of what has been seen so far."""
     types: list[type]
     may_be_referred_to_weakly: bool
+    may_share_attributes: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pytc.ownership.buffers import Kinds
 from pytc.ownership.walk import Walk
 
 
@@ -18,8 +19,8 @@ class Wanted(tuple[int, ...]):
 
     take: Callable[[Sequence[Any]], Sequence[Any]]
     """Picks them out of all leaves."""
-    kinds: frozenset[Any] | None
-    """Their shapes and dtypes, and those of their shards, once somebody has asked."""
+    kinds: Kinds | None
+    """Of what is on the same buffers, once somebody has asked."""
     walk: Walk | None
     """The way to them, once it has been walked."""
     tries: int

@@ -77,6 +77,24 @@ def test_uneven_shardings():
     )
 
 
+def kept_shards(step, x):
+    """A shard of the state at two of many calls."""
+    kept = []
+    for n in range(12):
+        if n in (5, 9):
+            kept.append(x.addressable_data(0))
+        x = step(x)
+    return kept
+
+
+def test_a_shard_is_kept_where_arrays_were_cut_otherwise_before():
+    mesh = mesh_of(AUTO)
+    step = pytc.compile(lambda x: x + 1)
+    for spec in (P("a"), P(None, "a"), P("b"), P("a", "b"), P(None, "b")):
+        kept = kept_shards(step, jax.device_put(jnp.zeros((8, 8)), jax.NamedSharding(mesh, spec)))
+        assert [float(shard[0, 0]) for shard in kept] == [5, 9], spec
+
+
 def call_once(step, x):
     return step(x)
 

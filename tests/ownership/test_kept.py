@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import operator
@@ -268,6 +269,29 @@ def test_weak_reference_to_a_container(made: Functions) -> None:
     f(x)
     stub.read(reference())
     nothing_dead(stub)
+
+
+def test_the_dictionary_of_a_container(made: Functions) -> None:
+    """Another way to its attributes, which from CPython 3.13 on neither the object's count nor theirs shows."""
+    stub, f, _ = made
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class State:
+        part: Any
+
+    kept = []
+
+    def run(state: Any, again: int) -> None:
+        for _ in range(8):
+            if len(stub.calls) == again:
+                kept.append(vars(state))
+            state = f(state)
+
+    run(State(stub.new()), 0)
+    run(State(stub.new()), 14)
+    stub.read([dict(attributes) for attributes in kept])
+    expect([n for n, call in enumerate(stub.calls) if not call.dead] == [0, 14])
 
 
 def test_container_with_a_finaliser(made: Functions) -> None:
@@ -730,6 +754,17 @@ def test_another_tuple_of_what_a_starred_call_is_given(made: Functions) -> None:
     new = f2(*given())
     stub.read((kept, new))
     nothing_dead(stub)
+
+
+def test_a_starred_call_while_somebody_fills_a_tuple(made: Functions) -> None:
+    """`tuple` has one with room for ten items in the making, and none in it, when it asks for the first."""
+    stub, _, _ = made
+    f10 = stub.compile(lambda *arrays: arrays)
+
+    def given() -> Any:
+        return [stub.new() for _ in range(10)]
+
+    expect(len(tuple(map(lambda _: f10(*given()), range(3)))) == 3)  # noqa: C417 - `map` is what this is about
 
 
 def test_many_arrays_alive(made: Functions) -> None:

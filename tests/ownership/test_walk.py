@@ -261,6 +261,13 @@ def test_a_weak_reference_to_a_container(part):
     assert not inside_with_leaves(walk, [remembered(nested(Box))], lambda tree: weakref.ref(part(tree)))
 
 
+@pytest.mark.parametrize("part", [lambda tree: tree, lambda tree: tree.w[1]["inner"]], ids=["root", "inner"])
+def test_the_dictionary_of_a_container(part):
+    walk = walk_to(remembered(nested(Box)))
+    assert not inside_with_leaves(walk, [remembered(nested(Box))], lambda tree: vars(part(tree)))
+    assert inside_with_leaves(walk, [remembered(nested(Box))])
+
+
 def test_a_finaliser_that_a_class_gets_later():
     class Plain(Box):
         pass
