@@ -22,7 +22,7 @@ from benchmarks.memory import Executables
 from benchmarks.observe import batches, digests
 from benchmarks.workload import Arrays, Batches, Init, Step, Watch, Workload
 from benchmarks.workloads.mlp_adam import images, init_mlp, mlp
-from pytc.jax_compat import shards_of
+from pytc.jax_compat.arrays import shards_of
 
 DEVICES = 8
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={DEVICES}"}

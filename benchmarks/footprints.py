@@ -38,8 +38,8 @@ from benchmarks.footprint_programs import Workload, everything
 from pytc import hlo
 from pytc.effort import choose
 from pytc.explain.device import find
-from pytc.jax_compat import nbytes
-from pytc.jax_devices import compiler_is_installed
+from pytc.jax_compat.avals import nbytes
+from pytc.jax_compat.devices import compiler_is_installed
 
 RESULTS = Path(__file__).parent / "results"
 SAME = 1e-3

@@ -22,7 +22,7 @@ from typing import Any
 from pytc.compile import compile  # noqa: A004 - the public name
 from pytc.explain import DeviceError, Explanation, RequirementError, explain_program
 from pytc.explain.audit import start
-from pytc.jax_compat import config
+from pytc.jax_compat.running import config
 
 UNMET = 1
 """The exit status where `--require` does not hold. Wrong usage is 2, as everywhere."""

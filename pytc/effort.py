@@ -24,7 +24,7 @@ import jax
 
 from pytc import hlo
 from pytc.emit import Emitted, emit_jit
-from pytc.jax_compat import nbytes
+from pytc.jax_compat.avals import nbytes
 from pytc.measurements import Figures, Measurements
 from pytc.passes.candidates import Candidate, candidates, without
 from pytc.program import Program

@@ -35,7 +35,8 @@ from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import deliver
-from pytc.jax_compat import config, debugging, executing, unusable_donations_ignored
+from pytc.jax_compat.donated import unusable_donations_ignored
+from pytc.jax_compat.running import config, debugging, executing
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.move import Moved, unwrap, use_up
 from pytc.ownership.collector import COLLECTING, PAUSED

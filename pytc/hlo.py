@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytc.jax_compat import ClosedJaxpr, dce
+from pytc.jax_compat.jaxprs import ClosedJaxpr
+from pytc.jax_compat.rules import dce
 
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}, (?:may|must)-alias\)")
 _PARAMETER = re.compile(r"%?([\w.\-]+) = .* parameter\((\d+)\)")

@@ -17,7 +17,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from pytc.errors import StaticLeafError
-from pytc.jax_compat import Tracer
+from pytc.jax_compat.running import Tracer
 
 PythonScalars = Literal["trace", "static"]
 Kind = Literal["tracer", "array", "host", "static"]

@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_structure
 
-from pytc import jax_compat, mapping
-from pytc.jax_compat import AbstractValue, ClosedJaxpr
-from pytc.jax_devices import stand_in
+from pytc import mapping
+from pytc.jax_compat.avals import AbstractValue, short, stand_in
+from pytc.jax_compat.effects import captured_refs
+from pytc.jax_compat.jaxprs import ClosedJaxpr
+from pytc.jax_compat.running import inside_a_map
 from pytc.leaves import Kind, kind_of
 from pytc.mapping import Mapped
 from pytc.passes.axes import Axes, varying
@@ -87,7 +89,7 @@ class MappedStageable(Stageable):
         sizes = {
             leaf.path: (leaf.axis, leaf.aval.shape[leaf.axis]) for leaf in leaves if leaf.aval and leaf.axis is not None
         }
-        if jax_compat.inside_a_map():
+        if inside_a_map():
             mesh, rows = None, _by_vmap(self.mapped.axis_name, self.mapped.size(sizes))
         else:
             mesh = self.mapped.mesh(sizes, traced=traced)
@@ -141,9 +143,9 @@ class MappedStageable(Stageable):
             return []
 
         jax.jit(rows(one, in_axes, [])).trace(*given)
-        for held in jax_compat.captured_refs(seen[-1].jaxpr):
+        for held in captured_refs(seen[-1].jaxpr):
             raise TypeError(
-                f"{self.name} is mapped and captured a jax.Ref ({jax_compat.short(held)}), which holds one value for "
+                f"{self.name} is mapped and captured a jax.Ref ({short(held)}), which holds one value for "
                 "all rows: pass what it holds, and return the new value"
             )
         return seen[-1]

@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from pytc.jax_compat import compilation_cache_dir, compiler_of, device_of
+from pytc.jax_compat.running import compilation_cache_dir, compiler_of, device_of
 from pytc.program import Program
 
 FORMAT = "pytc.measurements/1"

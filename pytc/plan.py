@@ -18,13 +18,15 @@ from typing import Any
 
 import jax
 
-from pytc import jax_compat, ownership, passes
+from pytc import ownership, passes
 from pytc.cache import MOST_SITES, Plan, Signature, Site
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
-from pytc.jax_compat import is_plain_array, private_copy, short
+from pytc.jax_compat.arrays import is_plain_array, private_copy
+from pytc.jax_compat.avals import short
+from pytc.jax_compat.effects import may_call_python
 from pytc.passes.candidates import Candidate
 from pytc.program import Leaf, Program
 
@@ -262,7 +264,7 @@ def _outcome(program: Program) -> ownership.Outcome:
     """
     node = program.out_tree.node_data()
     length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
-    calls_python = jax_compat.may_call_python(program.jaxpr)
+    calls_python = may_call_python(program.jaxpr)
     return ownership.Outcome(calls_python, length, atomic=not calls_python)
 
 

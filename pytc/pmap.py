@@ -21,8 +21,9 @@ from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
 from pytc.emit import emit_pmap
 from pytc.function import Function, wrap
-from pytc.jax_compat import evaluate, executing
-from pytc.jax_devices import stand_in
+from pytc.jax_compat.avals import stand_in
+from pytc.jax_compat.rules import evaluate
+from pytc.jax_compat.running import executing
 from pytc.leaves import StaticArgument
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of

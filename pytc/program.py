@@ -20,7 +20,8 @@ from typing import Any, Literal, TypeAlias
 
 from jax.tree_util import PyTreeDef
 
-from pytc.jax_compat import AbstractValue, ClosedJaxpr, nbytes
+from pytc.jax_compat.avals import AbstractValue, nbytes
+from pytc.jax_compat.jaxprs import ClosedJaxpr
 
 
 @dataclasses.dataclass(frozen=True)

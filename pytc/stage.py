@@ -29,8 +29,9 @@ from jax.tree_util import (
 )
 
 from pytc import shardings
-from pytc.jax_compat import ClosedJaxpr, Tracer
-from pytc.jax_devices import stand_in
+from pytc.jax_compat.avals import stand_in
+from pytc.jax_compat.jaxprs import ClosedJaxpr
+from pytc.jax_compat.running import Tracer
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
 

@@ -21,9 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pytc import jax_compat
 from pytc.errors import VerificationError
-from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn
+from pytc.jax_compat import rewriting, rules
+from pytc.jax_compat.avals import held, is_ref, key_bits
+from pytc.jax_compat.effects import draws_hidden_numbers
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Passed, Program
 
@@ -44,7 +46,7 @@ def verify(before: Program, after: Program, by: str) -> None:
     effects = [list(subjaxprs.effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
     if effects[0] != effects[1]:
         raise _failure(before, after, by, f"the effects were {effects[0]} and are {effects[1]}")
-    if effects[0] or jax_compat.draws_hidden_numbers(before.jaxpr):
+    if effects[0] or draws_hidden_numbers(before.jaxpr):
         return
     seen_before, seen_after = (_seen(p) for p in (before, after))
     if len(seen_before) != len(seen_after):
@@ -57,7 +59,7 @@ def verify(before: Program, after: Program, by: str) -> None:
 def type_check(closed: ClosedJaxpr) -> None:
     """JAX's own type checker; it raises where the jaxpr is not well formed."""
     change: subjaxprs.Memo = subjaxprs.Memo(lambda jaxpr: _checkable(jaxpr, change))
-    jax_compat.check(change(closed))
+    rules.check(change(closed))
 
 
 def _checkable(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
@@ -104,10 +106,10 @@ def _seen(program: Program) -> list[Any]:
     for number, each in enumerate(program.inputs):
         value = each.captured if each.leaf is None else leaves[each.leaf]
         if each.leaf is None and isinstance(value, jax.Ref):
-            value = refs.setdefault(id(value), jax.new_ref(_made_up(jax_compat.held(program.in_avals[number]), number)))
+            value = refs.setdefault(id(value), jax.new_ref(_made_up(held(program.in_avals[number]), number)))
         given.append(value)
     closed = _bounded(program.jaxpr)
-    results = jax.jit(lambda *operands: jax_compat.evaluate(closed, operands))(*given)
+    results = jax.jit(lambda *operands: rules.evaluate(closed, operands))(*given)
     outputs = []
     for output in program.outputs:
         origin = output.origin
@@ -119,18 +121,18 @@ def _seen(program: Program) -> list[Any]:
 
 
 def _places(program: Program) -> list[str]:
-    refs = [leaf for leaf in program.leaves if leaf.aval is not None and jax_compat.is_ref(leaf.aval)]
+    refs = [leaf for leaf in program.leaves if leaf.aval is not None and is_ref(leaf.aval)]
     return [f"result{output.path}" for output in program.outputs] + [f"what {leaf.path} holds" for leaf in refs]
 
 
 def _made_up(aval: Any, seed: int) -> Any:
     """Small numbers, the same for the same seed."""
-    if jax_compat.is_ref(aval):
-        return jax.new_ref(_made_up(jax_compat.held(aval), seed))
+    if is_ref(aval):
+        return jax.new_ref(_made_up(held(aval), seed))
     shape, dtype = aval.shape, aval.dtype
     random = np.random.default_rng(seed)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        bits, impl = jax_compat.key_bits(aval)
+        bits, impl = key_bits(aval)
         return jax.random.wrap_key_data(random.integers(0, 2**31, bits.shape).astype(bits.dtype), impl=impl)
     if dtype == jax.dtypes.float0:
         return np.zeros(shape, dtype)
@@ -161,9 +163,9 @@ def _bounded_jaxpr(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
         if eqn.primitive.name != "while":
             eqns.append(eqn)
             continue
-        inlined, results = subjaxprs.inline(eqn, jax_compat.trace_rule(eqn, _bounded_while).jaxpr, eqn.invars)
+        inlined, results = subjaxprs.inline(eqn, rules.trace_rule(eqn, _bounded_while).jaxpr, eqn.invars)
         eqns += inlined
-        eqns += [jax_compat.retyped(eqn, new, old) for new, old in zip(results, eqn.outvars, strict=True)]
+        eqns += [rewriting.retyped(eqn, new, old) for new, old in zip(results, eqn.outvars, strict=True)]
     return subjaxprs.with_equations(jaxpr, eqns)
 
 
@@ -180,12 +182,12 @@ def _bounded_while(
 
     def condition(state: tuple[Any, Any]) -> Any:
         rounds, carry = state
-        (go_on,) = jax_compat.evaluate(cond_jaxpr, [*cond_consts, *carry])
+        (go_on,) = rules.evaluate(cond_jaxpr, [*cond_consts, *carry])
         return go_on & (rounds < _ROUNDS)
 
     def step(state: tuple[Any, Any]) -> Any:
         rounds, carry = state
-        return rounds + 1, jax_compat.evaluate(body_jaxpr, [*body_consts, *carry])
+        return rounds + 1, rules.evaluate(body_jaxpr, [*body_consts, *carry])
 
     start = (0, list(operands[cond_nconsts + body_nconsts :]))
     _rounds, carry = jax.lax.while_loop(condition, step, start)

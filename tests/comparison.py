@@ -9,7 +9,8 @@ import jax
 import numpy as np
 
 import pytc
-from pytc import jax_compat
+from pytc.jax_compat import rules
+from pytc.jax_compat.arrays import private_copy
 from pytc.passes import pipeline, subjaxprs
 from pytc.program import Computed, Input, Leaf, Output, Passed, Program
 from pytc.verify import same, type_check
@@ -36,7 +37,7 @@ def run(program: Program, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _flat(program: Program) -> Any:
-    return jax.jit(lambda *operands: jax_compat.evaluate(program.jaxpr, operands))
+    return jax.jit(lambda *operands: rules.evaluate(program.jaxpr, operands))
 
 
 def _given(program: Program, leaves: Sequence[Any]) -> list[Any]:
@@ -123,7 +124,7 @@ def check_passes_together(fun: Callable[..., Any], args: Sequence[Any], kwargs: 
         for (_, after), values in zip(variants, captured, strict=True):
             remaining = iter(values)
             operands = [next(remaining) if each.leaf is None else leaves[each.leaf] for each in after.inputs]
-            results.append(jax_compat.evaluate(after.jaxpr, operands))
+            results.append(rules.evaluate(after.jaxpr, operands))
         return results
 
     log.clear()
@@ -190,7 +191,7 @@ class _Runs:
 
 def copied(tree: Any) -> Any:
     """The tree with every array copied, once however often it stands there."""
-    copies = {id(x): jax_compat.private_copy(x) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)}
+    copies = {id(x): private_copy(x) for x in jax.tree.leaves(tree) if isinstance(x, jax.Array)}
     return jax.tree.map(lambda x: copies.get(id(x), x), tree)
 
 

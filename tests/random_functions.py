@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pytc
-from pytc import jax_compat
+from pytc.jax_compat import rules
 from pytc.passes import subjaxprs
 from tests.comparison import by_jax_jit, check_passes, check_passes_together
 from tests.random_operations import DTYPES, Draw, block, operate
@@ -153,7 +153,7 @@ def check(seed: int) -> None:
 def _jax_loses_an_effect(case: Case) -> bool:
     """Whether JAX's own dead-code elimination takes an effect away, where nothing is dead."""
     closed = pytc.stage(case.fun, *case.args, **case.kwargs).jaxpr
-    alive, _ = jax_compat.dce(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
+    alive, _ = rules.dce(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
     effects = [list(subjaxprs.effects_in_order(jaxpr)) for jaxpr in (closed.jaxpr, alive)]
     return effects[0] != effects[1]
 

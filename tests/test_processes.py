@@ -122,7 +122,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pytc
-from pytc.jax_compat import shards_of
+from pytc.jax_compat.arrays import shards_of
 
 
 def step(params, batch, rate):

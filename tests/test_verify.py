@@ -14,8 +14,9 @@ from jax import lax
 from jax.extend.core import primitives
 
 import pytc
-from pytc import jax_compat, passes
+from pytc import passes
 from pytc.errors import VerificationError
+from pytc.jax_compat import jaxprs, rewriting
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Kept, Output, Passed, Program
 from pytc.verify import type_check, verify
@@ -40,10 +41,10 @@ def test_calls_that_have_names_type_check() -> None:
     call, *rest = closed.jaxpr.eqns
     params = {"call_jaxpr": call.params["jaxpr"], "name": "sin"}
     named = call.replace(primitive=primitives.closed_call_p, params=params)
-    type_check(jax_compat.close(subjaxprs.with_equations(closed.jaxpr, [named, *rest]), []))
-    wrong = named.replace(invars=[jax_compat.Literal(1, jax.typeof(1))])
+    type_check(rewriting.close(subjaxprs.with_equations(closed.jaxpr, [named, *rest]), []))
+    wrong = named.replace(invars=[jaxprs.Literal(1, jax.typeof(1))])
     with pytest.raises(TypeError):
-        type_check(jax_compat.close(subjaxprs.with_equations(closed.jaxpr, [wrong, *rest]), []))
+        type_check(rewriting.close(subjaxprs.with_equations(closed.jaxpr, [wrong, *rest]), []))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,11 @@ from typing import Any
 
 import jax
 
-from pytc import jax_compat, ownership
+from pytc import ownership
 from pytc.interrupt import call_into
-from pytc.jax_compat import Var
+from pytc.jax_compat.arrays import place_with
+from pytc.jax_compat.donated import unusable_donations_ignored
+from pytc.jax_compat.jaxprs import Var
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 
 
@@ -55,7 +57,7 @@ class Emitted:
         """For each invar of the program, which of the flat function's arguments it is."""
         self.arguments = len(passed) + len(captured)
         """How many arguments the flat function takes."""
-        self._captured = [jax_compat.place_with(program.inputs[i].captured, program.leaves) for i in captured]
+        self._captured = [place_with(program.inputs[i].captured, program.leaves) for i in captured]
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices) whose buffers a call takes over."""
         paired = {alias.output for alias in aliased}
@@ -131,7 +133,7 @@ class Emitted:
         """
         args, kwargs = self._given(leaves)
         if self.is_new:
-            with jax_compat.unusable_donations_ignored():
+            with unusable_donations_ignored():
                 landed.append(self._jitted(*args, **kwargs))
             self.is_new = False
         else:

@@ -16,8 +16,9 @@ from typing import Any
 
 import jax
 
-from pytc import jax_compat
 from pytc.emit.jit import Emitted, Retrace
+from pytc.jax_compat.arrays import shards_of
+from pytc.jax_compat.avals import is_extended
 from pytc.program import Leaf, Program
 
 
@@ -78,7 +79,7 @@ def _together(value: Any, leaf: Leaf) -> Any:
         return value
     if leaf.axis is None and not isinstance(value, jax.Array):
         return value  # the same on every process: jax.jit puts it on all devices
-    if jax_compat.is_extended(jax.typeof(value).dtype):
+    if is_extended(jax.typeof(value).dtype):
         bits = _rewrapped(jax.random.key_data(value), whole, leaf.axis)
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(value))
     return _rewrapped(value, whole, leaf.axis)
@@ -89,14 +90,14 @@ def _rewrapped(value: Any, whole: Any, axis: int | None) -> jax.Array:
     shape = list(placed.shape)
     if axis is not None:
         shape[axis] = whole.mesh.size
-    return jax.make_array_from_single_device_arrays(tuple(shape), whole, jax_compat.shards_of(placed))
+    return jax.make_array_from_single_device_arrays(tuple(shape), whole, shards_of(placed))
 
 
 def _own(result: jax.Array) -> jax.Array:
     """The rows of a result that are on this process's devices."""
     if result.is_fully_addressable:
         return result
-    if jax_compat.is_extended(result.dtype):
+    if is_extended(result.dtype):
         bits = _own(jax.random.key_data(result))
         keys: jax.Array = jax.random.wrap_key_data(bits, impl=jax.random.key_impl(result))
         return keys
@@ -106,4 +107,4 @@ def _own(result: jax.Array) -> jax.Array:
         size if part is None else own.mesh.size
         for size, part in zip(result.shape, (*whole.spec, *(None for _ in result.shape)), strict=False)
     )
-    return jax.make_array_from_single_device_arrays(shape, own, jax_compat.shards_of(result))
+    return jax.make_array_from_single_device_arrays(shape, own, shards_of(result))

@@ -17,7 +17,7 @@ import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc.emit.jit import Emitted, Retrace, pairs_by_jax
-from pytc.jax_compat import is_plain_tree
+from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Program
 
 

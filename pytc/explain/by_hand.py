@@ -14,7 +14,8 @@ import jax
 from pytc.explain.decisions import count_equations
 from pytc.explain.memory import Compiler, Footprint, compiler_here
 from pytc.hlo import given_arguments
-from pytc.jax_compat import given_away, is_ref, unusable_donations_ignored
+from pytc.jax_compat.avals import is_ref
+from pytc.jax_compat.donated import given_away, unusable_donations_ignored
 from pytc.program import Computed, Program
 
 MOST_SEARCHED = 4

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import jax
 
 from pytc.donation import Policy
-from pytc.jax_compat import AbstractValue, Jaxpr, nbytes, short, subjaxprs
+from pytc.jax_compat.avals import AbstractValue, nbytes, short
+from pytc.jax_compat.jaxprs import Jaxpr, subjaxprs
 from pytc.leaves import StaticArgument
 from pytc.program import Computed, Kept, Leaf, Note, Passed, Program
 

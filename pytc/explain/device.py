@@ -26,7 +26,7 @@ from typing import Any, Literal
 import jax
 
 from pytc.explain.hardware import GPUS, TPUS
-from pytc.jax_devices import compiler_is_installed, described_devices
+from pytc.jax_compat.devices import compiler_is_installed, described_devices
 
 GPUS_OF_A_HOST = 8
 """As many GPUs are described where a name says no number."""

@@ -12,8 +12,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytc.jax_compat import Jaxpr, JaxprEqn, short, source_line, subjaxprs
-from pytc.jax_compat import Literal as AtomLiteral
+from pytc.jax_compat.avals import short
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, subjaxprs
+from pytc.jax_compat.jaxprs import Literal as AtomLiteral
+from pytc.jax_compat.origins import source_line
 
 if TYPE_CHECKING:
     from pytc.explain.decisions import PassReport

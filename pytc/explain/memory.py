@@ -18,7 +18,7 @@ import jax
 
 from pytc import hlo
 from pytc.explain.device import needed
-from pytc.jax_devices import stand_in
+from pytc.jax_compat.avals import stand_in
 from pytc.program import Leaf
 
 if TYPE_CHECKING:

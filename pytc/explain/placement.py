@@ -20,8 +20,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 
 from pytc.explain.device import DeviceError, Target
-from pytc.jax_compat import close, is_extended
-from pytc.jax_devices import stand_in, with_placements
+from pytc.jax_compat.avals import is_extended, stand_in
+from pytc.jax_compat.devices import with_placements
+from pytc.jax_compat.rewriting import close
 from pytc.program import Leaf, Program
 
 _PMAP = "_internal_pmap_axis_name"

@@ -21,7 +21,7 @@ from pytc.explain.placement import Placement
 from pytc.explain.pmap_call import pmap_options
 from pytc.function import Function
 from pytc.hlo import given_arguments
-from pytc.jax_compat import Jaxpr, subjaxprs
+from pytc.jax_compat.jaxprs import Jaxpr, subjaxprs
 from pytc.leaves import StaticArgument
 from pytc.mapped import MappedStageable
 from pytc.program import Computed, Program

@@ -15,7 +15,9 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
-from pytc.jax_compat import JaxprEqn, Var, nbytes, source_line
+from pytc.jax_compat.avals import nbytes
+from pytc.jax_compat.jaxprs import JaxprEqn, Var
+from pytc.jax_compat.origins import source_line
 from pytc.program import Program
 
 LAYERS = ("kept", "reused", "taken", "output", "temporary")

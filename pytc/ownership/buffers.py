@@ -33,7 +33,7 @@ import jax
 import numpy as np
 from jax.extend import backend
 
-from pytc.jax_compat import new_shard, shards_of
+from pytc.jax_compat.arrays import new_shard, shards_of
 from pytc.ownership import interpreter
 from pytc.ownership.counts import Mark
 

@@ -28,7 +28,9 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from pytc.jax_compat import AbstractValue, Jaxpr, device_of, nbytes, short
+from pytc.jax_compat.avals import AbstractValue, nbytes, short
+from pytc.jax_compat.jaxprs import Jaxpr
+from pytc.jax_compat.running import device_of
 from pytc.passes.cycles import bits, break_cycles
 from pytc.passes.dataflow import Flow, Kind, flatten
 from pytc.passes.matching import assign

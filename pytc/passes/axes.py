@@ -26,8 +26,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from pytc import jax_compat
-from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat import jaxprs
+from pytc.jax_compat.avals import is_ref
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat.origins import home
 
 Axes: TypeAlias = frozenset[Hashable]
 """Names of mapped axes."""
@@ -103,7 +105,7 @@ def varying(jaxpr: Jaxpr | ClosedJaxpr, inputs: Sequence[Iterable[Hashable]], ax
 
     Raises `ValueError` when there are more or fewer `inputs` than invars.
     """
-    opened = jax_compat.inner(jaxpr)
+    opened = jaxprs.inner(jaxpr)
     if len(inputs) != len(opened.invars):
         raise ValueError(f"{len(inputs)} inputs are described, and the jaxpr has {len(opened.invars)}")
     results, _ = _Walk(frozenset(axes)).run(opened, [frozenset(each) for each in inputs])
@@ -120,16 +122,14 @@ class _Walk:
         """The axes of the outvars; and those of the invars afterwards, since what a `Ref` holds may have changed."""
         # Of a `Ref`'s var, the axes of what it holds.
         # (One that was there before may hold anything.)
-        env: dict[Var, Axes] = {
-            var: self.everywhere if jax_compat.is_ref(var.aval) else NOWHERE for var in jaxpr.constvars
-        }
+        env: dict[Var, Axes] = {var: self.everywhere if is_ref(var.aval) else NOWHERE for var in jaxpr.constvars}
         env.update(zip(jaxpr.invars, given, strict=True))
         for eqn in jaxpr.eqns:
             operands = [NOWHERE if isinstance(v, Literal) else env[v] for v in eqn.invars]
             results, after = self.equation(eqn, operands)
             env.update(zip(eqn.outvars, results, strict=True))
             for atom, axes in zip(eqn.invars, after, strict=True):
-                if isinstance(atom, Var) and jax_compat.is_ref(atom.aval):
+                if isinstance(atom, Var) and is_ref(atom.aval):
                     env[atom] |= axes
         return [NOWHERE if isinstance(v, Literal) else env[v] for v in jaxpr.outvars], [env[v] for v in jaxpr.invars]
 
@@ -137,7 +137,7 @@ class _Walk:
         """The axes of the results, and of the operands afterwards."""
         name = eqn.primitive.name
         number = len(eqn.outvars)
-        if jax_compat.home(eqn.primitive) == "jax":
+        if home(eqn.primitive) == "jax":
             if name in _FUNCTIONS:
                 return [NOWHERE.union(*given)] * number, given
             if name == "optimization_barrier":
@@ -167,16 +167,16 @@ class _Walk:
         which, operands = given[0], given[1:]
         results, after = [which] * len(eqn.outvars), [which | axes for axes in operands]
         for branch in eqn.params["branches"]:
-            made, left = self.run(jax_compat.inner(branch), operands)
+            made, left = self.run(jaxprs.inner(branch), operands)
             results, after = _joined(results, made), _joined(after, left)
         return results, [which, *after]
 
     def _while(self, eqn: JaxprEqn, given: list[Axes]) -> tuple[list[Axes], list[Axes]]:
-        cond, body = (jax_compat.inner(eqn.params[which]) for which in ("cond_jaxpr", "body_jaxpr"))
-        of_cond, of_body, carry = jax_compat.split_while(eqn, given)
+        cond, body = (jaxprs.inner(eqn.params[which]) for which in ("cond_jaxpr", "body_jaxpr"))
+        of_cond, of_body, carry = jaxprs.split_while(eqn, given)
         while True:
             before = _one_each(eqn, [*of_cond, *of_body, *carry])
-            of_cond, of_body, carry = jax_compat.split_while(eqn, before)
+            of_cond, of_body, carry = jaxprs.split_while(eqn, before)
             (go_on,), left = self.run(cond, [*of_cond, *carry])
             of_cond = _written(cond, left[: len(of_cond)], go_on)
             made, left = self.run(body, [*of_body, *carry])
@@ -186,8 +186,8 @@ class _Walk:
                 return carry, before
 
     def _scan(self, eqn: JaxprEqn, given: list[Axes]) -> tuple[list[Axes], list[Axes]]:
-        body = jax_compat.inner(eqn.params["jaxpr"])
-        consts, carry, slices = jax_compat.split_scan(eqn, given)
+        body = jaxprs.inner(eqn.params["jaxpr"])
+        consts, carry, slices = jaxprs.split_scan(eqn, given)
         while True:
             before = [*consts, *carry, *slices]
             made, left = self.run(body, before)
@@ -195,14 +195,14 @@ class _Walk:
             after[len(consts) : len(consts) + len(carry)] = _joined(carry, made[: len(carry)])
             if after == before:
                 return made, before
-            consts, carry, slices = jax_compat.split_scan(eqn, after)
+            consts, carry, slices = jaxprs.split_scan(eqn, after)
 
     def _custom_linear_solve(self, eqn: JaxprEqn, given: list[Axes]) -> tuple[list[Axes], list[Axes]]:
         # The operands are what the four functions captured, one after another, then the right-hand sides; what is
         # computed is `solve` of its own captures and the right-hand sides.
         lengths = eqn.params["const_lengths"]
         start = lengths.matvec + lengths.vecmat
-        solve = jax_compat.inner(eqn.params["jaxprs"].solve)
+        solve = jaxprs.inner(eqn.params["jaxprs"].solve)
         sides = given[sum(lengths) :]
         results, _ = self.run(solve, [*given[start : start + lengths.solve], *sides])
         return results, given
@@ -212,7 +212,7 @@ class _Walk:
         own = frozenset(eqn.params["newly_manual_axes"])
         inside = _Walk(self.everywhere | own)
         split = [axes | _mentioned(spec) & own for axes, spec in zip(given, eqn.params["in_specs"], strict=True)]
-        made, left = inside.run(jax_compat.inner(eqn.params["jaxpr"]), split)
+        made, left = inside.run(jaxprs.inner(eqn.params["jaxpr"]), split)
         results = []
         for axes, spec in zip(made, eqn.params["out_specs"], strict=True):
             # What varies over an axis that its spec does not mention is one device's word: which, nobody says.
@@ -246,7 +246,7 @@ def _one_each(eqn: JaxprEqn, given: Sequence[Axes]) -> list[Axes]:
     """What an equation is given where one `Ref` may stand at several operands."""
     held: dict[Any, Axes] = {}
     for atom, axes in zip(eqn.invars, given, strict=True):
-        if jax_compat.is_ref(atom.aval):
+        if is_ref(atom.aval):
             held[atom] = held.get(atom, NOWHERE) | axes
     return [
         held.get(atom, axes) if held and isinstance(atom, Var) else axes
@@ -256,15 +256,13 @@ def _one_each(eqn: JaxprEqn, given: Sequence[Axes]) -> list[Axes]:
 
 def _written(jaxpr: Jaxpr, given: Sequence[Axes], go_on: Axes) -> list[Axes]:
     """What a loop was `given` besides its carry, afterwards: how often a `Ref` was written depends on the condition."""
-    return [
-        axes | go_on if jax_compat.is_ref(var.aval) else axes for var, axes in zip(jaxpr.invars, given, strict=False)
-    ]
+    return [axes | go_on if is_ref(var.aval) else axes for var, axes in zip(jaxpr.invars, given, strict=False)]
 
 
 def _called(eqn: JaxprEqn) -> Jaxpr | None:
     """What a call calls, if it is called with the operands as they are."""
     body = eqn.params.get(_CALLS[eqn.primitive.name])
-    opened = jax_compat.inner(body) if isinstance(body, Jaxpr | ClosedJaxpr) else None
+    opened = jaxprs.inner(body) if isinstance(body, Jaxpr | ClosedJaxpr) else None
     fits = opened is not None and (len(opened.invars), len(opened.outvars)) == (len(eqn.invars), len(eqn.outvars))
     return opened if fits else None
 

@@ -14,8 +14,9 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from pytc import jax_compat
-from pytc.jax_compat import DropVar, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat import jaxprs
+from pytc.jax_compat.avals import is_extended
+from pytc.jax_compat.jaxprs import DropVar, Jaxpr, JaxprEqn, Literal, Var
 
 # Move data without computing: of a constant they make the same constant at compile time as at run time.
 _MOVES = frozenset(
@@ -35,13 +36,13 @@ def same_by_anyone(eqn: JaxprEqn) -> bool:
     """Whether constants alone give the same bits whoever computes them, and when."""
     if eqn.primitive.name in _MOVES or eqn.primitive.name in _EXACT:
         return True
-    return not list(jax_compat.subjaxprs(eqn)) and all(map(_is_exact, (*eqn.invars, *eqn.outvars)))
+    return not list(jaxprs.subjaxprs(eqn)) and all(map(_is_exact, (*eqn.invars, *eqn.outvars)))
 
 
 def _is_exact(atom: Var | Literal) -> bool:
     """Whether it is of integers, bits or keys."""
     dtype = getattr(atom.aval, "dtype", np.dtype(bool))
-    return jax_compat.is_extended(dtype) or np.issubdtype(dtype, np.integer) or dtype == np.bool_
+    return is_extended(dtype) or np.issubdtype(dtype, np.integer) or dtype == np.bool_
 
 
 def is_constant(atom: Var | Literal, constants: set[Var]) -> bool:
@@ -64,7 +65,7 @@ def has_constant_loop(jaxpr: Jaxpr, constants: Collection[Var] = ()) -> bool:
         alone = of_constants_alone(eqn, known)
         if alone and eqn.primitive.name in ("scan", "while"):
             return True
-        for body in jax_compat.subjaxprs(eqn):
+        for body in jaxprs.subjaxprs(eqn):
             called = [v for v, outer in zip(body.invars, eqn.invars, strict=False) if is_constant(outer, known)]
             if has_constant_loop(body, called if len(body.invars) == len(eqn.invars) else ()):
                 return True
@@ -82,10 +83,10 @@ def constant_in_regions(eqn: JaxprEqn, constants: set[Var]) -> dict[str, tuple[b
     if eqn.primitive.name == "cond":
         return {"branches": tuple(given[1:])}
     if eqn.primitive.name == "scan":
-        consts, carry, slices = jax_compat.split_scan(eqn, given)
+        consts, carry, slices = jaxprs.split_scan(eqn, given)
         return {"jaxpr": (*consts, *carry, *(False for _ in slices))}
     if eqn.primitive.name == "while":
-        cond, body, carry = jax_compat.split_while(eqn, given)
+        cond, body, carry = jaxprs.split_while(eqn, given)
         return {"cond_jaxpr": (*cond, *carry), "body_jaxpr": (*body, *carry)}
     return {}
 

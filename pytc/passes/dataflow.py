@@ -21,7 +21,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pytc.jax_compat import Jaxpr, JaxprEqn, Literal, Var, split_scan, split_while
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, split_scan, split_while
 
 
 class Kind(enum.Enum):

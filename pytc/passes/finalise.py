@@ -33,8 +33,10 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 
 import jax
 
-from pytc import jax_compat
-from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
+from pytc.jax_compat import avals, jaxprs, rewriting, rules
+from pytc.jax_compat.effects import makes_weak_refs
+from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
+from pytc.jax_compat.origins import home
 from pytc.passes import subjaxprs, while_loops
 from pytc.passes.constants import CALLS, constant_in_regions, folded_across, is_constant, of_constants_alone
 from pytc.passes.prune import lowered_by_jax
@@ -92,7 +94,7 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 
 
 def _finalise_program(program: Program) -> Program:
-    if jax_compat.makes_weak_refs(program.jaxpr.jaxpr):
+    if makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
     # What is dead to `jax.jit`, too, decides over nothing, and goes; what dies thereby may have been another call.
     alive = lowered_by_jax(program.jaxpr)
@@ -119,7 +121,7 @@ def _finalise_function(fun: F) -> F:
         program = stage(fun, *args, **kwargs)
         leaves = jax.tree.leaves((args, kwargs))
         given = [each.captured if each.leaf is None else leaves[each.leaf] for each in program.inputs]
-        results = jax_compat.evaluate(finalise(program.jaxpr), given)
+        results = rules.evaluate(finalise(program.jaxpr), given)
         origins = (output.origin for output in program.outputs)
         values = [results[o.index] if isinstance(o, Computed) else cast(Kept, o).value for o in origins]
         return jax.tree.unflatten(program.out_tree, values)
@@ -155,13 +157,13 @@ class _Finaliser:
         if jaxpr is closed.jaxpr:
             self.closed = closed
         elif len(constants) == known:
-            self.closed = jax_compat.close(jaxpr, closed.consts)
+            self.closed = rewriting.close(jaxpr, closed.consts)
         else:
-            self.closed = jax_compat.with_inputs(
-                jax_compat.close(jaxpr, closed.consts),
+            self.closed = rewriting.with_inputs(
+                rewriting.close(jaxpr, closed.consts),
                 constants=constants,
                 invars=jaxpr.invars,
-                names=jax_compat.input_names(jaxpr),
+                names=jaxprs.input_names(jaxpr),
             )
 
     def _finalised(
@@ -181,7 +183,7 @@ class _Finaliser:
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
             inlined: list[JaxprEqn]
-            stays = calls_stay and eqn.primitive.name in CALLS and not jax_compat.inlined_late(eqn)
+            stays = calls_stay and eqn.primitive.name in CALLS and not jaxprs.inlined_late(eqn)
             if eqn.primitive.name in _HAND_ON:
                 inlined, results = [], list(eqn.invars)
             elif not stays and (unwrapped := self._unwrapped(eqn, constants, fixed)) is not None:
@@ -202,7 +204,7 @@ class _Finaliser:
                 if new.aval == old.aval or isinstance(old, DropVar):
                     names[old] = new
                 else:
-                    inlined.append(jax_compat.retyped(eqn, new, old))
+                    inlined.append(rewriting.retyped(eqn, new, old))
             # They may be, or hold, wrappers themselves.
             todo += reversed(inlined)
         outvars = [subjaxprs.renamed(v, names) for v in jaxpr.outvars]
@@ -244,34 +246,34 @@ class _Finaliser:
             unwrapped = _WRAPPERS[name](eqn)
         elif name in _JITS:
             unwrapped = self._jit(eqn)
-        elif jax_compat.home(eqn.primitive) != "jax":
+        elif home(eqn.primitive) != "jax":
             if name in _MEANING_IS_IMPL and not (self._compiled and name in _COMPILED_APART):
                 unwrapped = self._by_impl(eqn, dict(constants or ()))
             if unwrapped is None:
                 self.unknown.add(name)
         if unwrapped is None or eqn.ctx.xla_metadata:
             return None
-        body = jax_compat.inner(unwrapped.body)
-        if self._compiled and name in CALLS and not (name in _JITS and jax_compat.inlined_late(eqn)):
+        body = jaxprs.inner(unwrapped.body)
+        if self._compiled and name in CALLS and not (name in _JITS and jaxprs.inlined_late(eqn)):
             given = [is_constant(v, fixed) for v in unwrapped.operands]
             if folded_across(self._inner(body), eqn, given):
                 return None
-        fits = all(map(jax_compat.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
+        fits = all(map(avals.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
         return unwrapped if fits and (constants is not None or not body.constvars) else None
 
     def _jit(self, eqn: JaxprEqn) -> _Unwrapped | None:
         """An inner `jit` is what it calls, unless it says where that runs, or is one of several calls."""
         body = eqn.params["jaxpr"]
-        if not jax_compat.is_plain_jit(eqn):
+        if not jaxprs.is_plain_jit(eqn):
             return None
-        several = self._sites[id(body.jaxpr)] > 1 and not jax_compat.inlined_late(eqn)
+        several = self._sites[id(body.jaxpr)] > 1 and not jaxprs.inlined_late(eqn)
         if several and subjaxprs.count(self._inner(body).jaxpr, self._sizes) > _ALWAYS_INLINED:
             return None
         return _Unwrapped(body, eqn.invars, f"jit({eqn.params['name']})")
 
     def _by_rule(self, eqn: JaxprEqn, rule: Callable[..., Any]) -> _Unwrapped:
-        body = jax_compat.trace_rule(eqn, rule)
-        wanted, got = ([jax_compat.short(v.aval) for v in values] for values in (eqn.outvars, body.jaxpr.outvars))
+        body = rules.trace_rule(eqn, rule)
+        wanted, got = ([avals.short(v.aval) for v in values] for values in (eqn.outvars, body.jaxpr.outvars))
         if wanted != got:
             raise TypeError(f"the finalisation of `{eqn.primitive}` returns {got} where the primitive returns {wanted}")
         if any(inner.primitive is eqn.primitive for inner in body.jaxpr.eqns):
@@ -281,7 +283,7 @@ class _Finaliser:
     def _by_impl(self, eqn: JaxprEqn, known: dict[Var, Any]) -> _Unwrapped | None:
         """What the primitive's implementation does, unless that needs the value of something not known yet."""
         try:
-            return _Unwrapped(jax_compat.trace_rule(eqn, eqn.primitive.impl, known), eqn.invars)
+            return _Unwrapped(rules.trace_rule(eqn, eqn.primitive.impl, known), eqn.invars)
         except jax.errors.ConcretizationTypeError:
             return None
 
@@ -291,7 +293,7 @@ def _inlined(
 ) -> tuple[list[JaxprEqn], list[Atom]]:
     """The equations and results of what an equation stands for; the consts among these are added to `constants`."""
     body, operands = unwrapped.body, list(unwrapped.operands)
-    jaxpr = jax_compat.inner(body)
+    jaxpr = jaxprs.inner(body)
     if jaxpr.constvars and constants is not None:
         lifted = [(Var(v.aval), value) for v, value in zip(jaxpr.constvars, body.consts, strict=True)]
         constants += lifted
@@ -303,12 +305,12 @@ def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
     """Add to `sites` how many equations will call each jaxpr, by its identity, once the wrappers are gone."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _WRAPPERS and (unwrapped := _WRAPPERS[eqn.primitive.name](eqn)) is not None:
-            _count_call_sites(jax_compat.inner(unwrapped.body), sites)
+            _count_call_sites(jaxprs.inner(unwrapped.body), sites)
             continue
-        if eqn.primitive.name in _JITS and jax_compat.inlined_late(eqn):
-            _count_call_sites(jax_compat.inner(eqn.params["jaxpr"]), sites)
+        if eqn.primitive.name in _JITS and jaxprs.inlined_late(eqn):
+            _count_call_sites(jaxprs.inner(eqn.params["jaxpr"]), sites)
             continue
-        for sub in jax_compat.subjaxprs(eqn):
+        for sub in jaxprs.subjaxprs(eqn):
             sites[id(sub)] += 1
             if sites[id(sub)] == 1:
                 _count_call_sites(sub, sites)
@@ -328,14 +330,14 @@ def _remat(eqn: JaxprEqn) -> _Unwrapped | None:
 
 
 def _linear_solve(eqn: JaxprEqn) -> _Unwrapped | None:
-    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    lengths = eqn.params["const_lengths"]
     before = lengths.matvec + lengths.vecmat
     consts = eqn.invars[before : before + lengths.solve]
-    return _Unwrapped(jaxprs.solve, [*consts, *eqn.invars[sum(lengths) :]])
+    return _Unwrapped(eqn.params["jaxprs"].solve, [*consts, *eqn.invars[sum(lengths) :]])
 
 
 def _expanded(eqn: JaxprEqn) -> _Unwrapped | None:
-    body = jax_compat.expanded(eqn)
+    body = rules.expanded(eqn)
     return None if body is None else _Unwrapped(body, eqn.invars)
 
 

@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pytc.jax_compat import Literal
+from pytc.jax_compat.jaxprs import Literal
 from pytc.program import Computed, Output, Passed, Program
 
 

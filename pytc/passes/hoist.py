@@ -23,8 +23,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc import jax_compat
-from pytc.jax_compat import Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat import arrays, jaxprs, rewriting
+from pytc.jax_compat.avals import is_extended, short
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, same_by_anyone
 from pytc.program import Input, Program
@@ -59,7 +60,7 @@ _CONSTANT = -1  # a constant of the program whatever is hoisted
 
 def hoist(program: Program) -> Program:
     """Captured arrays as inputs, wherever that cannot change a bit of the result. They come before the leaves."""
-    lifted = jax_compat.lift_inner_consts(program.jaxpr)
+    lifted = rewriting.lift_inner_consts(program.jaxpr)
     if not lifted.jaxpr.constvars:
         return program
     seen = _Looks(lifted.jaxpr).reasons
@@ -68,24 +69,24 @@ def hoist(program: Program) -> Program:
     for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
         why = _cheap(value) or seen.get(i, "")
         hoisted.update([] if why else [id(value)])
-        what = f"the captured array {jax_compat.short(var.aval)}"
+        what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
     if not hoisted:
         return program.noted("hoist", notes)
     # What stays a constant stays where it was.
-    closed = jax_compat.lift_inner_consts(program.jaxpr, lambda value: id(value) in hoisted)
+    closed = rewriting.lift_inner_consts(program.jaxpr, lambda value: id(value) in hoisted)
     constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     captured = [(var, value) for var, value in constants if id(value) in hoisted]
     return program.noted(
         "hoist",
         notes,
-        jaxpr=jax_compat.with_inputs(
+        jaxpr=rewriting.with_inputs(
             closed,
             constants=[(var, value) for var, value in constants if id(value) not in hoisted],
             invars=[*(var for var, _ in captured), *closed.jaxpr.invars],
-            names=[*(f"captured[{i}]" for i in range(len(captured))), *jax_compat.input_names(closed.jaxpr)],
+            names=[*(f"captured[{i}]" for i in range(len(captured))), *jaxprs.input_names(closed.jaxpr)],
         ),
-        inputs=(*(Input(None, jax_compat.snapshot(value, var.aval)) for var, value in captured), *program.inputs),
+        inputs=(*(Input(None, arrays.snapshot(value, var.aval)) for var, value in captured), *program.inputs),
     )
 
 
@@ -95,7 +96,7 @@ def _cheap(value: Any) -> str:
         return ""
     if value.size <= 1:
         return "it has one element"
-    if isinstance(value, jax.Array) and (not value.is_fully_addressable or jax_compat.is_extended(value.dtype)):
+    if isinstance(value, jax.Array) and (not value.is_fully_addressable or is_extended(value.dtype)):
         return ""
     with jax.transfer_guard("allow"):
         data = np.asarray(value)
@@ -148,7 +149,7 @@ class _Looks:
 
     def _walk_calls(self, eqn: JaxprEqn, given: Sequence[int]) -> list[int]:
         results = [_VARYING] * len(eqn.outvars)
-        for body in jax_compat.subjaxprs(eqn):
+        for body in jaxprs.subjaxprs(eqn):
             if len(body.invars) == len(given):
                 self._held.update((var, self._of(v)) for var, v in zip(body.invars, eqn.invars, strict=True))
                 results = self._walk(body, dict(zip(body.invars, given, strict=True)))
@@ -198,21 +199,21 @@ def _bodies(eqn: JaxprEqn, given: Sequence[int]) -> Iterator[tuple[Jaxpr, list[i
     """The jaxprs of a loop or a branch, with what each of their invars is given; nothing where a captured array is
     given to something that changes from step to step, or that is not known here."""
     if eqn.primitive.name == "scan":
-        consts, carry, slices = jax_compat.split_scan(eqn, given)
+        consts, carry, slices = jaxprs.split_scan(eqn, given)
         if not _union(carry):
-            (body,) = jax_compat.subjaxprs(eqn)
+            (body,) = jaxprs.subjaxprs(eqn)
             yield body, [*consts, *(_VARYING for _ in carry), *slices]
     elif eqn.primitive.name == "while":
-        cond_consts, body_consts, carry = jax_compat.split_while(eqn, given)
+        cond_consts, body_consts, carry = jaxprs.split_while(eqn, given)
         # An input that is read beside one carry makes a tuple of the loop's state, which XLA sees through if it starts
         # with constants. Where an effect reads it, of several carries all but one may be dead.
         becomes_tuple = _CONSTANT in carry and (eqn.effects or while_loops.may_be_one_array(eqn))
         if not _union(carry) and not becomes_tuple:
             varying = [_VARYING] * len(carry)
-            yield jax_compat.inner(eqn.params["cond_jaxpr"]), [*cond_consts, *varying]
-            yield jax_compat.inner(eqn.params["body_jaxpr"]), [*body_consts, *varying]
+            yield jaxprs.inner(eqn.params["cond_jaxpr"]), [*cond_consts, *varying]
+            yield jaxprs.inner(eqn.params["body_jaxpr"]), [*body_consts, *varying]
     elif eqn.primitive.name == "cond" and not _union(given[:1]):
-        for body in jax_compat.subjaxprs(eqn):
+        for body in jaxprs.subjaxprs(eqn):
             yield body, list(given[1:])
 
 

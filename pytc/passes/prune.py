@@ -15,8 +15,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from pytc import jax_compat
-from pytc.jax_compat import ClosedJaxpr, Jaxpr, Var
+from pytc.jax_compat import jaxprs, rewriting, rules
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, Var
 from pytc.passes import subjaxprs, while_loops
 from pytc.program import Computed, Output, Program
 
@@ -53,7 +53,7 @@ def _same_effects(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
 def _without_dead_code(closed: ClosedJaxpr, used: list[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """The jaxpr without dead equations, outputs and inputs, and which inputs are left."""
     pruned, read = _dce(closed, used)
-    if jax_compat.DCE_NARROWS_WHILE or (narrowed := while_loops.narrowed(pruned)) is pruned:
+    if rules.DCE_NARROWS_WHILE or (narrowed := while_loops.narrowed(pruned)) is pruned:
         return pruned, read
     pruned, read_still = _without_dead_code(narrowed, [True] * sum(used))
     still = iter(read_still)
@@ -81,13 +81,13 @@ def lowered_by_jax(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _dce(closed: ClosedJaxpr, used_outputs: Sequence[bool], keep: bool = False) -> tuple[ClosedJaxpr, list[bool]]:
     """The jaxpr without dead equations and the constants that only these read, and which inputs are read; itself if
     nothing was dead. All inputs are left with `keep`."""
-    jaxpr, read = jax_compat.dce(closed.jaxpr, used_outputs, keep)
+    jaxpr, read = rules.dce(closed.jaxpr, used_outputs, keep)
     mentioned = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, Var)}
     mentioned.update(v for v in jaxpr.outvars if isinstance(v, Var))
     constants = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in mentioned]
     if len(constants) < len(jaxpr.constvars):
-        names = jax_compat.input_names(jaxpr)
-        closed = jax_compat.with_inputs(
+        names = jaxprs.input_names(jaxpr)
+        closed = rewriting.with_inputs(
             ClosedJaxpr(jaxpr, closed.consts), constants=constants, invars=jaxpr.invars, names=names
         )
         return closed, read
@@ -109,7 +109,7 @@ def _same_equations(one: Jaxpr, other: Jaxpr, known: set[tuple[int, int]]) -> bo
             and a.outvars == b.outvars
             and all(
                 len(x.invars) == len(y.invars) and len(x.outvars) == len(y.outvars) and _same_equations(x, y, known)
-                for x, y in zip(jax_compat.subjaxprs(a), jax_compat.subjaxprs(b), strict=True)
+                for x, y in zip(jaxprs.subjaxprs(a), jaxprs.subjaxprs(b), strict=True)
             )
         )
         for a, b in zip(one.eqns, other.eqns, strict=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Sequence
 
-from pytc.jax_compat import Literal
+from pytc.jax_compat.jaxprs import Literal
 from pytc.passes.values import value_numbers
 from pytc.program import Computed, Program
 

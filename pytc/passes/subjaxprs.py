@@ -14,8 +14,9 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
-from pytc import jax_compat
-from pytc.jax_compat import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat import jaxprs
+from pytc.jax_compat.effects import has_visible_effects
+from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
 
 Atom: TypeAlias = "Var | Literal"
 
@@ -144,10 +145,10 @@ def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
 def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
     """The primitives with an effect that others can see, in the order in which they stand."""
     for eqn in jaxpr.eqns if jaxpr.effects else ():
-        inner = list(jax_compat.subjaxprs(eqn))
+        inner = list(jaxprs.subjaxprs(eqn))
         for sub in inner:
             yield from effects_in_order(sub)
-        if not inner and jax_compat.has_visible_effects(eqn):
+        if not inner and has_visible_effects(eqn):
             yield eqn.primitive.name
 
 
@@ -159,7 +160,7 @@ def count(jaxpr: Jaxpr, known: dict[int, int] | None = None) -> int:
     known = {} if known is None else known
     if id(jaxpr) not in known:
         known[id(jaxpr)] = len(jaxpr.eqns) + sum(
-            count(sub, known) for eqn in jaxpr.eqns for sub in jax_compat.subjaxprs(eqn)
+            count(sub, known) for eqn in jaxpr.eqns for sub in jaxprs.subjaxprs(eqn)
         )
     return known[id(jaxpr)]
 
@@ -172,24 +173,24 @@ def handed_on(eqn: JaxprEqn) -> dict[Var, Atom]:
     name, operands = eqn.primitive.name, eqn.invars
     pairs: list[tuple[int, int]] = []  # (outvar, operand)
     if name == "scan":
-        body = jax_compat.inner(eqn.params["jaxpr"])
-        _, carry, slices = jax_compat.split_scan(eqn, range(len(operands)))
+        body = jaxprs.inner(eqn.params["jaxpr"])
+        _, carry, slices = jaxprs.split_scan(eqn, range(len(operands)))
         place: dict[Any, int] = dict(zip(body.invars, range(len(operands)), strict=True))
         for out, var in enumerate(body.outvars):
             given = None if isinstance(var, Literal) else place.get(var)
             if given is not None and (given == carry[out] if out < len(carry) else given in slices):
                 pairs.append((out, given))
     elif name == "while":
-        body = jax_compat.inner(eqn.params["body_jaxpr"])
-        *_, carry = jax_compat.split_while(eqn, range(len(operands)))
+        body = jaxprs.inner(eqn.params["body_jaxpr"])
+        *_, carry = jaxprs.split_while(eqn, range(len(operands)))
         carried = body.invars[len(body.invars) - len(carry) :]
         pairs = [(i, carry[i]) for i, (old, new) in enumerate(zip(carried, body.outvars, strict=True)) if old is new]
     elif name == "cond":
-        of_branches = [_outvars_that_are_invars(jax_compat.inner(branch)) for branch in eqn.params["branches"]]
+        of_branches = [_outvars_that_are_invars(jaxprs.inner(branch)) for branch in eqn.params["branches"]]
         first, *others = of_branches
         pairs = [(out, given + 1) for out, given in first.items() if all(o.get(out) == given for o in others)]
-    elif name in ("jit", "pjit") and jax_compat.is_plain_jit(eqn):
-        pairs = list(_outvars_that_are_invars(jax_compat.inner(eqn.params["jaxpr"])).items())
+    elif name in ("jit", "pjit") and jaxprs.is_plain_jit(eqn):
+        pairs = list(_outvars_that_are_invars(jaxprs.inner(eqn.params["jaxpr"])).items())
     return {
         eqn.outvars[out]: operands[given]
         for out, given in pairs

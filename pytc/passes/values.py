@@ -19,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from pytc import jax_compat
-from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat import jaxprs
+from pytc.jax_compat.avals import is_ref
+from pytc.jax_compat.effects import may_be_foreign
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat.origins import home
 from pytc.passes.subjaxprs import OPAQUE
 
 _UNREPEATABLE = OPAQUE | {"checkpoint", "optimization_barrier", "remat", "remat2", "rng_uniform"}
@@ -81,13 +84,13 @@ class _Numbering:
 
     def _which(self, eqn: JaxprEqn, operands: list[int]) -> Sequence[int]:
         """What tells the results of one equation from each other: of a call, what they are made of."""
-        if eqn.primitive.name not in ("jit", "pjit") or not jax_compat.is_plain_jit(eqn):
+        if eqn.primitive.name not in ("jit", "pjit") or not jaxprs.is_plain_jit(eqn):
             return range(len(eqn.outvars))
         body = eqn.params["jaxpr"]
         places = tuple(map(operands.index, operands))
         key = id(body), places
         if key not in self._calls:
-            inside, consts = jax_compat.inner(body), getattr(body, "consts", ())
+            inside, consts = jaxprs.inner(body), getattr(body, "consts", ())
             fits = len(consts) == len(inside.constvars)
             self._calls[key] = body, self.of_results(inside, consts, places) if fits else range(len(eqn.outvars))
         return self._calls[key][1]
@@ -109,7 +112,7 @@ class _Numbering:
     def _jaxpr(self, jaxpr: Any) -> Hashable:
         """One number for all of it: what stands deep inside is hashed once, not again at every level above."""
         if id(jaxpr) not in self._known:
-            inside, consts, unlike = jax_compat.inner(jaxpr), getattr(jaxpr, "consts", ()), self._unlike
+            inside, consts, unlike = jaxprs.inner(jaxpr), getattr(jaxpr, "consts", ()), self._unlike
             repeatable = len(consts) == len(inside.constvars)
             if repeatable:
                 results = self.of_results(inside, consts)
@@ -125,8 +128,8 @@ def _is_repeatable(eqn: JaxprEqn) -> bool:
     return (
         not eqn.effects
         and eqn.primitive.name not in _UNREPEATABLE
-        and jax_compat.home(eqn.primitive) == "jax"
-        and not jax_compat.may_be_foreign(eqn.primitive.name)
+        and home(eqn.primitive) == "jax"
+        and not may_be_foreign(eqn.primitive.name)
         and not eqn.ctx.xla_metadata
-        and not any(jax_compat.is_ref(v.aval) for v in (*eqn.invars, *eqn.outvars))
+        and not any(is_ref(v.aval) for v in (*eqn.invars, *eqn.outvars))
     )

@@ -14,8 +14,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from pytc import jax_compat
-from pytc.jax_compat import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat import jaxprs, rewriting, rules
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import subjaxprs
 from pytc.passes.constants import of_constants_alone
 
@@ -61,28 +61,28 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
 
 def _without_dead_carries(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
     cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-    cond_consts, body_consts, _ = jax_compat.split_while(eqn, eqn.invars)
-    _, read_by_cond = jax_compat.dce(cond.jaxpr, [True])
+    cond_consts, body_consts, _ = jaxprs.split_while(eqn, eqn.invars)
+    _, read_by_cond = rules.dce(cond.jaxpr, [True])
     alive = list(map(operator.or_, used, read_by_cond[len(cond_consts) :]))
     while True:
         keep = [False] * len(body_consts) + alive
-        new_body, read_by_body = jax_compat.dce(body.jaxpr, alive, keep)
+        new_body, read_by_body = rules.dce(body.jaxpr, alive, keep)
         grown = list(map(operator.or_, alive, read_by_body[len(body_consts) :]))
         if grown == alive:
             break
         alive = grown
-    new_cond, read_by_cond = jax_compat.dce(cond.jaxpr, [True], [False] * len(cond_consts) + alive)
+    new_cond, read_by_cond = rules.dce(cond.jaxpr, [True], [False] * len(cond_consts) + alive)
     read = [*read_by_cond[: len(cond_consts)], *read_by_body[: len(body_consts)], *alive]
     if all(read):
         return eqn
-    return jax_compat.like(
+    return rewriting.like(
         eqn,
         invars=[v for v, kept in zip(eqn.invars, read, strict=True) if kept],
         outvars=[v for v, kept in zip(eqn.outvars, alive, strict=True) if kept],
         params=dict(
             eqn.params,
-            cond_jaxpr=jax_compat.close(new_cond, cond.consts),
-            body_jaxpr=jax_compat.close(new_body, body.consts),
+            cond_jaxpr=rewriting.close(new_cond, cond.consts),
+            body_jaxpr=rewriting.close(new_body, body.consts),
             cond_nconsts=sum(read_by_cond[: len(cond_consts)]),
             body_nconsts=sum(read_by_body[: len(body_consts)]),
         ),
@@ -94,14 +94,14 @@ def becomes_one_array(before: JaxprEqn, after: JaxprEqn) -> bool:
 
     Carries that every step hands on unchanged do not count: they are taken out of the loop before XLA sees it.
     """
-    body = jax_compat.inner(before.params["body_jaxpr"])
+    body = jaxprs.inner(before.params["body_jaxpr"])
     carried = body.invars[before.params["body_nconsts"] :]
     return sum(map(operator.is_not, carried, body.outvars)) > 1 and may_be_one_array(after)
 
 
 def may_be_one_array(eqn: JaxprEqn) -> bool:
     """Whether fewer than two carries of a loop are sure to be computed anew, by more than handing on, in each step."""
-    return sum(_computed(jax_compat.inner(eqn.params["body_jaxpr"]))) < 2
+    return sum(_computed(jaxprs.inner(eqn.params["body_jaxpr"]))) < 2
 
 
 def _computed(jaxpr: Jaxpr) -> list[bool]:
@@ -114,14 +114,14 @@ def _computed(jaxpr: Jaxpr) -> list[bool]:
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         if name == "scan":
-            carry = jax_compat.split_scan(eqn, list(map(is_computed, eqn.invars)))[1]
-            (body,) = jax_compat.subjaxprs(eqn)
+            carry = jaxprs.split_scan(eqn, list(map(is_computed, eqn.invars)))[1]
+            (body,) = jaxprs.subjaxprs(eqn)
             made = [*map(operator.or_, carry, _computed(body)), *[True] * (len(eqn.outvars) - len(carry))]
         elif name == "while":
-            carry = jax_compat.split_while(eqn, list(map(is_computed, eqn.invars)))[2]
-            made = list(map(operator.or_, carry, _computed(jax_compat.inner(eqn.params["body_jaxpr"]))))
+            carry = jaxprs.split_while(eqn, list(map(is_computed, eqn.invars)))[2]
+            made = list(map(operator.or_, carry, _computed(jaxprs.inner(eqn.params["body_jaxpr"]))))
         elif name == "cond":
-            of_branches = zip(*map(_computed, jax_compat.subjaxprs(eqn)), strict=True)
+            of_branches = zip(*map(_computed, jaxprs.subjaxprs(eqn)), strict=True)
             made = [any(map(is_computed, eqn.invars[1:])) or any(by_branch) for by_branch in of_branches]
         else:
             handed_on = _may_hand_on(eqn)

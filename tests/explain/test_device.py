@@ -22,7 +22,7 @@ from pytc.explain.device import find, needed
 from pytc.explain.hardware import GPUS, TPUS
 from pytc.explain.largest import Progress, search
 from pytc.explain.memory import Compiler, Footprint
-from pytc.jax_devices import compiler_is_installed
+from pytc.jax_compat.devices import compiler_is_installed
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.jax_compat import shards_of
+from pytc.jax_compat.arrays import shards_of
 from tests.on_devices import devices  # noqa: F401 - sets up
 
 P = jax.P

@@ -7,7 +7,7 @@ import optax
 from sklearn.datasets import load_digits
 
 import pytc
-from pytc.jax_compat import shards_of
+from pytc.jax_compat.arrays import shards_of
 from tests.on_devices import devices  # noqa: F401 - sets up
 
 DIGITS = load_digits()

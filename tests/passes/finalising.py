@@ -9,7 +9,7 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
-from pytc import jax_compat
+from pytc.jax_compat import jaxprs, rules
 from pytc.passes import subjaxprs
 from pytc.passes.finalise import finalise
 from pytc.verify import same
@@ -22,9 +22,9 @@ Y = jnp.array([2.0, 0.25, -4.0])
 def names(jaxpr: Any) -> list[str]:
     """The primitives at every depth, as they stand."""
     found = []
-    for eqn in jax_compat.inner(jaxpr).eqns:
+    for eqn in jaxprs.inner(jaxpr).eqns:
         found.append(eqn.primitive.name)
-        for sub in jax_compat.subjaxprs(eqn):
+        for sub in jaxprs.subjaxprs(eqn):
             found += names(sub)
     return found
 
@@ -33,7 +33,7 @@ def finalised(fun: Callable[..., Any], *args: Any) -> list[str]:
     """The primitives of the finalised function, after checking that it still is that function."""
     before = program_of(fun, *args)
     after = finalise(before)
-    jax_compat.check(after.jaxpr)
+    rules.check(after.jaxpr)
     for a, b in zip(jax.tree.leaves(jax.jit(fun)(*args)), run(after, jax.tree.leaves(args)), strict=True):
         assert same(a, b)
     assert subjaxprs.count(after.jaxpr.jaxpr) <= subjaxprs.count(before.jaxpr.jaxpr)
@@ -61,8 +61,8 @@ cosine.defvjp(lambda x: (cosine(x), x), lambda x, ct: (ct * x,))
 
 def equations(jaxpr: Any, name: str) -> Iterator[Any]:
     """The equations of a primitive, at every depth."""
-    for eqn in jax_compat.inner(jaxpr).eqns:
+    for eqn in jaxprs.inner(jaxpr).eqns:
         if eqn.primitive.name == name:
             yield eqn
-        for sub in jax_compat.subjaxprs(eqn):
+        for sub in jaxprs.subjaxprs(eqn):
             yield from equations(sub, name)

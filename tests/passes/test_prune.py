@@ -13,7 +13,7 @@ from jax import lax
 from jax.experimental import checkify, io_callback
 
 import pytc
-from pytc import jax_compat
+from pytc.jax_compat import jaxprs, rules
 from pytc.passes import prune, subjaxprs
 from pytc.program import Computed, Output, Passed, Program
 from pytc.verify import same
@@ -27,7 +27,7 @@ def pruned(fun: Any, *args: Any) -> Program:
     """The pruned program, after checking that its results are those of `jax.jit`."""
     before = program_of(fun, *args)
     after = prune(before)
-    jax_compat.check(after.jaxpr)
+    rules.check(after.jaxpr)
     leaves = jax.tree.leaves(args)
     for a, b in zip(jax.tree.leaves(jax.jit(fun)(*args)), run(after, leaves), strict=True):
         assert same(a, b)
@@ -165,10 +165,8 @@ def test_a_while_inside_a_scan_inside_a_branch_is_narrowed() -> None:
         return lax.cond(p, lambda v: lax.scan(lambda c, _: (loop(c), None), v, None, length=2)[0], jnp.cos, x)
 
     program = pruned(fun, X, True)
-    (scan,) = [
-        e for b in only(program, "cond").params["branches"] for e in jax_compat.inner(b).eqns if "cos" not in str(e)
-    ]
-    (inner,) = jax_compat.subjaxprs(scan)
+    (scan,) = [e for b in only(program, "cond").params["branches"] for e in jaxprs.inner(b).eqns if "cos" not in str(e)]
+    (inner,) = jaxprs.subjaxprs(scan)
     (loop_eqn,) = [eqn for eqn in inner.eqns if eqn.primitive.name == "while"]
     assert len(loop_eqn.outvars) == 2
 
@@ -199,7 +197,7 @@ def test_dead_code_inside_a_call_goes(wrap: Any) -> None:
         return x * 2, jnp.exp(jnp.sin(y))
 
     program = pruned(lambda x, y: inner(x, y)[0], X, Y)
-    (body,) = jax_compat.subjaxprs(program.jaxpr.jaxpr.eqns[0])
+    (body,) = jaxprs.subjaxprs(program.jaxpr.jaxpr.eqns[0])
     assert [eqn.primitive.name for eqn in body.eqns] == ["mul"]
     assert [given.leaf for given in program.inputs] == [0]
 
@@ -224,7 +222,7 @@ def test_dead_code_inside_a_shard_map_goes() -> None:
     spec = jax.sharding.PartitionSpec("i")
     both = jax.shard_map(lambda x, y: (x * 2, jnp.sin(y)), mesh=mesh, in_specs=(spec, spec), out_specs=(spec, spec))
     program = pruned(lambda x, y: both(x, y)[0], X, Y)
-    (body,) = jax_compat.subjaxprs(only(program, "shard_map"))
+    (body,) = jaxprs.subjaxprs(only(program, "shard_map"))
     assert "sin" not in [eqn.primitive.name for eqn in body.eqns]
     assert [given.leaf for given in program.inputs] == [0]
 

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 from jax.interpreters import mlir
 
-from pytc import jax_compat
+from pytc.jax_compat import rules
 from pytc.passes.finalise import finalise, register_finalisation
 from pytc.verify import same
 from tests.comparison import program_of
@@ -38,7 +38,7 @@ def test_a_registered_primitive_is_replaced_by_its_rule_at_every_depth() -> None
         return lax.scan(lambda c, _: (scale.bind(c, by=3.0), None), scale.bind(x, by=2.0), None, length=2)[0]
 
     program = finalise(program_of(fun, X))
-    jax_compat.check(program.jaxpr)
+    rules.check(program.jaxpr)
     assert names(program.jaxpr) == ["sin", "mul", "scan", "sin", "mul"]
     assert any("`scale`" in note.text for note in program.notes)
     assert finalise(program).jaxpr is program.jaxpr

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import pytc
-from pytc import jax_compat
+from pytc.jax_compat import jaxprs
 from pytc.passes import finalise, hoist, prune
 from pytc.passes.while_loops import may_be_one_array
 from pytc.verify import same
@@ -78,9 +78,9 @@ def run_after(each: Callable[..., Any], fun: Callable[..., Any]) -> list[Any]:
 def loops(jaxpr: Any) -> list[Any]:
     """The `while` loops at every depth."""
     found = []
-    for eqn in jax_compat.inner(jaxpr).eqns:
+    for eqn in jaxprs.inner(jaxpr).eqns:
         found += [eqn] * (eqn.primitive.name == "while")
-        for sub in jax_compat.subjaxprs(eqn):
+        for sub in jaxprs.subjaxprs(eqn):
             found += loops(sub)
     return found
 
@@ -92,7 +92,7 @@ def test_calls_stay_only_in_a_loop_that_would_be_one_array_without_them(several:
 
     after = finalise(program_of(fun, Y))
     (loop,) = loops(after.jaxpr)
-    body = jax_compat.inner(loop.params["body_jaxpr"])
+    body = jaxprs.inner(loop.params["body_jaxpr"])
     assert ("jit" in {eqn.primitive.name for eqn in body.eqns}) is not several
     assert "checkpoint" not in str(body)
     assert finalise(after).jaxpr is after.jaxpr

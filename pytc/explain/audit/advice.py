@@ -24,7 +24,7 @@ from pytc.explain.audit.traced import Traced
 from pytc.explain.memory import Footprint
 from pytc.explain.sizes import size
 from pytc.explain.subject import footprint_of
-from pytc.jax_compat import is_extended
+from pytc.jax_compat.avals import is_extended
 from pytc.program import Leaf, Program
 
 WORTH = 1000

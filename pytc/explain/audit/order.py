@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Sequence
 
 from pytc.explain.by_hand import AsJit
-from pytc.jax_compat import nbytes, with_outputs
+from pytc.jax_compat.avals import nbytes
+from pytc.jax_compat.rewriting import with_outputs
 from pytc.program import Computed, Program
 
 MOST = 4

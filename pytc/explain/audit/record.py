@@ -27,7 +27,7 @@ from jax.tree_util import tree_flatten
 from pytc import ownership
 from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
-from pytc.jax_compat import Tracer, executing
+from pytc.jax_compat.running import Tracer, executing
 from pytc.leaves import Parameters, StaticArgument
 from pytc.ownership import buffers
 from pytc.ownership import holders as who

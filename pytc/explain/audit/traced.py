@@ -16,7 +16,8 @@ from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_lea
 from pytc import shardings
 from pytc.explain.by_hand import AsJit
 from pytc.explain.memory import stand_ins
-from pytc.jax_compat import ClosedJaxpr, may_call_python, subjaxprs
+from pytc.jax_compat.effects import may_call_python
+from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
 from pytc.leaves import Parameters
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable

@@ -23,7 +23,7 @@ from jax.tree_util import tree_leaves
 from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.record import Clock, Function, Look, Tracing
 from pytc.explain.audit.traced import Jit, Pmap
-from pytc.jax_compat import is_library
+from pytc.jax_compat.origins import is_library
 
 MOST_MADE = 8
 """Functions made by one expression under one name that are watched; what a loop makes beyond that is like those."""

@@ -1,4 +1,4 @@
-"""Devices that are not here, and programs moved to them: the part of `jax_compat` that is about where programs run.
+"""Devices that are not here, and programs moved to them.
 
 For JAX 0.10 to 0.12: `jax.experimental.topologies`, and the parameters of equations in which meshes stand.
 """
@@ -14,7 +14,8 @@ import jax
 from jax.experimental import topologies
 from jax.extend import core as jex_core
 
-from pytc.jax_compat import AbstractValue, ClosedJaxpr, Jaxpr, close
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr
+from pytc.jax_compat.rewriting import close
 
 _COMPILERS = {"cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"), "tpu": ("libtpu",)}
 
@@ -75,9 +76,3 @@ def _moved(value: Any, move: Callable[[Any], Any]) -> Any:
     if type(value) in (tuple, list):
         return type(value)(_moved(each, move) for each in value)
     return move(value)
-
-
-def stand_in(aval: AbstractValue, sharding: Any) -> Any:
-    """Something to trace or lower for, of this type and at this place, that holds no memory."""
-    described = {"weak_type": bool(getattr(aval, "weak_type", False)), "sharding": sharding}
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, **described)  # type: ignore[no-untyped-call]

@@ -1,0 +1,76 @@
+"""Arrays that hold memory: copies of them, the shards that they consist of, and where they are.
+
+For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, and what an array remembers of its own shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pytc.jax_compat.avals import AbstractValue, is_extended
+
+
+def is_plain_array(value: Any) -> bool:
+    """Whether it is an array whose buffer a program can take over: no `jax.Ref`, no PRNG key (which wraps another
+    array that may be held elsewhere), no NumPy data."""
+    return isinstance(value, jax.Array) and not is_extended(value.dtype)
+
+
+def private_copy(array: jax.Array) -> jax.Array:
+    """A copy in memory of its own, placed alike.
+
+    Made by the runtime, with no compiled program. An array that no process sees whole is copied shard by shard, so
+    that no other process need take part.
+    """
+    if array.is_fully_addressable:
+        copy: jax.Array = jax.device_put(array, array.sharding if array.committed else None, may_alias=False)
+        return copy
+    shards = [jax.device_put(s.data, s.device, may_alias=False) for s in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
+
+
+def snapshot(value: Any, aval: AbstractValue) -> Any:
+    """A captured value as it is now: a copy on the device, unless it is a `jax.Ref`, which is meant to change."""
+    if isinstance(value, jax.Ref):
+        return value
+    if isinstance(value, jax.Array):
+        return private_copy(value)
+    return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
+
+
+def place_with(captured: Any, leaves: Sequence[Any]) -> Any:
+    """A captured array on the devices of the committed arguments among `leaves`, as a constant would be.
+
+    Arrays that are on those devices already, and all where no argument is committed, are left as they are.
+    """
+    home = next((leaf.sharding for leaf in leaves if leaf.sharding is not None), None)
+    if home is None or not isinstance(captured, jax.Array) or captured.sharding.device_set == home.device_set:
+        return captured
+    if isinstance(home, jax.sharding.NamedSharding):
+        everywhere: Any = jax.P
+        return jax.device_put(captured, jax.NamedSharding(home.mesh, everywhere()))
+    return jax.device_put(captured, home)
+
+
+def new_shard(array: jax.Array) -> jax.Array:
+    """`array.addressable_data(0)` of an array on one device: another array on the same buffer.
+
+    Without the checks, where this version of JAX lets us.
+    """
+    make = getattr(array, "_fully_replicated_shard", None)
+    shard: jax.Array = array.addressable_data(0) if make is None else make()
+    return shard
+
+
+def shards_of(array: jax.Array) -> list[jax.Array]:
+    """The single-device arrays that this process has of an array on several devices, without making it remember that
+    they were asked for: it keeps the `Shard` objects around them, each of which holds one."""
+    asked_before = "addressable_shards" in vars(array)
+    shards = [shard.data for shard in array.addressable_shards]
+    if not asked_before:
+        vars(array).pop("addressable_shards", None)
+    return shards

@@ -1,0 +1,72 @@
+"""Abstract values, or avals: the types of arrays, of PRNG keys and of `Ref`s.
+
+For JAX 0.10 to 0.12: extended dtypes, `AbstractRef.inner_aval`, `ShapedArray.str_short` and `strip_weak_type`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+AbstractValue: TypeAlias = Any
+"""A `ShapedArray` or an `AbstractRef`; JAX exports no precise public type."""
+
+
+@functools.cache
+def is_extended(dtype: Any) -> bool:
+    """Whether it is a dtype of JAX's own, such as that of PRNG keys, whose arrays wrap another array."""
+    dtypes: Any = jax.dtypes
+    return bool(dtypes.issubdtype(dtype, dtypes.extended))
+
+
+def nbytes(aval: AbstractValue) -> int:
+    """The bytes of an array of this shape and dtype. PRNG keys count the array of bits that they wrap."""
+    shape, dtype = aval.shape, aval.dtype
+    if is_extended(dtype):
+        bits, _ = key_bits(aval)
+        shape, dtype = bits.shape, bits.dtype
+    if dtype == jax.dtypes.float0:
+        return 0
+    return int(math.prod(shape) * np.dtype(dtype).itemsize)
+
+
+def key_bits(aval: AbstractValue) -> tuple[Any, Any]:
+    """The type of the bits that PRNG keys of this type wrap, and the keys' implementation."""
+    found: list[Any] = []
+
+    def bits(keys: Any) -> Any:
+        found.append(jax.random.key_impl(keys))
+        return jax.random.key_data(keys)
+
+    keys: Any = jax.ShapeDtypeStruct(aval.shape, aval.dtype)  # type: ignore[no-untyped-call]
+    return jax.eval_shape(bits, keys), found[0]
+
+
+def short(aval: AbstractValue) -> str:
+    """`f32[8,128]`."""
+    return str(aval.str_short(short_dtypes=True))
+
+
+def alike(one: AbstractValue, other: AbstractValue) -> bool:
+    """Whether two types differ in weak type at most."""
+    return bool(one == other or (not is_ref(one) and one.strip_weak_type() == other.strip_weak_type()))
+
+
+def is_ref(aval: AbstractValue) -> bool:
+    """Whether this is the type of a `Ref`."""
+    return hasattr(aval, "inner_aval")
+
+
+def held(aval: AbstractValue) -> AbstractValue:
+    """What a `Ref` of this type holds."""
+    return aval.inner_aval
+
+
+def stand_in(aval: AbstractValue, sharding: Any) -> Any:
+    """Something to trace or lower for, of this type and at this place, that holds no memory."""
+    described = {"weak_type": bool(getattr(aval, "weak_type", False)), "sharding": sharding}
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, **described)  # type: ignore[no-untyped-call]

@@ -1,0 +1,67 @@
+"""What a jaxpr does besides computing its results: effects, `Ref`s, Python and other code that is not XLA's.
+
+For JAX 0.10 to 0.12, which export few of the classes of effects: the others are known by name, as primitives are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytc.jax_compat.avals import AbstractValue, held, is_extended, is_ref
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, subjaxprs
+
+
+def has_visible_effects(eqn: JaxprEqn) -> bool:
+    """Whether an equation does more than compute, allocate, read and write `Ref`s or name a mapped axis."""
+    return any(
+        not hasattr(effect, "input") and type(effect).__name__ not in ("NamedAxisEffect", "InternalMutableArrayEffect")
+        for effect in eqn.effects
+    )
+
+
+def makes_weak_refs(jaxpr: Jaxpr) -> bool:
+    """Whether a `Ref` is made inside of a value of weak type. JAX takes such a `Ref` to be of a strong type, until it
+    replaces it by its values: then equations have the types that follow from these, but for those inside calls."""
+    if not any(type(effect).__name__ == "InternalMutableArrayEffect" for effect in jaxpr.effects):
+        return False
+    return any(
+        (any(is_ref(v.aval) for v in eqn.outvars) and any(getattr(v.aval, "weak_type", False) for v in eqn.invars))
+        or any(map(makes_weak_refs, subjaxprs(eqn)))
+        for eqn in jaxpr.eqns
+    )
+
+
+def captured_refs(closed: ClosedJaxpr) -> Iterator[AbstractValue]:
+    """What the `Ref`s hold that were there before, and that a function captured, itself or in a `jit` that it calls."""
+
+    def found(jaxpr: Jaxpr) -> Iterator[AbstractValue]:
+        yield from (held(var.aval) for var in jaxpr.constvars if is_ref(var.aval))
+        for eqn in jaxpr.eqns:
+            for sub in subjaxprs(eqn):
+                yield from found(sub)
+
+    return found(closed.jaxpr)
+
+
+def may_call_python(closed: ClosedJaxpr) -> bool:
+    """Whether Python code may run while or after the program does: callbacks, prints, primitives that may hide one,
+    and that of `jax.jit` itself around results that wrap an array, such as PRNG keys."""
+    wraps = any(is_extended(v.aval.dtype) for v in closed.jaxpr.outvars if hasattr(v.aval, "dtype"))
+    return wraps or bool(closed.jaxpr.effects) or any(map(may_be_foreign, _primitives(closed.jaxpr)))
+
+
+def may_be_foreign(name: str) -> bool:
+    """Whether a primitive of this name may run code that is not XLA's: callbacks, kernels, feeds."""
+    return any(part in name for part in ("callback", "print", "ffi", "pallas", "custom_call", "infeed", "outfeed"))
+
+
+def draws_hidden_numbers(closed: ClosedJaxpr) -> bool:
+    """Whether the result depends on the state of a random number generator of XLA's own (`lax.rng_uniform`)."""
+    return any(name == "rng_uniform" for name in _primitives(closed.jaxpr))
+
+
+def _primitives(jaxpr: Jaxpr) -> Iterator[str]:
+    for eqn in jaxpr.eqns:
+        yield eqn.primitive.name
+        for sub in subjaxprs(eqn):
+            yield from _primitives(sub)

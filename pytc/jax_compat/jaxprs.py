@@ -1,0 +1,81 @@
+"""Jaxprs and their equations: the classes, and what stands where in them.
+
+For JAX 0.10 to 0.12: `jax.extend.core`, and the parameters of `jit`, `scan` and `while`, where 0.12 differs as said.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import jax
+from jax.extend import core as jex_core
+
+T = TypeVar("T")
+
+# Up to JAX 0.11 a ClosedJaxpr pairs a Jaxpr with its consts; from 0.12 on both names are one class. On either,
+# `closed.jaxpr` has invars, outvars, eqns and constvars, and `closed.consts` the values of the constvars.
+Jaxpr = jex_core.Jaxpr
+ClosedJaxpr = jex_core.ClosedJaxpr
+JaxprEqn = jex_core.JaxprEqn
+Literal = jex_core.Literal
+Var = jex_core.Var
+DropVar = jex_core.DropVar
+Primitive = jex_core.Primitive
+
+# What `jit`'s equations hold where no sharding was asked for.
+UNSPECIFIED = inspect.signature(jax.jit).parameters["in_shardings"].default
+
+
+def inner(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr:
+    """The open jaxpr in a parameter that holds one or the other."""
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def subjaxprs(eqn: JaxprEqn) -> Iterator[Jaxpr]:
+    """The jaxprs among an equation's parameters."""
+    for sub in jex_core.jaxprs_in_params(eqn.params):
+        yield inner(sub)
+
+
+def split_scan(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
+    """What stands at a scan's operands, as (consts, initial carry, scanned)."""
+    if "num_consts" in eqn.params:  # up to JAX 0.11
+        consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    else:
+        consts, carry = (len(part) for part in eqn.params["ft_in"].unpack()[:2])
+    return list(values[:consts]), list(values[consts : consts + carry]), list(values[consts + carry :])
+
+
+def split_while(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
+    """What stands at a while loop's operands, as (consts of the condition, consts of the body, initial carry)."""
+    cond, body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    return list(values[:cond]), list(values[cond : cond + body]), list(values[cond + body :])
+
+
+def input_names(jaxpr: Jaxpr) -> list[str]:
+    """What JAX calls the invars in its messages."""
+    names = list(jaxpr.debug_info.arg_names or ())
+    return [name or "" for name in names] if len(names) == len(jaxpr.invars) else [""] * len(jaxpr.invars)
+
+
+def is_plain_jit(eqn: JaxprEqn) -> bool:
+    """Whether an inner `jit` only groups equations: no shardings, layouts, mesh, donation or compiler options."""
+    params = eqn.params
+    return (
+        all(s is UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
+        and all(layout is None for layout in (*params["in_layouts"], *params["out_layouts"]))
+        and not any(params["donated_invars"])
+        and not params["compiler_options_kvs"]
+        and params["ctx_mesh"].empty
+        and str(getattr(params["inline"], "value", params["inline"])) in ("False", "True", "auto", "jax_late")
+        and eqn.ctx.compute_type is None
+        and not eqn.ctx.xla_metadata
+    )
+
+
+def inlined_late(eqn: JaxprEqn) -> bool:
+    """Whether JAX emits the body of this inner `jit` where it stands, rather than a call: what `inline=True` means from
+    JAX 0.12 on."""
+    return getattr(eqn.params["inline"], "value", "") == "jax_late"

@@ -1,0 +1,55 @@
+"""Where things come from: an equation's line of code, a primitive's package, whether a file is a library's.
+
+For JAX 0.10 to 0.12: `source_info` and what `def_abstract_eval` makes of the function that it is given.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import sysconfig
+from typing import Any
+
+from pytc.jax_compat.jaxprs import JaxprEqn, Primitive
+
+
+@functools.cache
+def home(primitive: Primitive) -> str:
+    """The top-level package that defined a primitive: `jax` for JAX's own."""
+    # What was given to `def_abstract_eval` is in the closure of what JAX made of it.
+    todo: list[Any] = [primitive.abstract_eval]
+    while todo:
+        function = todo.pop()
+        if isinstance(function, functools.partial):
+            todo += [function.func, *function.args]
+        elif callable(function) and not isinstance(function, type):
+            package = str(getattr(function, "__module__", "jax")).partition(".")[0]
+            if package not in ("jax", "jaxlib", "functools"):
+                return package
+            todo += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return "jax"
+
+
+def source_line(eqn: JaxprEqn) -> str:
+    """The innermost line outside of libraries that an equation comes from, `train.py:88 (loss)`; empty if unknown."""
+    traceback = eqn.source_info.traceback
+    frames: Any = () if traceback is None else traceback.frames
+    for frame in frames:
+        name = str(frame.file_name)
+        if not is_library(name):
+            return f"{pathlib.Path(name).name}:{frame.line_num} ({frame.function_name})"
+    return ""
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to the interpreter, to an installed package or to pytc itself."""
+    return file.startswith(_LIBRARIES)
+
+
+_LIBRARIES = (
+    "<frozen",
+    str(pathlib.Path(__file__).parent.parent / "_")[:-1],
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""How the names of files begin that belong to the interpreter, to installed packages or to pytc itself."""

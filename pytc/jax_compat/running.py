@@ -1,0 +1,75 @@
+"""What JAX is set to and is doing at this moment, and where: its configuration, the trace at work, devices, compiler.
+
+For JAX 0.10 to 0.12: `jax.config`, `jax.extend.core.find_top_trace` and the names of settings.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from jax.extend import core as jex_core
+
+Tracer = jax.core.Tracer
+config: Any = jax.config
+_find_top_trace: Any = jex_core.find_top_trace
+
+with jax.ensure_compile_time_eval():
+    _EvalTrace = type(_find_top_trace(None))
+
+
+def executing() -> bool:
+    """Whether an operation done now is executed, rather than recorded by a transformation."""
+    return type(_find_top_trace(None)) is _EvalTrace
+
+
+def inside_a_map() -> bool:
+    """Whether the code being traced is one device's part of a `shard_map` or `pmap`."""
+    mesh: Any = jax.sharding.get_abstract_mesh()
+    return bool(mesh.manual_axes)
+
+
+def debugging() -> bool:
+    """Whether JAX may run a failed call again, operation by operation, on the same arguments."""
+    return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+def device_of(shardings: Iterable[Any]) -> jax.Device:
+    """The device that arrays placed like these live on, one of several alike; JAX's default where none says."""
+    for sharding in shardings:
+        if isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh):
+            continue  # it has a shape, and no devices
+        for device in getattr(sharding, "device_set", ()):
+            found: jax.Device = device
+            return found
+    default = config.jax_default_device
+    if isinstance(default, jax.Device):
+        return default
+    return jax.devices(default)[0]
+
+
+def compiler_of(device: jax.Device) -> list[str]:
+    """What the compiler's output for this device depends on besides the program and its options."""
+    client = getattr(device, "client", None)
+    return [
+        jax.__version__,
+        importlib.metadata.version("jaxlib"),
+        str(getattr(client, "platform_version", "")),
+        platform.machine(),
+        device.platform,
+        device.device_kind,
+        *(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
+    ]
+
+
+def compilation_cache_dir() -> pathlib.Path | None:
+    """The folder of JAX's compilation cache, if that is on and on a file system."""
+    folder = config.jax_compilation_cache_dir
+    if not folder or "://" in str(folder) or not config.jax_enable_compilation_cache:
+        return None
+    return pathlib.Path(folder)
