@@ -9,10 +9,10 @@ nothing that is older, and with nothing that came out of another execution; only
 can be on its buffer. So arrays that are known to have come out of executions share with each other never, and if
 nothing else has been made since, with nothing. The last executions are remembered by weak references to the newest
 of their results, and the oldest that took over an argument's memory, which lives on as the state (`executed`): what
-lies between the two in the list of all arrays came out of the same execution, because the results are made in one go, in C++, with the interpreter's lock held. (Only a garbage
-collection can come in between, up to CPython 3.11, and run a finaliser that makes an array; after one, it is looked
-whether the results are the newest arrays there are.) This reads no address and waits for no device; it is what happens
-in a training loop.
+lies between the two in the list of all arrays came out of the same execution, because the results are made in one go,
+in C++, with the interpreter's lock held. (Only a garbage collection can come in between, up to CPython 3.11, and run a
+finaliser that makes an array; after one, it is looked whether the results are the newest arrays there are.) This reads
+no address and waits for no device; it is what happens in a training loop.
 
 **By address.** Otherwise the addresses of all buffers are compared. That costs about 0.1 us for each array that is
 alive, so where there are many of them and little memory to win, the answer is "shared" instead: to look would
