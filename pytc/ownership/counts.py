@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.ownership.interpreter import getrefcount, may_share_attributes, shares_attributes
+from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
@@ -54,7 +54,7 @@ def opens(value: Any) -> bool:
         return False
     if hasattr(kind, "__del__") or _weakrefs(value):
         return False
-    return not (may_share_attributes(kind) and shares_attributes(value))
+    return not (may_share_attributes(kind) and share_attributes([value]))
 
 
 def remainder(

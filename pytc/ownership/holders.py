@@ -262,7 +262,7 @@ def oddity(value: Any) -> Held | None:
         return Held("weakref", "a weak reference")
     if hasattr(type(value), "__del__") and not isinstance(value, jax.Array):
         return Held("finaliser", f"{type(value).__name__}.__del__, which can read it")
-    if interpreter.may_share_attributes(type(value)) and interpreter.shares_attributes(value):
+    if interpreter.may_share_attributes(type(value)) and interpreter.share_attributes([value]):
         return Held("attribute", f"the `__dict__` of {type(value).__name__}, which something else has")
     return None
 

@@ -4,7 +4,7 @@ Three things are measured. Where a running frame keeps its local variables: `fra
 CPython 3.12 it leaves behind a dictionary that holds every local, which both spoils later counts and keeps dead
 arrays alive; so the variables are read where the interpreter keeps them, at an offset found by looking for known
 objects in a frame of our own. How many references a frame object has when nobody but us looks at it. And whether an
-object's `__dict__` shares the attributes with it unseen (`shares_attributes`). Where one of them does not come out as
+object's `__dict__` shares the attributes with it unseen (`share_attributes`). Where one of them does not come out as
 expected, `refusal` says so and nothing is ever proven.
 
 Reading is a load from memory that the interpreter owns for as long as the frame runs; nothing is ever written.
@@ -17,7 +17,7 @@ import ctypes
 import gc
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -26,6 +26,9 @@ getrefcount: Callable[[object], int] = sys.getrefcount
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _Words: Any = ctypes.POINTER(ctypes.c_size_t)
 _Objects: Any = ctypes.POINTER(ctypes.py_object)
+# `_word_at[n]` is the word at the address (n + 1) * _WORD; a pointer to 0 would be none.
+_word_at: Any = _Words.from_buffer(ctypes.c_size_t(_WORD))
+_object_at: Any = _Objects.from_buffer(ctypes.c_size_t(_WORD))
 # A frame object is the object header, `f_back`, and then the pointer to the interpreter's own frame.
 _TO_FRAME = object.__basicsize__ + _WORD
 
@@ -115,17 +118,19 @@ def may_share_attributes(kind: type) -> bool:
     return bool(dictionary_before and kind.__flags__ & _INLINE)
 
 
-def shares_attributes(value: object) -> bool:
-    """Whether somebody has the `__dict__` of an object whose class `may_share_attributes`.
+def share_attributes(values: Sequence[object]) -> bool:
+    """Whether somebody has the `__dict__` of one of these objects, whose classes `may_share_attributes`.
 
     From CPython 3.13 on such a `__dict__`, once it has been asked for, is another way to the attributes: it refers to
     none of them, and the object refers to it where the collector does not look. Its own count tells.
     """
+    offset = _WORD + dictionary_before
     try:
-        # The object's own reference, and `getrefcount`'s.
-        return getrefcount(ctypes.py_object.from_address(id(value) - dictionary_before).value) > 2
-    except ValueError:  # nobody has ever asked for it
-        return False
+        references = [getrefcount(_object_at[id(value) - offset >> 3]) for value in values]
+    except ValueError:  # for some, mostly for all, nobody has ever asked for it
+        asked = [value for value in values if _word_at[id(value) - offset >> 3]]
+        return bool(asked) and share_attributes(asked)
+    return sum(references) != 2 * len(values)  # the object's own reference, and `getrefcount`'s
 
 
 def _find_dictionary() -> int | None:

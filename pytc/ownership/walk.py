@@ -27,11 +27,10 @@ import jax
 from jax.tree_util import tree_leaves
 
 from pytc.ownership import buffers, counts
-from pytc.ownership.interpreter import getrefcount, may_share_attributes, shares_attributes
+from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
-_weakrefoffset = operator.attrgetter("__weakrefoffset__")
 _PLAIN = frozenset((tuple, list, dict))
 _Picker = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -90,8 +89,9 @@ class Walk:
         while nodes := [k for k in range(start, len(seen)) if id(seen[k]) in containers]:
             start = len(seen)
             types = [type(seen[k]) for k in nodes]
-            weakly, shares = (any(map(of, types)) for of in (_weakrefoffset, may_share_attributes))
-            self._levels.append(_Level(picker(nodes), types, weakly, shares))
+            weakly = any(kind.__weakrefoffset__ for kind in types)
+            sharing = [k for k, kind in zip(nodes, types, strict=True) if may_share_attributes(kind)]
+            self._levels.append(_Level(picker(nodes), types, weakly, picker(sharing) if sharing else None))
             self._classes |= {kind for kind in types if kind not in _PLAIN}
             seen += _referents(*[seen[k] for k in nodes])
             containers -= {id(seen[k]) for k in nodes}
@@ -155,7 +155,7 @@ class Walk:
             # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
             if sum(counted) != 4 * len(level.types) + extra:
                 return None
-            if level.may_share_attributes and any(map(shares_attributes, nodes)):
+            if level.may_share_attributes is not None and share_attributes(level.may_share_attributes(seen)):
                 return None
             seen += _referents(*nodes)
             extra = 0
@@ -182,7 +182,8 @@ class _Level(NamedTuple):
     """Picks them out of what has been seen so far."""
     types: list[type]
     may_be_referred_to_weakly: bool
-    may_share_attributes: bool
+    may_share_attributes: _Picker | None
+    """Picks those of them that may share their attributes with a `__dict__` of which nothing tells."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import pytest
 
 import pytc
 from pytc import ownership
-from pytc.ownership import Walk, buffers, callers
+from pytc.ownership import Walk, buffers, callers, interpreter
 
 
 class State(NamedTuple):
@@ -266,6 +266,25 @@ def test_the_dictionary_of_a_container(part):
     walk = walk_to(remembered(nested(Box)))
     assert not inside_with_leaves(walk, [remembered(nested(Box))], lambda tree: vars(part(tree)))
     assert inside_with_leaves(walk, [remembered(nested(Box))])
+
+
+def test_only_of_objects_with_attributes_of_their_own_a_dictionary_is_looked_for(monkeypatch):
+    """Elsewhere there is none where it would be read."""
+    asked = []
+
+    def share_attributes(values):
+        asked.extend(map(type, values))
+        return interpreter.share_attributes(values)
+
+    def make():
+        one, two, three, four, five, six, seven, eight = remembered([jnp.ones(2) for _ in range(8)])
+        return [[one], Box(two, three), (four, Slotted(five, six)), {"w": seven}, Box(eight, None)]
+
+    walk = walk_to(make())
+    monkeypatch.setattr(ownership.walk, "share_attributes", share_attributes)
+    assert inside_with_leaves(walk, [make()])
+    assert asked == [Box, Box] * (sys.version_info >= (3, 13))
+    assert not inside_with_leaves(walk, [make()], lambda tree: vars(tree[4]))
 
 
 def test_a_finaliser_that_a_class_gets_later():
