@@ -34,6 +34,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import tree_broadcast
 
 import pytc
+from benchmarks import memory
 from benchmarks.footprint_programs import Workload, everything
 from pytc import hlo
 from pytc.effort import choose
@@ -79,24 +80,11 @@ def on(target: str, workload: Workload) -> tuple[Any, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
-    """What the compiler says of one program, in bytes on each device."""
+class Memory(memory.Memory):
+    """On each device; moves between kinds of memory, a TPU's prefetches, are no copies."""
 
-    argument: int
-    output: int
-    temp: int
-    alias: int
-    copies: int
-    """Copies of whole arrays in the optimised program; moves between kinds of memory, a TPU's prefetches, are none."""
-    copied: int
-    """Their bytes."""
     copied_arguments: int
     """How many of the copies are of arguments."""
-
-    @property
-    def total(self) -> int:
-        """What the program needs at its peak."""
-        return self.argument + self.output + self.temp - self.alias
 
 
 measured: dict[str, Memory] = {}
