@@ -68,9 +68,9 @@ PROGRAMS = [
         (MODEL, shapes_of(adamw.init, MODEL), TOKENS),
         specs=(FULLY_SHARDED, ADAMW_STATE, P("data")),
         remarks={
-            "v5e 16x16": "with its results in the opposite order the compiler schedules the same program in a sixth of"
-            " the memory, by hand too: 23 MB of temporaries instead of 141. By default pytc gives both the first order,"
-            " so that they are equal; `high` found the second where the function had it."
+            "v5e 16x16": "with its loss as the first result the compiler schedules the same program in a sixth of the"
+            " memory, by hand too: 23 MB of temporaries instead of 141. By default pytc gives the compiler the same"
+            " order whichever the function has, so that they are equal; `high` tries the loss first."
         },
     ),
     Workload(
