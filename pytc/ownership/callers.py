@@ -9,27 +9,17 @@ arguments. Whether the variables of a frame may be read by others is decided on 
 from __future__ import annotations
 
 import dataclasses
-import gc
-import operator
 import sys
 import weakref
 from collections.abc import Iterator
-from types import CodeType, FrameType, MethodType
+from types import CodeType, FrameType
 from typing import Any
 
 from pytc.ownership.callsite import Site
-from pytc.ownership.interpreter import (
-    UNBOUND,
-    called_from_the_stack,
-    calls_directly,
-    copies_of_unpacked,
-    function_at,
-    getrefcount,
-    stack_item,
-    variable,
-)
+from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable
 from pytc.ownership.liveness import Flow, Unknown
 from pytc.ownership.slots import Slots, interrupter, interruptible, onlookers
+from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
 
 _HIGHEST = 32  # frames up the stack that are looked at
 
@@ -164,9 +154,11 @@ def follow(
         site, readable = looked_up(frame, references)
         # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
         waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
-        starred = waits and site.called is not None and called_from_the_stack(frame, site.called, below)
-        direct = waits and (starred or calls_directly(frame, below))
-        at_once = direct and not (starred and interruptible())
+        starred = site.starred if waits else None
+        if starred is not None and not called_from_the_stack(frame, starred, below):
+            starred = None
+        direct = waits and (starred is not None or calls_directly(frame, below))
+        at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
         atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
         dead = () if readable else site.dead(atomic, length)
@@ -174,8 +166,8 @@ def follow(
             # The route is that of the innermost site; the frames above may be elsewhere this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
-        if level.starred and starred:
-            found += _starred(frame, site, args if level is route[0] else ())
+        if level.starred and starred is not None:
+            found += kept_by(frame, starred, below, args if level is route[0] else ())
         if overwritten is not None:
             overwritten.add(frame, site, length, at_once, bool(readable))
         atomic = atomic and site.passes_on
@@ -186,42 +178,6 @@ def follow(
         below, frame, references = frame, above, 1
         del above
     return found if overwritten is None else found + overwritten.values
-
-
-def _starred(frame: FrameType, site: Site, args: tuple[Any, ...]) -> list[Any]:
-    """The tuple and the dictionary that the frame's starred call keeps until it returns, and the values in them where
-    the interpreter has a reference of its own to each: where there are keywords. `args` are the positional arguments
-    of the function called, where that is known."""
-    found = [
-        value
-        for position, local in site.stacked
-        if (value := stack_item(frame, position, local)) is not UNBOUND and type(value) in (tuple, dict)
-    ]
-    if args and site.called is not None and not any(type(value) is tuple for value in found):
-        is_bound = type(function_at(frame, site.called)) is MethodType
-        found += _unpacked(args[is_bound:])
-    if copies_of_unpacked and any(type(value) is dict and value for value in found):
-        for value in found[:]:
-            found += value.values() if type(value) is dict else value
-    return found
-
-
-def _unpacked(items: tuple[Any, ...]) -> list[Any]:
-    """The tuple of these items that the interpreter unpacks for a starred call, if it was made a moment ago.
-
-    `f(*g())`: the stack has what `g` returned. If that was no tuple the interpreter has made one, and let go of what
-    the stack has, so the memory there is not to be read. Instead the tuple is looked for among the youngest objects.
-    Any of these very items will do: if it is not the interpreter's, then that one is accounted for nowhere, nor are
-    its references to the items, and all of them are kept. But only one, since the interpreter refers to one.
-    """
-    young = gc.get_objects(0)
-    tuples = [value for value in young if type(value) is tuple and len(value) == len(items) and value is not items]
-    # As the collector sees them: some are still being filled (`tuple(map(step, ...))`), and to ask one of these for an
-    # item that it has not got would crash.
-    wanted = gc.get_referents(items)
-    seen = [gc.get_referents(value) for value in tuples]
-    same = [len(found) == len(wanted) and all(map(operator.is_, found, wanted)) for found in seen]
-    return [value for value, is_same in zip(tuples, same, strict=True) if is_same][-1:]
 
 
 @dataclasses.dataclass
@@ -257,9 +213,11 @@ def levels(
             return
         if readable:
             refusals.append(readable)
-        starred = site.called is not None and called_from_the_stack(frame, site.called, below)
-        direct = starred or calls_directly(frame, below)
-        at_once = direct and not (starred and interruptible())
+        starred = site.starred
+        if starred is not None and not called_from_the_stack(frame, starred, below):
+            starred = None
+        direct = starred is not None or calls_directly(frame, below)
+        at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
         atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
         known = len(slots.values)
@@ -270,9 +228,9 @@ def levels(
             for number in (() if readable else site.dead(atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
         ]
-        if starred:
+        if starred is not None:
             given = args if level == 0 else ()
-            found += [Found(level, None, False, value) for value in _starred(frame, site, given)]
+            found += [Found(level, None, False, value) for value in kept_by(frame, starred, below, given)]
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         found += [Found(level, None, True, value) for value in slots.values[known:]]

@@ -19,7 +19,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from types import CodeType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pytc.ownership.liveness import Flow
 
@@ -81,6 +81,20 @@ _READERS = frozenset(
 )
 
 
+class Starred(NamedTuple):
+    """Where a call with `*` or `**` keeps what on the stack, counted from the first local."""
+
+    function: int
+    """The function. From CPython 3.13 on, it is one below."""
+    positional: int | None
+    """The tuple; None where it is not known to be one. From anything else the interpreter makes one, when it calls, and
+    lets go of what was there."""
+    local: int | None
+    """The variable that the tuple came of, if it came of one; then it may be none."""
+    named: int | None
+    """The dictionary, if there is one."""
+
+
 class Site:
     """What is known of a call in advance. `code` is only looked at here, never kept."""
 
@@ -104,9 +118,8 @@ class Site:
         """What happens right behind the call, whether the function then returns, and whether it returns the result."""
         self.passes_on = self.returns and _cannot_raise(self.events)
         """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
-        self.called, self.stacked = _starred(flow, self.at)
-        """Of a starred call: the places on the stack of the function, and of the tuple and the dictionary, counted from
-        the first local."""
+        self.starred = _starred(flow, self.at)
+        """What is on the stack, if this is a starred call."""
         self.is_read_by_handlers = len(set(self._dead)) > 1
         """Whether it matters for the locals that a call which raises has donated nothing."""
         self.hint: Any = None
@@ -364,34 +377,41 @@ def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
     return (*target, Step(kind, name))
 
 
-def _starred(flow: Flow, at: int) -> tuple[int | None, tuple[tuple[int, int | None], ...]]:
-    """Where the function, and the tuple and the dictionary, of a starred call lie; None and nothing unless `at` is one.
-
-    Tuple and dictionary each with the local variable that it was loaded from, if it was. The instruction keeps them on
-    the stack while it waits for C code. Only where they are known to be a tuple and a dictionary: from anything else
-    the interpreter makes one first, and lets go of what was there.
-    """
+def _starred(flow: Flow, at: int) -> Starred | None:
+    """Where the function, the tuple and the dictionary of a starred call lie; None unless instruction `at` is one."""
     instruction = flow.instructions[at]
     if instruction.opname != "CALL_FUNCTION_EX" or instruction.arg is None:
-        return None, ()
+        return None
     heights = flow.heights()
     height = heights[at]
     if height is None:
-        return None, ()
+        return None
     code = flow.code
     locals_and_cells = len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
-    has_keywords = instruction.arg & 1
-    found = []
-    for position in (height - 1 - has_keywords, *([height - 1] if has_keywords else [])):
+
+    def made(position: int) -> dis.Instruction | None:
         makers = [n for n in range(at) if heights[n + 1] == position + 1]
-        if not makers or _can_be_jumped_into(flow, makers[-1], at):
-            continue
-        made = flow.instructions[makers[-1]]
-        if made.opname == "LOAD_FAST":
-            found.append((locals_and_cells + position, made.arg))
-        elif made.opname in _MAKES_TUPLE_OR_DICT or made.argrepr == "INTRINSIC_LIST_TO_TUPLE":
-            found.append((locals_and_cells + position, None))
-    return locals_and_cells + height - 2 - has_keywords, tuple(found)
+        return flow.instructions[makers[-1]] if makers and not _can_be_jumped_into(flow, makers[-1], at) else None
+
+    def is_made(maker: dis.Instruction | None) -> bool:
+        return maker is not None and (
+            maker.opname in _MAKES_TUPLE_OR_DICT
+            or maker.argrepr == "INTRINSIC_LIST_TO_TUPLE"
+            or (maker.opname == "LOAD_CONST" and maker.argval == ())
+        )
+
+    has_keywords = instruction.arg & 1
+    if has_keywords and not is_made(made(height - 1)):
+        return None
+    positional = height - 1 - has_keywords
+    maker = made(positional)
+    local = maker.arg if maker is not None and maker.opname == "LOAD_FAST" else None
+    return Starred(
+        locals_and_cells + positional - 1,
+        locals_and_cells + positional if local is not None or is_made(maker) else None,
+        local,
+        locals_and_cells + height - 1 if has_keywords else None,
+    )
 
 
 def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:

@@ -18,7 +18,7 @@ import gc
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from types import FrameType, FunctionType, MethodType
+from types import FrameType
 from typing import Any
 
 getrefcount: Callable[[object], int] = sys.getrefcount
@@ -60,13 +60,14 @@ UNBOUND = _Unbound()
 def calls_directly(frame: FrameType, below: FrameType) -> bool:
     """Whether `frame` waits for the Python function of `below` itself, and takes what that returns as it is: no C code
     is in between, which might go on to do anything, and nothing that looks at the result."""
-    if _waits_for_c(frame):
+    if waits_for_c(frame):
         return False
     # From CPython 3.12 on, a frame of the interpreter's own stands in between where there is anything to be done.
     return sys.version_info < (3, 12) or bool(words(below)[1] == _address(frame))
 
 
-def _waits_for_c(frame: FrameType) -> bool:
+def waits_for_c(frame: FrameType) -> bool:
+    """Whether `frame` waits for code written in C."""
     return bool(words(frame)[first_local - 1] & 0xFFFFFFFF == 0xFFFFFFFF)
 
 
@@ -75,38 +76,14 @@ def _address(frame: FrameType) -> int:
     return int(ctypes.c_size_t.from_address(id(frame) + _TO_FRAME).value)
 
 
-def called_from_the_stack(frame: FrameType, position: int, below: FrameType) -> bool:
-    """Whether the function at `position` on the stack of a frame that waits for C code is that of `below`, a plain
-    function or a method of one: then the C code is the interpreter's own call, and does nothing else."""
-    if not _waits_for_c(frame):
-        return False  # nothing is left on the stack of what a Python function was called with
-    function = function_at(frame, position)
-    if type(function) is MethodType:
-        function = function.__func__
-    return type(function) is FunctionType and function.__code__ is below.f_code
+def running(frame: FrameType) -> int:
+    """The id of the function that runs in a frame."""
+    return int(words(frame)[running_at])
 
 
-def function_at(frame: FrameType, position: int) -> Any:
-    """The function at `position` on the stack of a frame that waits for C code."""
-    function = variable(frame, position)
-    # From CPython 3.13 on an empty place follows it.
-    return variable(frame, position - 1) if function is UNBOUND else function
-
-
-def stack_item(frame: FrameType, position: int, local: int | None) -> Any:
-    """What lies at `position` on the stack of a frame that is waiting for C code, counted from the first local.
-
-    Only to be asked for what the running instruction is known to keep there until it is done, or, with `local`, for
-    the value of that variable if it is what lies there. `UNBOUND` when the frame waits for Python code, which takes
-    its arguments over from the stack.
-    """
-    if not _waits_for_c(frame):
-        return UNBOUND
-    if local is None:
-        return variable(frame, position)
-    value = variable(frame, local)
-    # Of anything but a tuple the interpreter makes one, and lets go of what was on the stack.
-    return value if type(value) is tuple and words(frame)[first_local + position] == id(value) else UNBOUND
+def lives(address: int) -> bool:
+    """Whether the object at an address, which is there or about to die, is there to stay."""
+    return ctypes.c_ssize_t.from_address(address).value > 0
 
 
 _INLINE = 1 << 2
@@ -171,6 +148,17 @@ def _find_first_local() -> int:
     return places[0] if len(places) == 1 else 0
 
 
+def _find_running() -> int | None:
+    """The position, in words, of the function in the interpreter's frame; None where it is not found."""
+
+    def function() -> list[int]:
+        seen = words(sys._getframe())
+        return [at for at in range(first_local) if seen[at] == id(function)]
+
+    places = function()
+    return places[0] if len(places) == 1 else None
+
+
 def _frame_is_referred_to_once() -> bool:
     """Whether a running frame's object has one reference besides those of the variables that hold it."""
     frame = sys._getframe(1)
@@ -194,6 +182,7 @@ refusal = _why_not()
 first_local = 0
 copies_of_unpacked = 0
 dictionary_before = 0
+running_at = 0
 if not refusal:
     first_local = _find_first_local()
     _before = _find_dictionary()
@@ -201,11 +190,13 @@ if not refusal:
         refusal = "the attributes of an object were not found where CPython keeps them"
     elif not first_local:
         refusal = "the local variables of a running frame were not found where CPython keeps them"
+    elif (_running_at := _find_running()) is None:
+        refusal = "the function of a running frame was not found where CPython keeps it"
     elif not (lambda: _frame_is_referred_to_once())():
         refusal = "a frame has other references than CPython's own"
     else:
         copies_of_unpacked = _copies_of_unpacked()
-        dictionary_before = _before
+        dictionary_before, running_at = _before, _running_at
 
 
 if sys.version_info >= (3, 12):

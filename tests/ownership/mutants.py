@@ -23,7 +23,7 @@ from unittest import mock
 import jax
 
 from pytc import ownership
-from pytc.ownership import buffers, callers, callsite, collector, counts, interpreter, liveness, slots
+from pytc.ownership import buffers, callers, callsite, collector, counts, interpreter, liveness, slots, starred
 from pytc.ownership.callsite import Site
 from tests.interrupting import loses, starred_call, starred_method
 from tests.ownership import test_strange as strange
@@ -264,7 +264,7 @@ def every_tuple_is_the_interpreters() -> Any:
         tuples = [value for value in gc.get_objects(0) if type(value) is tuple and value is not items]
         return [value for value in tuples if [*map(id, value)] == [*map(id, items)]]
 
-    return mock.patch.object(callers, "_unpacked", unpacked)
+    return mock.patch.object(starred, "unpacked", unpacked)
 
 
 def collections_go_on() -> Any:

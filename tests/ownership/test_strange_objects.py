@@ -677,6 +677,87 @@ def handlers_of_signals_and_slots(s, f, f2):
     s.read(box.a)
 
 
+@contextlib.contextmanager
+def not_interrupted():
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@strange
+def function_that_is_next_of_its_arguments(s, f, f2):
+    """The instruction of the call makes a tuple first, and asks the iterator for items by the function to be called."""
+
+    class Arguments:
+        def __init__(self, x):
+            self.x = x
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return f(self.__dict__.pop("x"))
+
+    function = Arguments.__next__
+
+    def run(x):
+        arguments = Arguments(x)
+        try:
+            x = function(*arguments)
+        except KeyError:
+            s.read(x)
+
+    with not_interrupted():
+        for _ in range(8):
+            run(s.new())
+
+
+@strange
+def function_that_is_next_of_its_arguments_and_keywords(s, f, f2):
+    kept = []
+
+    class Arguments:
+        def __iter__(self):
+            return self
+
+        def __next__(self, state=None):
+            f(kept[0])
+            raise StopIteration
+
+    function = Arguments.__next__
+    for _ in range(8):
+        kept[:] = [s.new()]
+        with contextlib.suppress(TypeError):
+            function(*Arguments(), **{"state": kept[0]})
+        s.read(kept)
+
+
+@strange
+def destructor_after_a_starred_call(s, f, f2):
+    """What was called is gone when the arguments die, but its place on the stack still says where it was."""
+
+    kept = [s.new()]
+
+    class Guard:
+        def __del__(self):
+            f(kept[0])  # so every caller is looked at, every time
+
+    class Owner:
+        def method(self, *_):
+            return 0
+
+    owner = Owner()
+    for _ in range(500):
+        owner.method(*(Guard(),))
+        (lambda *_: 0)(*(Guard(),))
+        methods, functions = [owner.method for _ in range(50)], [lambda: 0 for _ in range(50)]
+        if len({*map(id, methods), *map(id, functions)}) != 100:
+            raise RuntimeError("two objects in one place")
+    gc.collect()
+
+
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
 def test_no_deleted_array(program):
     stub = Stub()

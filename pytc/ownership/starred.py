@@ -1,0 +1,102 @@
+"""Calls with `*` and `**` that go through the interpreter's own C code, and what that keeps until they return.
+
+On CPython 3.11 that is any such call, later one of a bound method. The code does nothing with the result, so what is
+known of a direct call holds for it, too; and the tuple and the dictionary that it keeps can be found.
+
+But one instruction does more than to call. Before, it makes a tuple of what is starred, if that is none; after, it lets
+go of the function, the tuple and the dictionary, in this order. Either may run any code, even the very function that it
+calls (`next_state(*states)`, where `next_state` is what `next` of `states` calls). So where a tuple had to be made, and
+the stack does not tell whether it has been, nothing is built on the call. And what lies on the stack may be about to
+die, which its reference count tells, or be gone, where something behind it is about to die: it is looked at from the
+last that is let go of on.
+"""
+
+from __future__ import annotations
+
+import gc
+import operator
+from types import FrameType, MethodType
+from typing import Any
+
+from pytc.ownership.callsite import Starred
+from pytc.ownership.interpreter import (
+    copies_of_unpacked,
+    first_local,
+    lives,
+    running,
+    variable,
+    waits_for_c,
+    words,
+)
+
+
+def called_from_the_stack(frame: FrameType, call: Starred, below: FrameType) -> bool:
+    """Whether the starred call that a frame is at calls the very function that runs in `below`, or a method of it,
+    through the interpreter's own C code; where `keeps_a_tuple` says no, it may also be that it is about to."""
+    if not waits_for_c(frame):
+        return False  # nothing is left on the stack of what a Python function was called with
+    keeps_tuple = keeps_a_tuple(frame, call)
+    for kept in (call.named, call.positional if keeps_tuple else None):
+        if kept is not None and not lives(words(frame)[first_local + kept]):
+            return False
+    place = _function(frame, call)
+    address = words(frame)[first_local + place]
+    if address == running(below):
+        return True
+    method: Any = None
+    if not keeps_tuple:  # it may be gone
+        method = next((young for young in gc.get_objects(0) if id(young) == address), None)
+    elif lives(address):
+        method = variable(frame, place)
+    return type(method) is MethodType and id(method.__func__) == running(below)
+
+
+def keeps_a_tuple(frame: FrameType, call: Starred) -> bool:
+    """Whether a starred call of a frame that waits for C code was given a tuple, so that none had to be made."""
+    if call.positional is None or call.local is None:
+        return call.positional is not None
+    value = variable(frame, call.local)
+    return type(value) is tuple and words(frame)[first_local + call.positional] == id(value)
+
+
+def kept_by(frame: FrameType, call: Starred, below: FrameType, args: tuple[Any, ...]) -> list[Any]:
+    """The tuple and the dictionary that a call that is `called_from_the_stack` keeps until it returns, and the values
+    in them where the interpreter has a reference of its own to each: where there are keywords.
+
+    `args` are the positional arguments of the function called, where that is known.
+    """
+    found: list[Any] = []
+    if call.named is not None:
+        found.append(variable(frame, call.named))
+    if keeps_a_tuple(frame, call) and call.positional is not None:
+        found.append(variable(frame, call.positional))
+        if copies_of_unpacked and call.named is not None and found[0]:
+            for value in found[:]:
+                found += value.values() if type(value) is dict else value
+    elif args:
+        is_method = words(frame)[first_local + _function(frame, call)] != running(below)
+        found += unpacked(args[is_method:])
+    return found
+
+
+def unpacked(items: tuple[Any, ...]) -> list[Any]:
+    """The tuple of these items that the interpreter unpacks for a starred call, if it was made a moment ago.
+
+    `f(*g())`: the stack has what `g` returned. If that was no tuple the interpreter has made one, and let go of what
+    the stack has, so the memory there is not to be read. Instead the tuple is looked for among the youngest objects.
+    Any of these very items will do: if it is not the interpreter's, then that one is accounted for nowhere, nor are
+    its references to the items, and all of them are kept. But only one, since the interpreter refers to one.
+    """
+    young = gc.get_objects(0)
+    tuples = [value for value in young if type(value) is tuple and len(value) == len(items) and value is not items]
+    # As the collector sees them: some are still being filled (`tuple(map(step, ...))`), and to ask one of these for an
+    # item that it has not got would crash.
+    wanted = gc.get_referents(items)
+    seen = [gc.get_referents(value) for value in tuples]
+    same = [len(found) == len(wanted) and all(map(operator.is_, found, wanted)) for found in seen]
+    return [value for value, is_same in zip(tuples, same, strict=True) if is_same][-1:]
+
+
+def _function(frame: FrameType, call: Starred) -> int:
+    """The place of the function on the stack, counted from the first local."""
+    return call.function if words(frame)[first_local + call.function] else call.function - 1
