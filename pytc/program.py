@@ -167,10 +167,13 @@ class Program:
 
     @property
     def unpaired(self) -> tuple[int, ...]:
-        """Outvars (numbers) that are written over no input, nor like one that is: a loss, as a rule."""
-        kinds = [(getattr(aval, "shape", None), getattr(aval, "dtype", None)) for aval in self.out_avals]
-        paired = {kinds[alias.output] for alias in self.aliases}
-        return tuple(k for k, kind in enumerate(kinds) if kind not in paired)
+        """Outvars (numbers) of no shape and dtype that one of a pair has: a loss, as a rule."""
+        given, made = (
+            [(getattr(aval, "shape", None), getattr(aval, "dtype", None)) for aval in avals]
+            for avals in (self.in_avals, self.out_avals)
+        )
+        paired = {kind for alias in self.aliases for kind in (given[alias.input], made[alias.output])}
+        return tuple(k for k, kind in enumerate(made) if kind not in paired)
 
     @property
     def donated(self) -> tuple[int, ...]:

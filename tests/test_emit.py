@@ -107,6 +107,31 @@ def test_a_result_that_could_take_the_place_of_another_is_not_given_first():
     assert compiled_aliases(each, [jnp.ones(3)]) == {0: 1 + program.aliases[0].output}
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 2, 1), (0, 2, 3, 1), (2, 0, 3, 1), (3, 1, 2, 0)])
+def test_a_loss_keeps_its_place_whatever_the_order_of_the_others(order):
+    """Compilers schedule by the order of the results."""
+
+    def step(a, b, c):
+        results = jnp.sum(a), a + 1, b + 2, c + 3
+        return [results[k] for k in order]
+
+    each, leaves = emitted(step, *(jnp.full(3, 1.0 * k) for k in range(3)))
+    assert len(each.program.aliases) == 3
+    assert each._order.index(order.index(0)) == order.index(0)
+    planned = {each.program.inputs[a.input].leaf: each._order.index(a.output) for a in each.program.aliases}
+    assert compiled_aliases(each, leaves) == planned
+
+
+def test_a_pair_of_two_shapes_has_no_place_to_keep():
+    """JAX pairs equal shapes, and leaves what else fits to the compiler; a result that it would pair comes later."""
+    each, leaves = emitted(lambda x: (jnp.sum(x) + jnp.zeros(4), x.reshape(2, 2) * 2), jnp.ones(4))
+    each = emit_jit(dataclasses.replace(each.program, aliases=(Alias(0, 1),)))
+    assert each._order == [1, 0]
+    landed = []
+    each.call([jnp.ones(4)], landed)
+    assert [x.tolist() for x in each.result(landed[0], leaves)] == [[4] * 4, [[2, 2], [2, 2]]]
+
+
 def test_a_dropped_loss_does_not_hide_where_the_state_came_from():
     """The state is not looked for among all arrays, which costs more than small ones are worth."""
     step = pytc.compile(lambda x: (jnp.sum(x), x + 1))

@@ -8,7 +8,8 @@ Which output goes into which donated input is JAX's to say: it takes the outputs
 donated input that is left of the same shape and dtype. So the outputs are ordered here such that exactly the
 program's aliases come about: as they are, or from the last to the first, where that does it; else aliased outputs
 first, in the order of their inputs, then the others as they are made. (Among inputs and outputs of one shape and dtype,
-the k-th donated input then meets the k-th output, and no donated input is left over for a later one.)
+the k-th donated input then meets the k-th output, and no donated input is left over for a later one. Outputs of other
+shapes and dtypes stay where they are.)
 """
 
 from __future__ import annotations
@@ -175,16 +176,25 @@ class Emitted:
 
 
 def _order(program: Program, aliased: Sequence[Alias]) -> list[int]:
-    """The outputs in an order in which JAX pairs as the program does: as they are, or from the last to the first, so
-    that a function with its results in the opposite order is the same program; else aliased outputs first."""
-    first = [*program.unpaired] if program.order == "unpaired first" else []
-    outputs = [k for k in range(len(program.out_avals)) if k not in first]
-    if program.order != "backwards":
-        for order in (outputs, outputs[::-1]):
-            if pairs_by_jax(program, aliased, order):
-                return first + order
-    others = _as_made(program, {*outputs} - {alias.output for alias in aliased})
-    return first + [alias.output for alias in aliased] + (others[::-1] if program.order == "backwards" else others)
+    """The outputs in an order in which JAX pairs as the program does: as they are, or from the last to the first, or
+    aliased ones in the order of their inputs, then the others as they are made.
+
+    Those that are like no aliased one pair with nothing wherever they stand, so they keep their places: a compiler may
+    schedule a loss that is the first result, as the function has it, in far less memory than one that is the last.
+    """
+    outputs = list(range(len(program.out_avals)))
+    in_turn = [alias.output for alias in aliased]
+    others = _as_made(program, {*outputs} - {*in_turn})
+    if program.order == "backwards":
+        return in_turn + others[::-1]
+    apart = program.unpaired
+    rest = [k for k in outputs if k not in apart]
+    last = in_turn + [k for k in others if k not in apart]
+    rest = next((way for way in (rest, rest[::-1]) if pairs_by_jax(program, aliased, way)), last)
+    if program.order == "unpaired first":
+        return [*apart, *rest]
+    remaining = iter(rest)
+    return [k if k in apart else next(remaining) for k in outputs]
 
 
 def pairs_by_jax(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> bool:
