@@ -205,6 +205,11 @@ def alive() -> list[Any]:
     return [array for client in backend.backends().values() for array in client.live_arrays()]
 
 
+def may_be_cut() -> bool:
+    """Whether there are devices that an array can be spread over."""
+    return any(client.device_count() > 1 for client in backend.backends().values())
+
+
 def addresses(array: Any) -> list[int]:
     """Where the buffers of an array are, one for each device of this process that has a part of it."""
     if array.is_deleted() or array.size == 0:
@@ -258,7 +263,7 @@ class Kinds(NamedTuple):
     """What arrays look like that may be on a buffer of some others."""
 
     placed: list[Any]
-    """The shardings of those others."""
+    """The shardings of those others, where they may differ."""
     alike: frozenset[Any]
     """Shapes and dtypes: theirs, and those of their shards."""
 
