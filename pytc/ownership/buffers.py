@@ -24,6 +24,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import gc
+import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -41,6 +42,8 @@ _FEW = 1024
 _QUICK = 64
 _BYTES_EACH = 200
 """Looking at one array takes about as long as copying this many bytes."""
+_ROUND = 10_000
+"""No call makes so many objects in between."""
 _MOST = 32
 """So many executions are remembered, or twice as many until it is looked which of them have results left."""
 
@@ -127,8 +130,12 @@ _client = _Client()
 if sys.version_info < (3, 12):
 
     def collections_so_far() -> object:
-        """Changes when there has been a garbage collection, of which CPython 3.11 may do one at any allocation."""
-        return gc.get_count()[1:]
+        """Changes when there has been a garbage collection, of which CPython 3.11 may do one at any allocation.
+
+        The counts begin anew when as many objects have been made as the thresholds multiplied. Where these are so low
+        that one call could do that, the answer is never the same.
+        """
+        return gc.get_count()[1:] if not 0 < math.prod(gc.get_threshold()) < _ROUND else object()
 else:
 
     def collections_so_far() -> object:
