@@ -76,6 +76,6 @@ def is_plain_jit(eqn: JaxprEqn) -> bool:
 
 
 def inlined_late(eqn: JaxprEqn) -> bool:
-    """Whether JAX emits the body of this inner `jit` where it stands, rather than a call: what `inline=True` means from
-    JAX 0.12 on."""
-    return getattr(eqn.params["inline"], "value", "") == "jax_late"
+    """Whether JAX emits the body of this call where it stands: what an inner `jit` with `inline=True` means from JAX
+    0.12 on."""
+    return getattr(eqn.params.get("inline"), "value", "") == "jax_late"

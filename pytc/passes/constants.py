@@ -28,6 +28,10 @@ _MOVES = frozenset(
 _EXACT = frozenset("abs and ceil convert_element_type eq floor ge gt le lt max min ne neg not or sign xor".split())
 
 
+_OF_ITSELF_KNOWN = frozenset("eq ne lt le gt ge sub xor div rem".split())
+_ABSORBING: dict[str, tuple[int, ...]] = {"mul": (0,), "and": (0,), "or": (1, -1)}
+
+
 CALLS = frozenset({"closed_call", "core_call", "eval_jaxpr", "jit", "pjit"})
 """Primitives that are emitted as calls of a function."""
 
@@ -51,8 +55,19 @@ def is_constant(atom: Var | Literal, constants: set[Var]) -> bool:
 
 
 def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
-    """Whether all that the equation reads is constant, and nothing happens beside."""
-    return not eqn.effects and all(is_constant(v, constants) for v in eqn.invars)
+    """Whether all that the equation reads is constant, or does not matter, and nothing happens beside."""
+    return not eqn.effects and (all(is_constant(v, constants) for v in eqn.invars) or _is_known(eqn))
+
+
+def _is_known(eqn: JaxprEqn) -> bool:
+    """Whether integers or bits are what they are whatever the operands: `x != x`, `x - x`, `x * 0`, `x & False`."""
+    if len(eqn.invars) != 2 or not all(map(_is_exact, eqn.invars)):
+        return False
+    name, (one, other) = eqn.primitive.name, eqn.invars
+    if one is other:
+        return name in _OF_ITSELF_KNOWN
+    absorbing = _ABSORBING.get(name, ())
+    return any(isinstance(v, Literal) and not np.ndim(v.val) and v.val in absorbing for v in (one, other))
 
 
 def has_constant_loop(jaxpr: Jaxpr, constants: Collection[Var] = ()) -> bool:

@@ -38,7 +38,14 @@ from pytc.jax_compat.effects import makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.jax_compat.origins import home
 from pytc.passes import subjaxprs, while_loops
-from pytc.passes.constants import CALLS, constant_in_regions, folded_across, is_constant, of_constants_alone
+from pytc.passes.constants import (
+    CALLS,
+    constant_in_regions,
+    folded_across,
+    is_constant,
+    of_constants_alone,
+    same_by_anyone,
+)
 from pytc.passes.prune import lowered_by_jax
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
@@ -267,9 +274,17 @@ class _Finaliser:
         if not jaxprs.is_plain_jit(eqn):
             return None
         several = self._sites[id(body.jaxpr)] > 1 and not jaxprs.inlined_late(eqn)
-        if several and subjaxprs.count(self._inner(body).jaxpr, self._sizes) > _ALWAYS_INLINED:
+        if several and not self._is_trivial(self._inner(body).jaxpr):
             return None
         return _Unwrapped(body, eqn.invars, f"jit({eqn.params['name']})")
+
+    def _is_trivial(self, body: Jaxpr) -> bool:
+        """Whether a body that is called from several places may be put into each of them: XLA may join what it finds
+        to be the same there, and compile it otherwise than what it joins within the calls. Without this, many programs
+        would be harder to read for `jnp.where`s and `clip`s."""
+        if self._compiled and not all(map(same_by_anyone, body.eqns)):
+            return False
+        return subjaxprs.count(body, self._sizes) <= _ALWAYS_INLINED
 
     def _by_rule(self, eqn: JaxprEqn, rule: Callable[..., Any]) -> _Unwrapped:
         body = rules.trace_rule(eqn, rule)
@@ -302,7 +317,8 @@ def _inlined(
 
 
 def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
-    """Add to `sites` how many equations will call each jaxpr, by its identity, once the wrappers are gone."""
+    """Add to `sites` how many equations will call each jaxpr, by its identity, once the wrappers are gone. What is in a
+    loop that is unrolled is there more than once."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _WRAPPERS and (unwrapped := _WRAPPERS[eqn.primitive.name](eqn)) is not None:
             _count_call_sites(jaxprs.inner(unwrapped.body), sites)
@@ -314,6 +330,8 @@ def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
             sites[id(sub)] += 1
             if sites[id(sub)] == 1:
                 _count_call_sites(sub, sites)
+                if eqn.primitive.name == "scan" and eqn.params["unroll"] > 1:
+                    _count_call_sites(sub, sites)
 
 
 # What each wrapper stands for: the jaxpr that JAX lowers in its place, and the operands that it lowers it with.

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core import primitives as jax_primitives
 
 import pytc
+from pytc.jax_compat import jaxprs
 from pytc.passes import finalise
 from tests.comparison import run
 
@@ -170,3 +172,52 @@ def test_a_call_stays_where_a_constant_comes_out_of_it_by_way_of_a_wrapper(wrap)
     program = finalise(pytc.stage(fun, x))
     assert "jit" in primitives(program)
     jax.tree.map(np.testing.assert_array_equal, run(program, [x]), [*jax.jit(fun)(x)])
+
+
+def same_bits(fun, *args):
+    for one, other in zip(jax.tree.leaves(pytc.compile(fun)(*args)), jax.tree.leaves(jax.jit(fun)(*args)), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
+@pytest.mark.parametrize(
+    "known",
+    [lambda b: b != b, lambda b: b & False, lambda b: b.astype(int) * 0 > 0, lambda b: (b ^ b) | (b < b)],
+    ids=["unequal to itself", "and False", "times 0", "without itself"],
+)
+def test_what_is_known_whatever_the_operand_is_a_constant(known):
+    """Folded within one function it is 0.0 * -0.75, which is -0.0; across a call XLA makes 0.0 of it."""
+    scaled = jax.jit(lambda b: b.astype(jnp.float32) * -0.75)
+    same_bits(
+        lambda b: (scaled(known(b)), scaled(known(b))[lax.convert_element_type(b[0], int)]), jnp.array([True, False])
+    )
+
+
+def silu(x):
+    return x * jax.nn.sigmoid(x)
+
+
+@pytest.mark.parametrize("unroll", [None, 1, 2, 3])
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_calls_from_several_places_stay(rows, unroll):
+    """XLA joins equal calls, or equal equations of them, and what is left it compiles one way or the other."""
+    called = jax.jit(silu)
+
+    def each(x):
+        y = called(x)
+        return y / (y * y + 1)
+
+    def fun(x):
+        equal = jnp.broadcast_to(jnp.sum(x), (rows, 2))
+        if unroll is None:
+            return jnp.stack([each(row) for row in equal]), equal
+        return lax.scan(lambda c, row: (c, each(row)), x, equal, unroll=unroll, reverse=True)[1], equal
+
+    same_bits(fun, jnp.ones(()))
+
+
+def test_a_call_that_is_no_jit_is_not_inlined_late():
+    """JAX makes some itself, where it takes derivatives; they have no such option."""
+    (call,) = jax.make_jaxpr(jax.jit(jnp.sin))(jnp.ones(3)).jaxpr.eqns
+    assert not jaxprs.inlined_late(call)
+    params = {"call_jaxpr": call.params["jaxpr"]}
+    assert not jaxprs.inlined_late(call.replace(primitive=jax_primitives.closed_call_p, params=params))

@@ -159,10 +159,15 @@ def test_named_scopes_and_function_names_stay_in_the_compiled_program() -> None:
         with jax.named_scope("deep"):
             return jnp.tanh(x) * 3
 
+    @jax.jit
+    def again(x: Any) -> Any:
+        with jax.named_scope("deep"):
+            return jnp.tanh(x) * 3
+
     def fun(x: Any) -> Any:
         with jax.named_scope("outer"):
             y = sine(inner(x))
-        return jax.checkpoint(lambda v: jnp.log1p(v) * inner(v))(y)
+        return jax.checkpoint(lambda v: jnp.log1p(v) * again(v))(y)
 
     program = program_of(fun, X)
     after = finalise(program)
@@ -171,7 +176,7 @@ def test_named_scopes_and_function_names_stay_in_the_compiled_program() -> None:
     # Without the inner calls there are no names for the calls themselves.
     assert set(stacks[1]) < set(stacks[0])
     assert any("outer/jit(inner)/deep/tanh" in name for name in stacks[1])
-    assert any("checkpoint/jit(inner)/deep/tanh" in name for name in stacks[1])
+    assert any("checkpoint/jit(again)/deep/tanh" in name for name in stacks[1])
 
 
 def _op_names(jitted: Any) -> list[str]:
