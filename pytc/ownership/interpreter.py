@@ -76,6 +76,11 @@ def _address(frame: FrameType) -> int:
     return int(ctypes.c_size_t.from_address(id(frame) + _TO_FRAME).value)
 
 
+def references(address: int) -> int:
+    """How many references there are to the object at an address."""
+    return ctypes.c_ssize_t.from_address(address).value
+
+
 def running(frame: FrameType) -> int:
     """The id of the function that runs in a frame."""
     return int(words(frame)[running_at])
@@ -83,7 +88,7 @@ def running(frame: FrameType) -> int:
 
 def lives(address: int) -> bool:
     """Whether the object at an address, which is there or about to die, is there to stay."""
-    return ctypes.c_ssize_t.from_address(address).value > 0
+    return references(address) > 0
 
 
 _INLINE = 1 << 2
@@ -201,6 +206,7 @@ if not refusal:
 
 if sys.version_info >= (3, 12):
     _tool = sys.monitoring.get_tool
+    _NO_TOOLS = (None,) * 6
 
     def observer() -> str:
         """Who watches this thread and could read any variable at any time, in words; empty when nobody does."""
@@ -208,8 +214,10 @@ if sys.version_info >= (3, 12):
             return "a debugger or tracer is active"
         if sys.getprofile() is not None:
             return "a profiler is active"
-        name = _tool(0) or _tool(1) or _tool(2) or _tool(3) or _tool(4) or _tool(5)
-        return f"the monitoring tool {name} is active" if name else ""
+        tools = _tool(0), _tool(1), _tool(2), _tool(3), _tool(4), _tool(5)
+        if tools == _NO_TOOLS:
+            return ""
+        return f"the monitoring tool {next(name for name in tools if name is not None)!r} is active"
 else:
 
     def observer() -> str:

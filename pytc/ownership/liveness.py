@@ -74,8 +74,10 @@ class Flow:
         self.writes = [w for _, w in effects]
         self.live = self._solve()
         captured = set(code.co_cellvars)
+        if "__class__" in code.co_freevars:
+            captured.update(code.co_varnames[:1])  # `super()` reads the first argument, and no instruction says so
         self.locals = sum(1 << i for i, name in enumerate(code.co_varnames) if name not in captured)
-        """The fast locals that are not cells, as a set of bits."""
+        """The fast locals that only instructions read, as a set of bits: no cells."""
 
     @property
     def code(self) -> CodeType:
