@@ -13,10 +13,11 @@ import dataclasses
 import sys
 import types
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax.tree_util import PyTreeDef
 
 from pytc import ownership, passes
 from pytc.cache import MOST_SITES, Plan, Signature, Site
@@ -265,7 +266,16 @@ def _outcome(program: Program) -> ownership.Outcome:
     node = program.out_tree.node_data()
     length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
     calls_python = may_call_python(program.jaxpr)
-    return ownership.Outcome(calls_python, length, atomic=not calls_python)
+    return ownership.Outcome(calls_python, length, not calls_python, frozenset(_classes(program.out_tree)))
+
+
+def _classes(tree: PyTreeDef) -> Iterator[type]:
+    """The classes of the containers in a tree."""
+    node = tree.node_data()
+    if node is not None:
+        yield node[0]
+    for child in tree.children():
+        yield from _classes(child)
 
 
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:

@@ -182,7 +182,8 @@ def _look(
     """Look everywhere."""
     census = counts.Census(args, kwargs, leaves)
     census.settle()
-    slots = Slots([*args, *kwargs.values()], onlookers(outcome.calls_python, outcome.atomic))
+    onlooker = onlookers(outcome.calls_python, outcome.atomic)
+    slots = Slots([*args, *kwargs.values()], onlooker, outcome.classes)
     look = _Look(leaves, census)
     for found in levels(frame, references, args, slots, outcome, look.refusals):
         if not look.add(found):

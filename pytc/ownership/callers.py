@@ -34,6 +34,8 @@ class Outcome:
     """The length of the result, where it is a tuple or a list; None where that is not known."""
     atomic: bool = False
     """Whether a call that raises, whatever it raises and an interrupt included, has donated nothing."""
+    classes: frozenset[type] | None = None
+    """The classes of the containers in the result, if they are known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +151,8 @@ def follow(
     atomic, length = outcome.atomic, outcome.length
     overwritten = None
     if any(level.slots for level in route):
-        overwritten = Slots([*args, *kwargs.values()], onlookers(outcome.calls_python, outcome.atomic))
+        onlooker = onlookers(outcome.calls_python, outcome.atomic)
+        overwritten = Slots([*args, *kwargs.values()], onlooker, outcome.classes)
     for level in route:
         site, readable = looked_up(frame, references)
         # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.

@@ -116,6 +116,11 @@ class Site:
         self.module_level = not code.co_flags & inspect.CO_OPTIMIZED
         self.events, self.returns, self.hands_on = _behind(flow, self.at)
         """What happens right behind the call, whether the function then returns, and whether it returns the result."""
+        self.drops = not self.hands_on and any(
+            event.does == "store" and len(event.place) == 1 and event.place[0].kind in ("fast", "cell")
+            for event in self.events
+        )
+        """Whether parts of the result may be left in variables, and die when the function returns."""
         self.passes_on = self.returns and _cannot_raise(self.events)
         """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
         self.starred = _starred(flow, self.at)

@@ -28,7 +28,7 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any
 from weakref import getweakrefcount
@@ -41,8 +41,13 @@ from pytc.ownership.callsite import Event, Place, Site, Step
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.interpreter import UNBOUND, variable
 
-_PLAIN_GETATTRIBUTE: tuple[Any, ...] = (object.__getattribute__, types.SimpleNamespace.__getattribute__)
-_PLAIN_SETATTR: tuple[Any, ...] = (object.__setattr__, types.SimpleNamespace.__setattr__)
+# By identity, since people's objects may be equal to anything.
+_PLAIN_ACCESS = frozenset(
+    id(kind.__dict__[name])
+    for kind in (object, types.SimpleNamespace)
+    for name in ("__getattribute__", "__setattr__")
+    if name in kind.__dict__
+)
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 _LIVE_ON = frozenset((*_ATOMS, type, type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
@@ -53,12 +58,13 @@ is handed on to the next."""
 _arrays: set[type] = set()
 """The types of arrays that were seen."""
 _CONTAINERS = frozenset((tuple, list, dict))
+_STRINGS = frozenset((str,))
 _MOST_KEYS = 256
 _MOST = 4096
 """Objects that are looked at."""
-_SIGNALS = tuple(s for s in _signal.valid_signals() if s < 32)
-_NOT_HANDLED = (_signal.SIG_DFL, _signal.SIG_IGN, None)
-_DEFAULT_HANDLERS = (*_NOT_HANDLED, _signal.default_int_handler)
+_SIGNALS = tuple(_signal.valid_signals())
+_NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
+_DEFAULT_HANDLERS = _NOT_HANDLED | {id(_signal.default_int_handler)}
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
@@ -100,7 +106,7 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
 def interruptible() -> bool:
     """Whether a Ctrl-C may raise an exception behind a call made by the interpreter's own C code (`f(*args)`), which
     looks for signals before the result is stored."""
-    return _signal.getsignal(_signal.SIGINT) not in _NOT_HANDLED
+    return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED
 
 
 def interrupter() -> str:
@@ -110,9 +116,11 @@ def interrupter() -> str:
 
 
 def _signal_handler() -> str:
+    if _DEFAULT_HANDLERS.issuperset(map(id, map(_signal.getsignal, _SIGNALS))):
+        return ""
     for number in _SIGNALS:
         handler = _signal.getsignal(number)
-        if handler not in _DEFAULT_HANDLERS and not _is_asyncios(handler):
+        if id(handler) not in _DEFAULT_HANDLERS and not _is_asyncios(handler):
             return f"a handler of signal {number}"
     return ""
 
@@ -151,11 +159,13 @@ def other_thread() -> str:
 class Slots:
     """What stands in the slots that the frames of a call overwrite right behind it, in order.
 
-    `onlooker` is who may read them before they are overwritten; if there is anybody, none of them counts.
+    `onlooker` is who may read them before they are overwritten; if there is anybody, none of them counts. `classes`
+    are those of the containers in the result, if they are known.
     """
 
-    def __init__(self, roots: Iterable[Any], onlooker: str):
+    def __init__(self, roots: Iterable[Any], onlooker: str, classes: Iterable[type] | None = None):
         self.onlooker = onlooker
+        self._classes = classes
         self.values: list[Any] = []
         self._open = not onlooker
         self._roots = [] if onlooker else [*roots]
@@ -164,6 +174,8 @@ class Slots:
         self._overwritten: set[tuple[int, Any]] = set()
         self._counted: set[tuple[Any, int]] = set()
         self._loaded: set[int] = set()
+        self._leaving: collections.Counter[int] = collections.Counter()
+        """How many references functions have that return before the next store."""
 
     def add(self, frame: FrameType, site: Site, length: int | None, at_once: bool, readable: bool = False) -> None:
         """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
@@ -179,6 +191,7 @@ class Slots:
             and self._end_quietly(roots, frame)
             and self._walk(frame, site.events, length, readable)
             and site.returns
+            and not (site.drops and self._may_end_loudly())
             and self._leaves_quietly(frame)
         )
 
@@ -194,16 +207,26 @@ class Slots:
         variables = {id(value) for value in _variables(frame)}
         return all(id(root) in variables or self._dies_quietly(root) for root in roots)
 
+    def _may_end_loudly(self) -> bool:
+        """Whether code may run when a part of the result dies."""
+        return self._classes is None or any(hasattr(kind, "__del__") for kind in self._classes)
+
     def _leaves_quietly(self, frame: FrameType) -> bool:
         """Whether nothing that dies when the frame's function returns runs code. What others refer to, too, lives on,
         or dies with something else that is looked at here."""
         variables = _variables(frame)
         own = collections.Counter(map(id, variables))
+        function = interpreter.running(frame)
+        self._leaving.update(own)
+        self._leaving[function] += 1
+        if interpreter.references(function) <= self._leaving[function] + own[function]:
+            return False  # it dies with its frame, and what it has captured with it
         for at in range(len(variables)):
             value = variables[at]
-            # The frame's references, those of the list here, the variable here, and `getrefcount`'s own. (Of arguments,
-            # the proof has references, too.)
-            ends = id(value) in self._arguments or interpreter.getrefcount(value) <= own[id(value)] * 2 + 2
+            # The frame's references and those of frames that are left before, those of the list here, the variable
+            # here, and `getrefcount`'s own. (Of arguments, the proof has references, too.)
+            most = self._leaving[id(value)] + own[id(value)] + 2
+            ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
             if ends and not self._dies_quietly(value):
                 return False
         return True
@@ -298,8 +321,8 @@ class Slots:
     def _variable(self, frame: FrameType, step: Step, storing: bool) -> tuple[Any, Any, Any]:
         if step.kind == "global":
             space = frame.f_globals
-            if type(space) is not dict:
-                raise _NotPlain
+            if type(space) is not dict or not _STRINGS.issuperset(map(type, space)):
+                raise _NotPlain  # another key might have an `__eq__`, and be asked
             if not frame.f_code.co_flags & 1 and frame.f_locals is not space:
                 raise _NotPlain  # a class body, or `exec` with variables of its own
             value = space.get(step.name, UNBOUND)
@@ -339,13 +362,20 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
     kind = type(target)
     if kind is ModuleType:
+        if not _STRINGS.issuperset(map(type, vars(target))):
+            raise _NotPlain
         return vars(target).get(name, UNBOUND)
-    if kind.__getattribute__ not in _PLAIN_GETATTRIBUTE or (storing and kind.__setattr__ not in _PLAIN_SETATTR):
+    # Past the metaclass, which may say anything.
+    classes = [_attributes_of(base) for base in _bases_of(kind)]
+    for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
+        if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
+            raise _NotPlain
+    if _has_odd_keys(target):
         raise _NotPlain
     in_class: Any = UNBOUND
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            in_class = base.__dict__[name]
+    for attributes in classes:
+        if name in attributes:
+            in_class = attributes[name]
             if type(in_class) is MemberDescriptorType:
                 # A slot of a Python class, under its own name; one of a class written in C may be read-only.
                 if in_class.__name__ != name or "__slots__" not in vars(in_class.__objclass__):
@@ -358,6 +388,19 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     except AttributeError:
         return UNBOUND
     return UNBOUND if value is in_class else value
+
+
+_bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
+
+
+def _has_odd_keys(target: Any) -> bool:
+    """Whether the `__dict__` of an object has keys that are no strings, so that to look for a name there may run code.
+
+    Such a `__dict__` is one that the object refers to as to any other.
+    """
+    odd = [v for v in gc.get_referents(target) if type(v) is dict and not _STRINGS.issuperset(map(type, v))]
+    return bool(odd) and any(value is target.__dict__ for value in odd)
 
 
 def item(target: Any, key: Any) -> Any:

@@ -93,7 +93,8 @@ class Stub:
             raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
         if self.prover is not None:
-            outcome = ownership.Outcome(calls_python=False, length=getattr(combine, "length", None), atomic=atomic)
+            length, classes = getattr(combine, "length", None), getattr(combine, "classes", frozenset())
+            outcome = ownership.Outcome(calls_python=False, length=length, atomic=atomic, classes=classes)
             dead = frozenset(wanted).difference(self.prover(frame, args, kwargs, leaves, wanted, outcome))
         else:
             self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)

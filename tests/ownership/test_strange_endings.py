@@ -1,0 +1,278 @@
+"""Odd ends of things behind a call, and odd ways to look: finalisers, keys, classes, handlers and tools that tell lies."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import types
+from typing import Any
+
+import jax
+import pytest
+
+from tests.ownership.harness import Stub, both, first, of_length
+
+ALL: list[Any] = []
+
+
+def strange(program):
+    ALL.append(program)
+    return program
+
+
+class Last:
+    """Looks when it dies."""
+
+    def __init__(self, look):
+        self.look = look
+
+    def __del__(self):
+        self.look()
+
+
+def looking_at(s, box):
+    """Reads `box.a`; what is raised in a destructor would not be seen, so it is noted."""
+
+    def look():
+        s.seen.append(box.a.is_deleted())
+
+    return look
+
+
+@jax.tree_util.register_pytree_node_class
+class State:
+    def __init__(self, x):
+        self.x = x
+
+    def tree_flatten(self):
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+    def value(self):
+        return self.x
+
+
+@jax.tree_util.register_pytree_node_class
+class Model(State):
+    def directly(self, s, f):
+        f(self)
+        s.read(super().value())
+
+    def in_two_lines(self, s, f):
+        f(self)
+        above = super()
+        s.read(above.value())
+
+
+@strange
+def super_reads_the_first_argument(s, f, f2):
+    for _ in range(3):
+        Model(s.new()).directly(s, f)
+
+
+@strange
+def super_without_an_attribute(s, f, f2):
+    for _ in range(3):
+        Model(s.new()).in_two_lines(s, f)
+
+
+@strange
+def local_of_two_functions_that_return(s, f, f2):
+    box = types.SimpleNamespace(a=s.new())
+
+    def inner(last):
+        return f(box.a)
+
+    def outer(last):
+        return inner(last)
+
+    for _ in range(3):
+        box.a = outer(Last(looking_at(s, box)))
+
+
+@strange
+def captured_by_a_function_that_returns(s, f, f2):
+    box = types.SimpleNamespace(a=s.new())
+
+    def make(last):
+        def advance():
+            return last and f(box.a)
+
+        def advance_plainly():
+            return f(box.a)
+
+        advance_plainly.last = last
+        return advance, advance_plainly
+
+    for _ in range(3):
+        box.a = make(Last(looking_at(s, box)))[1]()
+
+
+@strange
+def part_of_the_result_that_is_left_behind(s, f, f2):
+    box = types.SimpleNamespace(a=s.new())
+    look = looking_at(s, box)
+
+    @of_length(2)
+    def combine(state, batch):
+        return Last(look), state
+
+    combine.classes = {tuple, Last}
+    f3 = s.compile(combine)
+
+    def helper():
+        loss, new = f3(box.a, s.new())
+        return new
+
+    for _ in range(3):
+        box.a = helper()
+
+
+class Key:
+    """Equal to nothing, and looks when it is asked."""
+
+    def __init__(self, name, look):
+        self.name, self.look = name, look
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __eq__(self, other):
+        self.look()
+        return self is other
+
+
+@strange
+def odd_key_among_the_globals(s, f, f2):
+    space: dict[Any, Any] = {}
+    exec("def go():\n    global a\n    a = f(a)\n", space)
+    space[Key("a", lambda: s.read(list(space.values())))] = 1
+    space["a"], space["f"] = s.new(), f
+    for _ in range(3):
+        space["go"]()
+
+
+@strange
+def odd_key_among_the_attributes(s, f, f2):
+    class Box:
+        pass
+
+    box = Box()
+    box.__dict__[Key("a", lambda: s.read(list(vars(box).values())))] = 1
+    box.a = s.new()
+    for _ in range(3):
+        box.a = f(box.a)
+
+
+@strange
+def odd_key_in_a_module(s, f, f2):
+    module = types.ModuleType("module")
+    vars(module)[Key("a", lambda: s.read(list(vars(module).values())))] = 1
+    module.a = s.new()
+    for _ in range(3):
+        module.a = f(module.a)
+
+
+class Anything:
+    """Says that it is equal to whatever it is compared with."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else functools.partial(self.function, instance)
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+
+@strange
+def setattr_that_is_equal_to_anything(s, f, f2):
+    class Box:
+        pass
+
+    def store(box, name, value):
+        s.read(box.a)
+        object.__setattr__(box, name, value)
+
+    box = Box()
+    box.a = s.new()
+    for at in range(4):
+        if at == 2:
+            Box.__setattr__ = Anything(store)
+        box.a = f(box.a)
+
+
+@strange
+def metaclass_that_hides_setattr(s, f, f2):
+    class Hiding(type):
+        @property
+        def __setattr__(cls):
+            return object.__setattr__
+
+    class Box(metaclass=Hiding):
+        def __setattr__(self, name, value):
+            s.read(vars(self))
+            object.__setattr__(self, name, value)
+
+    box = Box()
+    box.a = s.new()
+    for _ in range(3):
+        box.a = f(box.a)
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
+def test_no_deleted_array(program):
+    stub = Stub()
+    stub.seen = []
+    program(stub, stub.compile(first), stub.compile(both))
+    stub.read([])
+    assert stub.calls
+    assert not any(stub.seen)
+
+
+def _dead_with_handler(number: int, handler: Any) -> bool:
+    stub = Stub()
+    f = stub.compile(first)
+    box = types.SimpleNamespace(a=stub.new())
+    before = signal.signal(number, handler)
+    try:
+        box.a = f(box.a)
+    finally:
+        signal.signal(number, before)
+    return any(call.dead for call in stub.calls)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGRTMIN, signal.SIGRTMAX])
+@pytest.mark.parametrize("handler", [lambda number, frame: None, Anything(lambda number, frame: None)])
+def test_a_handler_of_any_signal(number, handler):
+    assert _dead_with_handler(number, signal.SIG_DFL)
+    assert not _dead_with_handler(number, handler)
+
+
+if sys.version_info >= (3, 12):
+
+    def test_a_tool_without_a_name():
+        stub = Stub()
+        f = stub.compile(first)
+
+        def call():
+            x = stub.new()
+            x = f(x)
+
+        sys.monitoring.use_tool_id(3, "")
+        try:
+            call()
+        finally:
+            sys.monitoring.free_tool_id(3)
+        call()
+        assert [bool(call.dead) for call in stub.calls] == [False, True]
