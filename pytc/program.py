@@ -124,9 +124,9 @@ class Note:
     """The leaf that it speaks of, if it is one."""
 
 
-Order: TypeAlias = Literal["forwards", "backwards", "unpaired first"]
-"""As the function has leaves and results; both from the last to the first; the results that are `unpaired`, then the
-others."""
+Order: TypeAlias = Literal["forwards", "backwards", "unpaired first", "unpaired last"]
+"""As the function has leaves and results; both from the last to the first; the results that are `unpaired` before or
+after the others."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,6 +90,7 @@ def test_results_written_over_nothing_can_be_given_first():
     program = passes.run(pytc.stage(lambda x, y: (x + 1, y * 2, jnp.sum(y), {"n": jnp.int32(3)}), x, y))
     each = emit_jit(dataclasses.replace(program, order="unpaired first"))
     assert each._order == [2, 3, 0, 1]
+    assert emit_jit(dataclasses.replace(program, order="unpaired last"))._order == [0, 1, 2, 3]
     assert compiled_aliases(each, [x, y]) == {0: 2, 1: 3}
     landed = []
     each.call([x, y], landed)

@@ -191,8 +191,8 @@ def _order(program: Program, aliased: Sequence[Alias]) -> list[int]:
     rest = [k for k in outputs if k not in apart]
     last = in_turn + [k for k in others if k not in apart]
     rest = next((way for way in (rest, rest[::-1]) if pairs_by_jax(program, aliased, way)), last)
-    if program.order == "unpaired first":
-        return [*apart, *rest]
+    if program.order != "forwards":
+        return [*apart, *rest] if program.order == "unpaired first" else [*rest, *apart]
     remaining = iter(rest)
     return [k if k in apart else next(remaining) for k in outputs]
 

@@ -4,7 +4,7 @@
 how. So these are the plans that could turn out better, the likeliest first:
 
     - the same pairs, with arguments and results given to the compiler in another order, on which its schedule can
-      depend: from the last to the first, or with the results first that are written over nothing (a loss);
+      depend: from the last to the first, or with the results first, or last, that are written over nothing (a loss);
     - nothing written over anything; every pair that fits, also those that seem to gain nothing;
     - the plan without those pairs that are expected to cost a copy: each, and all;
     - where a few arrays can go to few places, every way there is;
@@ -95,6 +95,7 @@ _ORDERS: dict[Order, _Told] = {
     "forwards": _Told("", ""),
     "backwards": _Told("<", "; from the last to the first"),
     "unpaired first": _Told("^", "; results written over nothing first"),
+    "unpaired last": _Told("$", "; results written over nothing last"),
 }
 
 
@@ -102,7 +103,11 @@ def _makes_a_difference(order: Order, program: Program) -> bool:
     """Whether the order is another one than that of the function."""
     if order == "backwards":
         return len(program.passed) > 1 or len(program.out_avals) > 1
-    return order == "forwards" or program.unpaired != tuple(range(len(program.unpaired)))
+    if order == "forwards":
+        return True
+    places = tuple(range(len(program.out_avals)))
+    count = len(program.unpaired)
+    return program.unpaired != (places[:count] if order == "unpaired first" else places[len(places) - count :])
 
 
 def without(program: Program, candidate: Candidate, inputs: Iterable[int]) -> list[Candidate]:
