@@ -50,11 +50,12 @@ _PLAIN_ACCESS = frozenset(
 )
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
-_LIVE_ON = frozenset((*_ATOMS, type, type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
-    "Function", "BuiltinFunction", "Method", "Module", "Code", "Frame",
+_LIVE_ON = frozenset((*_ATOMS, type, types.CodeType))
+"""Types of objects that somebody else refers to, or that run no code when they die."""
+_OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
+    "Function", "BuiltinFunction", "Method", "Module", "Frame",
 ))))  # fmt: skip
-"""Types of objects that somebody else refers to, or that run no code when they die. A function that is part of a state
-is handed on to the next."""
+"""Types of objects that mostly live on: a function that is part of a state is handed on to the next."""
 _arrays: set[type] = set()
 """The types of arrays that were seen."""
 _CONTAINERS = frozenset((tuple, list, dict))
@@ -205,7 +206,7 @@ class Slots:
         if not roots:
             return True
         variables = {id(value) for value in _variables(frame)}
-        return all(id(root) in variables or self._dies_quietly(root) for root in roots)
+        return all(id(root) in variables or self._dies_quietly(root, None) for root in roots)
 
     def _may_end_loudly(self) -> bool:
         """Whether code may run when a part of the result dies."""
@@ -227,7 +228,7 @@ class Slots:
             # here, and `getrefcount`'s own. (Of arguments, the proof has references, too.)
             most = self._leaving[id(value)] + own[id(value)] + 2
             ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
-            if ends and not self._dies_quietly(value):
+            if ends and not self._dies_quietly(value, own[id(value)] + 2):
                 return False
         return True
 
@@ -260,7 +261,7 @@ class Slots:
                 self._counted.add((key, id(value)))
             if container is not frame or readable:  # else it is for `liveness` to call it dead
                 self.values.append(value)
-            if not self._dies_quietly(value):
+            if not self._dies_quietly(value, 3):
                 return False
         return True
 
@@ -275,10 +276,11 @@ class Slots:
         except _NotPlain:
             return UNBOUND
 
-    def _dies_quietly(self, value: Any) -> bool:
+    def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value, and what only it refers to, is let go of.
 
-        Level by level, for most of this is loops in C.
+        `ours` is how many references to the value we have ourselves; None for an argument: if that is a function it is
+        static, and lives on with the compiled one. Level by level, for most of this is loops in C.
         """
         level = [value]
         while level:
@@ -295,9 +297,22 @@ class Slots:
                 if any(map(_is_loud, nodes)):
                     return False
                 nodes = [node for node in nodes if type(node) not in _arrays]
+                if shared := collections.Counter(id(v) for v in level if type(v) in _OFTEN_SHARED):
+                    self._leaving.update(shared)
+                    # Each stands in three lists here, and one variable refers to the last that was looked at.
+                    ending = {
+                        key
+                        for key, count in shared.items()
+                        if ours is not None and interpreter.references(key) <= self._leaving[key] + 3 * count + ours + 1
+                    }
+                    self._quiet.difference_update(shared.keys() - ending)
+                    nodes = [node for node in nodes if type(node) not in _OFTEN_SHARED or id(node) in ending]
+                    if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
+                        return False  # it refers to its globals, or to a stack, of which nothing can be told
             if any(map(getweakrefcount, nodes)):
                 return False
             level = gc.get_referents(*nodes)
+            ours = 0
         return True
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:

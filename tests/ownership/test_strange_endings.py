@@ -240,6 +240,60 @@ def test_no_deleted_array(program):
     assert not any(stub.seen)
 
 
+class Handler:
+    """Has a method, which alone may refer to it."""
+
+    def __init__(self, last):
+        self.last = last
+
+    def method(self):
+        pass
+
+
+def module_with(last):
+    module = types.ModuleType("module")
+    module.last = last
+    return module
+
+
+def error_with(last):
+    def fail(last):
+        raise ValueError
+
+    try:
+        fail(last)
+    except ValueError as error:
+        return error.with_traceback(error.__traceback__.tb_next)
+
+
+@pytest.mark.parametrize(
+    "around", [lambda last: Handler(last).method, lambda last: lambda: last, error_with, module_with]
+)
+@pytest.mark.parametrize("inside", [lambda value: value, lambda value: [value]])
+def test_overwritten_first(around, inside):
+    stub = Stub()
+    stub.seen = []
+    f2 = stub.compile(both)
+    box = types.SimpleNamespace(a=stub.new(), b=None)
+    for at in range(4):
+        box.b = inside(around(Last(looking_at(stub, box))) if at % 2 else len)
+        box.b, box.a = f2(stub.new(), box.a)
+    assert stub.seen == [False, False]
+    assert [bool(call.dead & {1}) for call in stub.calls] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("function", [looking_at, len, jax.numpy.sin, jax.jit(looking_at), Handler(1).method])
+@pytest.mark.parametrize("inside", [lambda value: value, lambda value: [value]])
+def test_functions_that_live_on(function, inside):
+    stub = Stub()
+    f2 = stub.compile(both)
+    box = types.SimpleNamespace(a=stub.new(), b=None)
+    for _ in range(3):
+        box.b = inside(function)
+        box.b, box.a = f2(stub.new(), box.a)
+    assert [bool(call.dead & {1}) for call in stub.calls] == [True, True, True]
+
+
 def _dead_with_handler(number: int, handler: Any) -> bool:
     stub = Stub()
     f = stub.compile(first)
