@@ -123,7 +123,8 @@ class Function:
                 in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
                 emitted.remember(landed[2], in_one_go)
         except (RuntimeError, ValueError) as error:
-            check_not_deleted(error, signature, leaves)
+            if len(landed) < 3:
+                check_not_deleted(error, signature, leaves)
             raise
         if warm and given is leaves and type(emitted) is EmittedWhole:
             self.go_directly(signature, site, args, kwargs, looked)
@@ -343,10 +344,10 @@ def wrap(function: Function) -> Callable[..., Any]:
                     except Retrace:
                         pass
             return function.call(frame, args, kwargs, leaves, tree, landed)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RecursionError) as raised:
             if len(landed) < 3:
                 raise
-            return deliver(lambda: landed[0].result(landed[2], landed[1]))
+            return deliver(lambda: landed[0].result(landed[2], landed[1]), raised)
         finally:
             if PAUSED[0]:
                 PAUSED[0] = False

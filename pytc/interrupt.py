@@ -34,8 +34,13 @@ def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -
     landed.extend(itertools.starmap(fun, (args,)))
 
 
-def deliver(make: Callable[[], Any]) -> Any:
-    """What `make` returns; the interrupt follows. Another one meanwhile is the same one."""
+def deliver(make: Callable[[], Any], raised: BaseException) -> Any:
+    """What `make` returns; an interrupt that was raised follows. Another one meanwhile is the same one.
+
+    Where the stack was full there is no more to tell: the program has run, and what it said of itself is lost.
+    """
+    if not isinstance(raised, KeyboardInterrupt):
+        return make()
     while True:
         try:
             result = make()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pytc
+from pytc.emit import Emitted
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
 
@@ -100,3 +101,24 @@ def test_interrupts_at_random_moments():
     assert lost == 0
     assert reuses(step, holder)
     np.testing.assert_array_equal(holder.state["a"], np.full(64, int(holder.state["n"])))
+
+
+def test_what_has_run_is_returned_though_the_stack_is_full(monkeypatch):
+    """The arguments are gone by then: a handler that reads them again would meet deleted arrays."""
+    step = pytc.compile(lambda x: x + 1)
+
+    def full(*_):
+        raise RecursionError
+
+    def run():
+        x = jnp.zeros(3)
+        for n in range(6):
+            if n == 3:
+                monkeypatch.setattr(Emitted, "remember", full)
+            try:
+                x = step(x)
+            except RecursionError:
+                return x.tolist()
+        return x.tolist()
+
+    assert run() == [6, 6, 6]

@@ -336,7 +336,7 @@ class Slots:
     def _variable(self, frame: FrameType, step: Step, storing: bool) -> tuple[Any, Any, Any]:
         if step.kind == "global":
             space = frame.f_globals
-            if type(space) is not dict or not _STRINGS.issuperset(map(type, space)):
+            if type(space) is not dict or not _of_strings(space):
                 raise _NotPlain  # another key might have an `__eq__`, and be asked
             if not frame.f_code.co_flags & 1 and frame.f_locals is not space:
                 raise _NotPlain  # a class body, or `exec` with variables of its own
@@ -377,7 +377,7 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
     kind = type(target)
     if kind is ModuleType:
-        if not _STRINGS.issuperset(map(type, vars(target))):
+        if not _of_strings(vars(target)):
             raise _NotPlain
         return vars(target).get(name, UNBOUND)
     # Past the metaclass, which may say anything.
@@ -409,12 +409,31 @@ _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
 
 
+def _sizes(key: Callable[[int], object]) -> set[int]:
+    """The sizes, in bytes, of dictionaries with up to a few thousand such keys."""
+    made: dict[object, None] = {}
+    sizes = set()
+    for n in range(4096):
+        made[key(n)] = None
+        sizes.add(sys.getsizeof(made))
+    return sizes
+
+
+_OF_STRINGS_ALONE = _sizes(str) - _sizes(int)
+"""CPython leaves out the hashes where all keys are strings, so that the size alone shows it."""
+
+
+def _of_strings(space: dict[Any, Any]) -> bool:
+    """Whether all keys are strings, so that to look for one runs no code."""
+    return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
+
+
 def _has_odd_keys(target: Any) -> bool:
     """Whether the `__dict__` of an object has keys that are no strings, so that to look for a name there may run code.
 
     Such a `__dict__` is one that the object refers to as to any other.
     """
-    odd = [v for v in gc.get_referents(target) if type(v) is dict and not _STRINGS.issuperset(map(type, v))]
+    odd = [v for v in gc.get_referents(target) if type(v) is dict and not _of_strings(v)]
     return bool(odd) and any(value is target.__dict__ for value in odd)
 
 

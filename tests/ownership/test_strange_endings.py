@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import pytest
 
+from pytc.ownership import slots
 from tests.ownership.harness import Stub, both, first, of_length
 
 ALL: list[Any] = []
@@ -330,3 +331,14 @@ if sys.version_info >= (3, 12):
             sys.monitoring.free_tool_id(3)
         call()
         assert [bool(call.dead) for call in stub.calls] == [False, True]
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 10, 100, 3000])
+def test_a_key_that_is_no_string_is_seen_however_large_the_dictionary(count):
+    names = {f"name {n}": n for n in range(count)}
+    assert slots._of_strings(names)
+    for other in (1, slots, type("Name", (str,), {})("name")):
+        odd = {**names, other: None}
+        assert not slots._of_strings(odd)
+        del odd[other]
+        assert slots._of_strings(odd)
