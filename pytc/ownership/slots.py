@@ -261,7 +261,7 @@ class Slots:
                 self._counted.add((key, id(value)))
             if container is not frame or readable:  # else it is for `liveness` to call it dead
                 self.values.append(value)
-            if not self._dies_quietly(value, 3):
+            if not self._dies_quietly(value, None if id(value) in self._arguments else 3):
                 return False
         return True
 
@@ -279,8 +279,8 @@ class Slots:
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value, and what only it refers to, is let go of.
 
-        `ours` is how many references to the value we have ourselves; None for an argument: if that is a function it is
-        static, and lives on with the compiled one. Level by level, for most of this is loops in C.
+        `ours` is how many references to the value we have ourselves; None for an argument: the functions in that are
+        static, and live on with the compiled one. Level by level, for most of this is loops in C.
         """
         level = [value]
         while level:
@@ -312,7 +312,7 @@ class Slots:
             if any(map(getweakrefcount, nodes)):
                 return False
             level = gc.get_referents(*nodes)
-            ours = 0
+            ours = None if ours is None else 0
         return True
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:
