@@ -187,7 +187,7 @@ def _order(program: Program, aliased: Sequence[Alias]) -> list[int]:
     others = _as_made(program, {*outputs} - {*in_turn})
     if program.order == "backwards":
         return in_turn + others[::-1]
-    apart = program.unpaired
+    apart = dict.fromkeys(program.unpaired)
     rest = [k for k in outputs if k not in apart]
     last = in_turn + [k for k in others if k not in apart]
     rest = next((way for way in (rest, rest[::-1]) if pairs_by_jax(program, aliased, way)), last)
