@@ -28,13 +28,14 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any
 from weakref import getweakrefcount
 
 import jax
 import numpy as np
+from jax.tree_util import PyTreeDef, tree_flatten
 
 from pytc.ownership import collector, interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
@@ -279,8 +280,8 @@ class Slots:
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value, and what only it refers to, is let go of.
 
-        `ours` is how many references to the value we have ourselves; None for an argument: the functions in that are
-        static, and live on with the compiled one. Level by level, for most of this is loops in C.
+        `ours` is how many references to the value we have ourselves; None for an argument: the functions that its tree
+        holds are static, and live on with the compiled one. Level by level, for most of this is loops in C.
         """
         level = [value]
         while level:
@@ -303,8 +304,10 @@ class Slots:
                     ending = {
                         key
                         for key, count in shared.items()
-                        if ours is not None and interpreter.references(key) <= self._leaving[key] + 3 * count + ours + 1
+                        if interpreter.references(key) <= self._leaving[key] + 3 * count + (ours or 0) + 1
                     }
+                    if ending and ours is None:
+                        ending -= _static(value)
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if type(node) not in _OFTEN_SHARED or id(node) in ending]
                     if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
@@ -407,6 +410,27 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
 
 _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
+
+
+def _static(value: Any) -> set[int]:
+    """The ids of what the tree of an argument holds besides arrays: leaves that are static, and what its nodes are told
+    apart by. What is only in an attribute that is no part of the tree is not among it."""
+    leaves, tree = tree_flatten(value)
+    level = [*leaves, *_told_apart_by(tree)]
+    found: set[int] = set()
+    while level and len(found) < _MOST:
+        new = [v for v in level if id(v) not in found and type(v) not in _LIVE_ON and type(v) not in _arrays]
+        found.update(map(id, new))
+        level = gc.get_referents(*(v for v in new if type(v) not in _OFTEN_SHARED))
+    return found
+
+
+def _told_apart_by(tree: PyTreeDef) -> Iterator[Any]:
+    node = tree.node_data()
+    if node is not None:
+        yield node[1]
+    for child in tree.children():
+        yield from _told_apart_by(child)
 
 
 def _sizes(key: Callable[[int], object]) -> set[int]:

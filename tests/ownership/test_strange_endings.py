@@ -9,8 +9,12 @@ import types
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import optax
 import pytest
+from flax.training import train_state
 
+import pytc
 from pytc.ownership import slots
 from tests.ownership.harness import Stub, both, first, of_length
 
@@ -342,3 +346,52 @@ def test_a_key_that_is_no_string_is_seen_however_large_the_dictionary(count):
         assert not slots._of_strings(odd)
         del odd[other]
         assert slots._of_strings(odd)
+
+
+@jax.tree_util.register_pytree_node_class
+class Noted:
+    """Has a function that is no part of its tree."""
+
+    def __init__(self, w):
+        self.w = w
+
+    def tree_flatten(self):
+        return (self.w,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+
+def test_what_a_function_beside_the_tree_of_an_argument_has_captured():
+    step = pytc.compile(lambda a, b: (Noted(a.w + 1), Noted(b.w + 1)))
+    both = types.SimpleNamespace(a=Noted(jnp.zeros(9)), b=Noted(jnp.zeros(9)))
+    seen = []
+
+    def noting():
+        last = Last(lambda: seen.append(float(both.b.w[0])))
+        return lambda: last
+
+    def run():
+        for _ in range(6):
+            both.a.note = noting()
+            both.a, both.b = step(both.a, both.b)
+
+    run()
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_function_that_the_tree_of_an_argument_holds_is_static():
+    """An optimiser, and what applies the model."""
+    state = train_state.TrainState.create(
+        apply_fn=lambda v, x: x, params={"w": jnp.zeros(9)}, tx=optax.chain(optax.adam(1e-2))
+    )
+    step = pytc.compile(lambda state: state.apply_gradients(grads=state.params))
+    holder = types.SimpleNamespace(state=state)
+    del state
+    places = []
+    for _ in range(6):
+        holder.state = step(holder.state)
+        places.append(holder.state.params["w"].unsafe_buffer_pointer())
+    if len({*places[1:]}) != 1:
+        pytest.fail(f"{places}: {step.explain()}")
