@@ -16,6 +16,7 @@ import jax
 
 from pytc import ownership
 from pytc.emit import Emitted
+from pytc.jax_compat.keys import is_key_type
 from pytc.leaves import Kind, static_key
 from pytc.program import Program
 
@@ -108,6 +109,8 @@ class Signature:
     sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.keys = tuple(i for i, leaf in enumerate(self.program.leaves) if is_key_type(leaf.aval))
+        """Leaves (indices) that are PRNG keys."""
         traced: list[None] = []
         witness = jax.jit(lambda: traced.append(None))
         witness.trace()

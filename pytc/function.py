@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.tree_util import PyTreeDef, tree_flatten
+from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc import ownership
 from pytc import passes as _passes
@@ -36,6 +36,7 @@ from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import deliver
 from pytc.jax_compat.donated import unusable_donations_ignored
+from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.move import Moved, unwrap, use_up
@@ -96,25 +97,30 @@ class Function:
         frame: types.FrameType,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        leaves: Sequence[Any],
+        leaves: list[Any],
         landed: list[Any],
     ) -> Any:
         """Run the plan for this call site; raises `Retrace` if it is not for these leaves.
 
-        `landed` is [emitted, leaves, results] once the program has taken over its arguments.
+        `landed` is [emitted, leaves, results] once the program has taken over its arguments. In `leaves` keys are
+        replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
         """
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         looked = site is None or site.to_be_looked_at()
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         site.calls += 1
+        for i in signature.keys:
+            leaves[i] = bits_of(leaves[i])
+        # Two keys may have the same bits; to these more refers than the one and `leaves`.
+        may_share = not self.share or any(sys.getrefcount(leaves[i]) > 3 for i in signature.keys)
         given: Sequence[Any] = leaves
         try:
             if site.plan.proven:
                 given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
             emitted = site.plan.emitted
-            if not self.share:
-                given = apart(given, emitted.program.donated)
+            if may_share:
+                given = apart(given, emitted.program)
             landed[:] = emitted, leaves
             warm = not emitted.is_new
             collections = ownership.collections_so_far()
@@ -122,6 +128,10 @@ class Function:
             if warm:
                 in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
                 emitted.remember(landed[2], in_one_go)
+        except Retrace:
+            if signature.keys:
+                leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
+            raise
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
                 check_not_deleted(error, signature, leaves)
@@ -227,8 +237,9 @@ class Function:
             try:
                 emitted = self.planner.plan_moved(signature, leaves, moved).emitted
                 results: list[Any] = []
-                emitted.call(leaves if self.share else apart(leaves, emitted.program.donated), results)
-                result = emitted.result(results[0], leaves)
+                given = list(map(bits_of, leaves))
+                emitted.call(apart(given, emitted.program), results)
+                result = emitted.result(results[0], given)
             except Retrace:
                 continue
             except (RuntimeError, ValueError) as error:

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
 
+from pytc.jax_compat.keys import bits_of
+
 
 class Moved:
     """An argument that its caller gives up; made by `move`. One leaf, whatever it holds."""
@@ -49,7 +51,7 @@ def unwrap(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
 
 def use_up(values: list[Any], result: Any) -> None:
     """Delete the arrays among `values` that the call did not consume and that are not part of its result."""
-    returned = {id(leaf) for leaf in tree_leaves(result)}
+    returned = {id(bits_of(leaf)) for leaf in tree_leaves(result)}
     for value in values:
-        if isinstance(value, jax.Array) and id(value) not in returned and not value.is_deleted():
+        if isinstance(value, jax.Array) and id(bits_of(value)) not in returned and not value.is_deleted():
             value.delete()

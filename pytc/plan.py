@@ -25,7 +25,7 @@ from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
-from pytc.jax_compat.arrays import is_plain_array, private_copy
+from pytc.jax_compat.arrays import private_copy
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
 from pytc.passes.candidates import Candidate
@@ -89,7 +89,8 @@ class Planner:
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
     ) -> Sequence[Any]:
-        """The leaves to give to the site's plan: those that it takes over and that are not proven dead, copied.
+        """The leaves to give to the site's plan, keys as their bits: those that it takes over and that are not proven
+        dead, copied.
 
         Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
         """
@@ -162,7 +163,7 @@ class Planner:
                 raise Retrace
             program = signature.program
             keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}
-            keep -= {i for i in moved if is_plain_array(leaves[i])}
+            keep -= {i for i in moved if isinstance(leaves[i], jax.Array)}
             paired = self.paired(program, frozenset(keep))
             emitted = self.emitted(program, paired, leaves)
             signature.moved[moved] = Plan(
@@ -222,7 +223,7 @@ class Planner:
         return frozenset(
             i if leaf.same_as is None else leaf.same_as
             for i, leaf in enumerate(program.leaves)
-            if not is_plain_array(values[i]) or self._mode(leaf) == "none"
+            if not isinstance(values[i], jax.Array) or self._mode(leaf) == "none"
         )
 
     def _lives_on(self, program: Program, read_later: frozenset[int]) -> frozenset[int]:
@@ -244,11 +245,11 @@ class Planner:
             warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
 
 
-def apart(leaves: Sequence[Any], donated: Sequence[int]) -> Sequence[Any]:
-    """The leaves, with a copy of each donated one (an index) that stands at another leaf, too: an array that is donated
-    may be passed only once."""
-    places = collections.Counter(map(id, leaves))
-    shared = [i for i in donated if places[id(leaves[i])] > 1]
+def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
+    """The leaves, with a copy of each donated one that is passed as another one, too: an array that is donated may be
+    passed only once."""
+    places = collections.Counter(id(leaves[i]) for i in program.passed)
+    shared = [i for i in program.donated if places[id(leaves[i])] > 1]
     if not shared:
         return leaves
     given = list(leaves)
@@ -260,8 +261,7 @@ def apart(leaves: Sequence[Any], donated: Sequence[int]) -> Sequence[Any]:
 def _outcome(program: Program) -> ownership.Outcome:
     """What the proof may assume of a call: whether Python code may run meanwhile, and how long the result is.
 
-    Besides callbacks that is code of `jax.jit`'s own around outputs that are not plain arrays, such as PRNG keys. If
-    there is none, a call that raises has donated nothing: `pytc.interrupt` sees to that.
+    If none may, a call that raises has donated nothing: `pytc.interrupt` sees to that.
     """
     node = program.out_tree.node_data()
     length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None

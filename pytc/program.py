@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 from jax.tree_util import PyTreeDef
 
-from pytc.jax_compat.avals import AbstractValue, nbytes
+from pytc.jax_compat.avals import AbstractValue, held_as, nbytes
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 
 
@@ -169,7 +169,7 @@ class Program:
     def unpaired(self) -> tuple[int, ...]:
         """Outvars (numbers) of no shape and dtype that one of a pair has: a loss, as a rule."""
         given, made = (
-            [(getattr(aval, "shape", None), getattr(aval, "dtype", None)) for aval in avals]
+            [held_as(aval) if hasattr(aval, "shape") else None for aval in avals]
             for avals in (self.in_avals, self.out_avals)
         )
         paired = {kind for alias in self.aliases for kind in (given[alias.input], made[alias.output])}

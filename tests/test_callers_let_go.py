@@ -376,3 +376,62 @@ def test_every_leaf_of_a_tree_stays_in_place(name):
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(state), jax.tree.leaves(expected))
     assert len(before) > 1
     assert addresses(state) == before
+
+
+class Sampler(NamedTuple):
+    w: jax.Array
+    legacy: jax.Array
+    key: jax.Array
+
+
+def draw(sampler):
+    key, *_ = jax.random.split(sampler.key)
+    return sampler._replace(w=sampler.w + jax.random.normal(key, (4,)), key=key, legacy=sampler.legacy + 1)
+
+
+def draw_plain(state):
+    key, w, (legacy,) = state
+    new = draw(Sampler(w, legacy, key["key"]))
+    return [{"key": new.key}, new.w, (new.legacy,)]
+
+
+def draw_many(state):
+    keys, *rest = state
+    return [jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, 1)))(keys), *jax.tree.map(lambda x: x + 1, rest)]
+
+
+def new_sampler(impl):
+    key = jax.random.key(0, impl=impl)
+    return Sampler(jnp.zeros(4), jax.random.key_data(key) + 1, key)
+
+
+def hold(fun, state):
+    holder = types.SimpleNamespace(state=state)
+    for _ in range(STEPS):
+        holder.state = fun(holder.state)
+    return holder.state
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("fun", [draw, draw_plain, draw_many], ids=lambda f: f.__name__)
+def test_a_state_with_a_key_is_reused_in_an_attribute(fun, impl):
+    """Its legacy key is of the type of the new key's bits, which must not take its place."""
+
+    def new():
+        sampler = new_sampler(impl)
+        if fun is draw_many:
+            return [jax.random.split(sampler.key, (2, 3)), sampler.w, sampler.legacy]
+        return sampler if fun is draw else [{"key": sampler.key}, sampler.w, (sampler.legacy,)]
+
+    compiled = pytc.compile(fun)
+    for _ in range(2):
+        expected, got = hold(jax.jit(fun), new()), hold(compiled, new())
+        assert jax.tree.structure(got) == jax.tree.structure(expected)
+        for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            assert (one.dtype, type(one), one.sharding) == (other.dtype, type(other), other.sharding)
+            if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+                one, other = jax.random.key_data(one), jax.random.key_data(other)
+            np.testing.assert_array_equal(one, other)
+    sites = compiled.explain().sites
+    assert sum(site.copied_calls for site in sites) <= 1
+    assert [site.donated for site in sites] == [3]

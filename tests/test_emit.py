@@ -13,6 +13,7 @@ import pytest
 import pytc
 from pytc import passes
 from pytc.emit import Retrace, emit_jit
+from pytc.jax_compat.keys import bits_of
 from pytc.program import Alias
 
 
@@ -177,3 +178,27 @@ def test_the_name_is_the_functions():
 
     each, leaves = emitted(my_step, jnp.ones(3))
     assert "jit_my_step" in each.lower(leaves).as_text()
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_bits_of_a_key_take_no_place_that_another_output_has(swapped):
+    """Both are two 32-bit numbers; JAX would write the first into the donated legacy key."""
+
+    def draw(legacy, key, x):
+        new = jax.random.split(key)[0], legacy + 1, x.sum()
+        return new[::-1] if swapped else new
+
+    args = jax.random.PRNGKey(0), jax.random.key(0), jnp.ones(3)
+    program = passes.run(dataclasses.replace(pytc.stage(draw, *args), keep=frozenset([1])))
+    each, leaves = emit_jit(program), jax.tree.leaves(args)
+    assert [(alias.input, alias.output) for alias in program.aliases] == [(0, 1)]
+    assert compiled_aliases(each, leaves) == {0: each._order.index(1)}
+    results, given = [], list(map(bits_of, leaves))
+    each.call(given, results)
+    got = each.result(results[0], given)
+    expected = draw(jax.random.PRNGKey(0), *args[1:])
+    key = 2 if swapped else 0
+    assert got[key].dtype == expected[key].dtype
+    for one, other in zip(got, expected, strict=True):
+        bits = [jax.random.key_data(x) if x is got[key] or x is expected[key] else x for x in (one, other)]
+        np.testing.assert_array_equal(*bits)

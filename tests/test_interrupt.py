@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -77,9 +78,14 @@ def strike(step, holder, seconds):
             signal.setitimer(signal.ITIMER_REAL, 0)
         except (KeyboardInterrupt, ValueError):  # as the latter where it strikes Python code that jaxlib called
             struck += 1
-        lost += holder.state["a"].is_deleted()
+        lost += any(x.is_deleted() for x in holder.state.values())
     signal.signal(signal.SIGALRM, before)
     return struck, lost
+
+
+def draw(state):
+    """What makes JAX put results together by Python code."""
+    return {"key": jax.random.split(state["key"])[0]} if "key" in state else {}
 
 
 def reuses(step, holder):
@@ -90,10 +96,11 @@ def reuses(step, holder):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no interval timers")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts in finalisers
-def test_interrupts_at_random_moments():
-    step = pytc.compile(lambda state: {"a": state["a"] + 1, "n": state["n"] + 1})
+@pytest.mark.parametrize("others", [{}, {"key": jax.random.key(0)}], ids=["arrays", "a key"])
+def test_interrupts_at_random_moments(others):
+    step = pytc.compile(lambda state: {**state, "a": state["a"] + 1, "n": state["n"] + 1} | draw(state))
     holder = Holder()
-    holder.state = {"a": jnp.zeros(64), "n": jnp.zeros((), jnp.int32)}
+    holder.state = {"a": jnp.zeros(64), "n": jnp.zeros((), jnp.int32), **others}
     reuses(step, holder)
     assert reuses(step, holder)
     struck, lost = strike(step, holder, seconds=3)

@@ -10,6 +10,10 @@ program's aliases come about: as they are, or from the last to the first, where 
 first, in the order of their inputs, then the others as they are made. (Among inputs and outputs of one shape and dtype,
 the k-th donated input then meets the k-th output, and no donated input is left over for a later one. Outputs of other
 shapes and dtypes stay where they are.)
+
+PRNG keys are passed and returned as their bits, and are keys only inside of the program. Bits are arrays like any
+other, whose owners can be counted; and `jax.jit` would make keys of a result's bits by Python code of its own, with the
+arguments gone already, where here that is done once the results have landed.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ import jax
 from pytc import ownership
 from pytc.interrupt import call_into
 from pytc.jax_compat.arrays import place_with
+from pytc.jax_compat.avals import held_as
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.jaxprs import Var
+from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 
 
@@ -58,7 +64,7 @@ class Emitted:
         """For each invar of the program, which of the flat function's arguments it is."""
         self.arguments = len(passed) + len(captured)
         """How many arguments the flat function takes."""
-        self._captured = [place_with(program.inputs[i].captured, program.leaves) for i in captured]
+        self._captured = [bits_of(place_with(program.inputs[i].captured, program.leaves)) for i in captured]
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices) whose buffers a call takes over."""
         paired = {alias.output for alias in aliased}
@@ -66,6 +72,8 @@ class Emitted:
         self._pick_marked = _getter(self._marks)
 
         self._passed = [program.leaves[i] for i in passed]
+        self._keys_in = key_types([leaf.aval for leaf in self._passed] + [program.in_avals[i] for i in captured])
+        self._keys_out = key_types(program.out_avals[i] for i in self._order)
         self._take = None if passed == tuple(range(len(program.leaves))) else _getter(passed)
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
@@ -84,48 +92,65 @@ class Emitted:
         flat.__name__ = flat.__qualname__ = program.name
         shardings: dict[str, Any] = {}
         if any(leaf.requested is not None for leaf in program.leaves):
-            requested = [leaf.requested for leaf in self._passed]
+            requested = self._of_bits([leaf.requested for leaf in self._passed], self._keys_in)
             shardings["in_shardings"] = (*requested, *(None for _ in range(captured)))
         by_outvar = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
         if any(wanted is not None for wanted in by_outvar.values()):
-            shardings["out_shardings"] = [by_outvar[i] for i in self._order]
+            shardings["out_shardings"] = self._of_bits([by_outvar[i] for i in self._order], self._keys_out)
         return jax.jit(flat, donate_argnums=tuple(donated), **shardings, **options)
 
+    @staticmethod
+    def _of_bits(shardings: Sequence[Any], keys: Mapping[int, KeyType]) -> list[Any]:
+        """Shardings of which some are of keys, as those of their bits."""
+        return [bits_sharding(s, keys[k].bits.ndim) if k in keys else s for k, s in enumerate(shardings)]
+
     def _flat(self, values: Sequence[Any]) -> list[Any]:
+        values = [self._keys_in[k].wrap(value) if k in self._keys_in else value for k, value in enumerate(values)]
         if not self._untraced or not all(map(_fits, values, self._passed)):
             raise Retrace
         self._untraced = False
         closed = self.program.jaxpr
         given = [values[place] for place in self.place_of_input]
         results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
-        return [results[i] for i in self._order]
+        results = [results[i] for i in self._order]
+        return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 
     def _arrangement(self) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
-        """From the flat function's results and the leaves of the arguments to the leaves of the result; None where
-        that is the results as they are."""
+        """From the flat function's results and the leaves of the arguments, keys as their bits, to the leaves of the
+        result; None where that is the results as they are."""
         outputs = self.program.outputs
         position = {outvar: i for i, outvar in enumerate(self._order)}
-        passed = [o.origin.leaf for o in outputs if isinstance(o.origin, Passed)]
+        passed = list(dict.fromkeys(o.origin.leaf for o in outputs if isinstance(o.origin, Passed)))
         kept = [o.origin.value for o in outputs if isinstance(o.origin, Kept)]
-        next_passed = itertools.count(len(position))
         next_kept = itertools.count(len(position) + len(passed))
         wanted = []
         for output in outputs:
             match output.origin:
                 case Computed(index):
                     wanted.append(position[index])
-                case Passed():
-                    wanted.append(next(next_passed))
+                case Passed(leaf):
+                    wanted.append(len(position) + passed.index(leaf))
                 case Kept():
                     wanted.append(next(next_kept))
         pick = _getter(wanted)
+        hand_back = _getter(passed)
+        handed_back = key_types(self.program.leaves[i].aval for i in passed)
+        keys = [*self._keys_out.items(), *((len(position) + k, key_type) for k, key_type in handed_back.items())]
+        if keys:
+
+            def with_keys(results: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+                values = [*results, *hand_back(leaves), *kept]
+                for k, key_type in keys:
+                    values[k] = key_type(values[k])
+                return pick(values)
+
+            return with_keys
         if passed or kept:
-            hand_back = _getter(passed)
             return lambda results, leaves: pick([*results, *hand_back(leaves), *kept])
         return None if wanted == list(range(len(position))) else lambda results, _: pick(results)
 
     def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
-        """Run the program on the leaves of the arguments, and append what it returns to `landed`.
+        """Run the program on the leaves of the arguments, keys as their bits, and append what it returns to `landed`.
 
         The results are in `landed` as soon as the arguments are gone, whatever interrupts the call; but for the first
         call, after which some of `jax.jit` is Python code.
@@ -149,7 +174,7 @@ class Emitted:
         call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)
 
     def result(self, results: Any, leaves: Sequence[Any]) -> Any:
-        """What the function returns, from what `call` appended and the leaves of the arguments."""
+        """What the function returns, from what `call` appended and the leaves that it was given."""
         return self._unflatten(results if self._arrange is None else self._arrange(results, leaves))
 
     def remember(self, results: Any, in_one_go: bool) -> None:
@@ -170,7 +195,7 @@ class Emitted:
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
         """The program lowered for leaves of this kind (arrays or `jax.ShapeDtypeStruct`s), to look at what the compiler
         makes of it. Nothing is run or donated. A call with the same leaves runs what was compiled of it."""
-        args, kwargs = self._given(leaves)
+        args, kwargs = self._given(list(map(bits_of, leaves)))
         lowered: jax.stages.Lowered = self._jitted.lower(*args, **kwargs)
         return lowered
 
@@ -207,13 +232,12 @@ def _jax_pairs(program: Program, aliased: Sequence[Alias], order: Sequence[int])
     free: dict[Any, collections.deque[int]] = {}
     avals = program.in_avals
     for alias in aliased:
-        aval = avals[alias.input]
-        free.setdefault((aval.shape, aval.dtype), collections.deque()).append(alias.input)
+        free.setdefault(held_as(avals[alias.input]), collections.deque()).append(alias.input)
     pairs = {}
     out_avals = program.out_avals
     for output in order:
         aval = out_avals[output]
-        fitting = free.get((aval.shape, aval.dtype)) if hasattr(aval, "shape") else None
+        fitting = free.get(held_as(aval)) if hasattr(aval, "shape") else None
         if fitting:
             pairs[output] = fitting.popleft()
     return pairs

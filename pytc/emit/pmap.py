@@ -18,7 +18,7 @@ import jax
 
 from pytc.emit.jit import Emitted, Retrace
 from pytc.jax_compat.arrays import shards_of
-from pytc.jax_compat.avals import is_extended
+from pytc.jax_compat.keys import bits_of
 from pytc.program import Leaf, Program
 
 
@@ -49,7 +49,7 @@ class EmittedRows(EmittedMap):
 
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
         """As of any program; the leaves are this process's, or stand-ins for the whole."""
-        return super().lower(self.given(leaves))
+        return super().lower(self.given(list(map(bits_of, leaves))))
 
     def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
         """What the function returns on this process."""
@@ -79,9 +79,6 @@ def _together(value: Any, leaf: Leaf) -> Any:
         return value
     if leaf.axis is None and not isinstance(value, jax.Array):
         return value  # the same on every process: jax.jit puts it on all devices
-    if is_extended(jax.typeof(value).dtype):
-        bits = _rewrapped(jax.random.key_data(value), whole, leaf.axis)
-        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(value))
     return _rewrapped(value, whole, leaf.axis)
 
 
@@ -97,10 +94,6 @@ def _own(result: jax.Array) -> jax.Array:
     """The rows of a result that are on this process's devices."""
     if result.is_fully_addressable:
         return result
-    if is_extended(result.dtype):
-        bits = _own(jax.random.key_data(result))
-        keys: jax.Array = jax.random.wrap_key_data(bits, impl=jax.random.key_impl(result))
-        return keys
     whole: Any = result.sharding
     own = jax.NamedSharding(whole.mesh.local_mesh, whole.spec)
     shape = tuple(

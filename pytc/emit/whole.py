@@ -17,6 +17,7 @@ import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc.emit.jit import Emitted, Retrace, pairs_by_jax
+from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Program
 
@@ -81,6 +82,8 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     if tree is None or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)) or program.order != "forwards":
         return None
     if any(leaf.is_static or leaf.same_as is not None or leaf.requested is not None for leaf in leaves):
+        return None
+    if any(map(is_key_type, (*program.out_avals, *(leaf.aval for leaf in leaves)))):
         return None
     if any(given.leaf is None for given in program.inputs):
         return None

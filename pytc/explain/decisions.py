@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jax
 
 from pytc.donation import Policy
-from pytc.jax_compat.avals import AbstractValue, nbytes, short
+from pytc.jax_compat.avals import AbstractValue, is_ref, nbytes, short
 from pytc.jax_compat.jaxprs import Jaxpr, subjaxprs
 from pytc.leaves import StaticArgument
 from pytc.program import Computed, Kept, Leaf, Note, Passed, Program
@@ -112,15 +112,13 @@ def kept_by_the_caller(policy: Policy, leaves: Sequence[Leaf], values: Sequence[
 
 
 def is_plain(leaf: Leaf) -> bool:
-    """Whether an output may be written into an array like this: no PRNG key, NumPy data, scalar or `jax.Ref`."""
-    return leaf.array and leaf.aval is not None and not jax.numpy.issubdtype(leaf.aval.dtype, jax.dtypes.extended)
+    """Whether an output may be written into an array like this: no NumPy data, scalar or `jax.Ref`."""
+    return leaf.array and leaf.aval is not None and not is_ref(leaf.aval)
 
 
 def _no_plain_array(value: Any) -> tuple[str, str]:
     if isinstance(value, jax.Ref):
         return "a jax.Ref, which the program updates itself", ""
-    if isinstance(value, jax.Array | jax.ShapeDtypeStruct):
-        return "a PRNG key, which wraps an array that may be held elsewhere", ""
     if isinstance(value, bool | int | float | complex):
         return "a Python scalar", ""
     return "NumPy data, which the caller owns", "pass a jax.Array, such as the result of the call before"

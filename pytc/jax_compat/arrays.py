@@ -11,13 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.jax_compat.avals import AbstractValue, is_extended
-
-
-def is_plain_array(value: Any) -> bool:
-    """Whether it is an array whose buffer a program can take over: no `jax.Ref`, no PRNG key (which wraps another
-    array that may be held elsewhere), no NumPy data."""
-    return isinstance(value, jax.Array) and not is_extended(value.dtype)
+from pytc.jax_compat.avals import AbstractValue
 
 
 def private_copy(array: jax.Array) -> jax.Array:

@@ -25,13 +25,17 @@ def is_extended(dtype: Any) -> bool:
 
 def nbytes(aval: AbstractValue) -> int:
     """The bytes of an array of this shape and dtype. PRNG keys count the array of bits that they wrap."""
-    shape, dtype = aval.shape, aval.dtype
-    if is_extended(dtype):
-        bits, _ = key_bits(aval)
-        shape, dtype = bits.shape, bits.dtype
+    shape, dtype = held_as(aval)
     if dtype == jax.dtypes.float0:
         return 0
     return int(math.prod(shape) * np.dtype(dtype).itemsize)
+
+
+def held_as(aval: AbstractValue) -> tuple[tuple[int, ...], Any]:
+    """The shape and dtype of the array that holds a value of this type: of PRNG keys, that of their bits."""
+    if is_extended(aval.dtype):
+        aval, _ = key_bits(aval)
+    return aval.shape, aval.dtype
 
 
 def key_bits(aval: AbstractValue) -> tuple[Any, Any]:

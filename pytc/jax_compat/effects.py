@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytc.jax_compat.avals import AbstractValue, held, is_extended, is_ref
+from pytc.jax_compat.avals import AbstractValue, held, is_ref
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, subjaxprs
 
 
@@ -44,10 +44,8 @@ def captured_refs(closed: ClosedJaxpr) -> Iterator[AbstractValue]:
 
 
 def may_call_python(closed: ClosedJaxpr) -> bool:
-    """Whether Python code may run while or after the program does: callbacks, prints, primitives that may hide one,
-    and that of `jax.jit` itself around results that wrap an array, such as PRNG keys."""
-    wraps = any(is_extended(v.aval.dtype) for v in closed.jaxpr.outvars if hasattr(v.aval, "dtype"))
-    return wraps or bool(closed.jaxpr.effects) or any(map(may_be_foreign, _primitives(closed.jaxpr)))
+    """Whether Python code may run while the program does: callbacks, prints, primitives that may hide one."""
+    return bool(closed.jaxpr.effects) or any(map(may_be_foreign, _primitives(closed.jaxpr)))
 
 
 def may_be_foreign(name: str) -> bool:

@@ -153,20 +153,13 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
     if not count:
         return
     if not (in_one_go and (_client.in_order or count == 1)):
-        made = list(map(_without_wrapper, results()))
+        made = results()
         if not _client.are_newest(made):
             return
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
     _recent.insert(0, _Execution(tuple(map(Mark, marked)), count))
     if len(_recent) > 2 * _MOST:
         _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
-
-
-def _without_wrapper(result: Any) -> Any:
-    """The array that is listed: of PRNG keys, the one with their bits, to which they refer."""
-    if not jax.dtypes.issubdtype(result.dtype, jax.dtypes.extended):
-        return result
-    return next((part for part in gc.get_referents(result) if isinstance(part, jax.Array)), result)
 
 
 class Fresh(NamedTuple):
@@ -221,8 +214,6 @@ def addresses(array: Any) -> list[int]:
     """Where the buffers of an array are, one for each device of this process that has a part of it."""
     if array.is_deleted() or array.size == 0:
         return []
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
-        return addresses(jax.random.key_data(array))
     if len(array.sharding.device_set) == 1:
         return [array.unsafe_buffer_pointer()]
     return [shard.unsafe_buffer_pointer() for shard in own_shards(array)]
@@ -261,7 +252,7 @@ def alone(leaves: Sequence[Any]) -> bool:
             if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
                 return True
         except (RuntimeError, ValueError, TypeError, AttributeError):
-            pass  # an array on several devices, one that was deleted, a PRNG key: look more closely
+            pass  # an array on several devices, or one that was deleted: look more closely
     del everything
     return not any(shared(leaves))
 

@@ -26,6 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pytc.jax_compat.keys import bits_of
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
@@ -49,7 +50,7 @@ def opens(value: Any) -> bool:
         return True
     if kind in _shut or isinstance(value, type) or not gc.is_tracked(value):
         return False
-    if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
+    if isinstance(value, jax.Array) and bits_of(value) is value:  # PRNG keys hold their bits
         _shut.add(kind)
         return False
     if hasattr(kind, "__del__") or _weakrefs(value):
@@ -205,10 +206,8 @@ class Census:
         return getrefcount(entry[0]) - 2 - int(entry[1])  # the table has one, and `getrefcount` itself
 
     def is_inside(self, key: int) -> bool:
-        """Whether every reference to the leaf of this id, and to the arrays that it wraps, is accounted for."""
-        return (
-            self.remains(key) == 0 and only_marked(self._found[key][0]) and all(map(self.is_inside, self._parts(key)))
-        )
+        """Whether every reference to the leaf of this id is accounted for."""
+        return self.remains(key) == 0 and only_marked(self._found[key][0])
 
     def is_open(self, key: int) -> bool:
         """Whether the object of this id is a container that was accounted for and opened."""
@@ -217,12 +216,6 @@ class Census:
     def tables(self) -> set[int]:
         """The ids of the tables here that refer to what was found."""
         return {id(self._found), *map(id, self._found.values())}
-
-    def _parts(self, key: int) -> list[int]:
-        """The arrays that a leaf wraps: a PRNG key its bits."""
-        if key not in self._opened:
-            return []
-        return [id(part) for part in _referents(self._found[key][0]) if isinstance(part, jax.Array)]
 
     def sees(self, value: Any, depth: int = 3) -> bool:
         """Whether the value is the arguments, part of them, or a container, not too large, that has them in it."""

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import tree_leaves
 
+from pytc.jax_compat.keys import bits_of
 from pytc.ownership import buffers, counts
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
@@ -60,7 +61,8 @@ class Walk:
         or one of them is there twice."""
         wanted = set(map(id, leaves))
         arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        walk = cls([key for key, value in arguments if not wanted.isdisjoint(map(id, tree_leaves(value)))])
+        inside = [(key, set(map(id, map(bits_of, tree_leaves(value))))) for key, value in arguments]
+        walk = cls([key for key, arrays in inside if not wanted.isdisjoint(arrays)])
 
         def opens(seen: list[Any], at: int) -> bool:
             # What it is in, the list of what is seen, and `getrefcount`'s own; of an argument, all this is for later.

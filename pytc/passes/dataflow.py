@@ -78,6 +78,8 @@ VIEWS = frozenset(
 )
 INDEXED = frozenset("broadcast_in_dim slice dynamic_slice transpose rev pad gather iota concatenate".split())
 UPDATES = frozenset("dynamic_update_slice scatter scatter-add scatter-mul scatter-min scatter-max scatter-sub".split())
+SEVERAL = frozenset(["random_fold_in"])
+"""What consists of several loops, of which the first reads the operands and another writes the result."""
 
 # Calls whose body is inlined, and the parameter that holds it.
 CALLS = {
@@ -134,6 +136,10 @@ class _Builder:
             for var in eqn.outvars:
                 env[var] = number = self.new()
                 makes.append(number)
+            if name in SEVERAL:
+                between = self.new()
+                self.steps.append(Step(Kind.WHOLE, name, reads, (between,), (), False, _size(eqn)))
+                name, reads = "copy", (between,)
             kind, over, view = self.classify(eqn, name, operands)
             self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn)))
 

@@ -40,6 +40,42 @@ def test_arrays_spread_over_a_mesh(kind, spec):
     compare(lambda x: x * 2 + 1, lambda: jax.device_put(jnp.arange(64.0).reshape(8, 8), sharding))
 
 
+def split(keys):
+    return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
+
+
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT], ids=str)
+@pytest.mark.parametrize("spec", [P(), P("a"), P(("a", "b"))], ids=str)
+def test_keys_spread_over_a_mesh(kind, spec):
+    sharding = jax.NamedSharding(mesh_of(kind), spec)
+    keys = jax.device_put(jax.random.split(jax.random.key(0), 8), sharding)
+    wanted = jax.jit(split)(jax.jit(split)(keys))
+    step = pytc.compile(split)
+    for _ in range(2):
+        keys = step(keys)
+    assert keys.sharding == wanted.sharding
+    np.testing.assert_array_equal(jax.random.key_data(keys), jax.random.key_data(wanted))
+
+
+@pytest.mark.parametrize("which", ["in_shardings", "out_shardings"])
+def test_shardings_asked_for_keys(which):
+    options = {which: jax.NamedSharding(mesh_of(AUTO), P("b"))}
+    keys = jax.random.split(jax.random.key(0), 8)
+    got, wanted = pytc.compile(split, **options)(keys), jax.jit(split, **options)(keys)
+    assert got.sharding == wanted.sharding
+    np.testing.assert_array_equal(jax.random.key_data(got), jax.random.key_data(wanted))
+
+
+@pytest.mark.parametrize("shape", [(2,), (8, 2)], ids=str)
+def test_keys_made_of_bits_that_are_apart(shape):
+    """No key may be on several devices, so JAX brings its bits together."""
+    sharding = jax.NamedSharding(mesh_of(AUTO), P(*[None] * (len(shape) - 1), "b"))
+    bits = jax.device_put(jnp.arange(np.prod(shape), dtype=jnp.uint32).reshape(shape), sharding)
+    got, wanted = (to(jax.random.wrap_key_data)(bits) for to in (pytc.compile, jax.jit))
+    assert got.sharding.is_equivalent_to(wanted.sharding, got.ndim)
+    np.testing.assert_array_equal(jax.random.key_data(got), jax.random.key_data(wanted))
+
+
 def test_shard_map():
     mesh = mesh_of(AUTO)
     step = jax.shard_map(lambda x: x - jax.lax.pmean(x, "a"), mesh=mesh, in_specs=P("a", "b"), out_specs=P("a", "b"))

@@ -268,8 +268,14 @@ def test_random_keys_are_arrays_too() -> None:
     key = jax.random.key(0)
     program = planned(lambda k, x: (jax.random.split(k)[0], x + jax.random.normal(k, x.shape)), key, jnp.ones(8))
     assert pairs(program)[1] == 1
-    tpu = planned(lambda k: jax.random.fold_in(k, 1), key, platform="tpu")
-    assert pairs(tpu) == {0: 0}
+
+
+def test_keys_are_folded_in_several_loops_of_which_only_the_first_reads_them() -> None:
+    keys = jax.random.split(jax.random.key(0), 10_000)
+    program = planned(jax.vmap(lambda key: jax.random.fold_in(key, 1)), keys)
+    assert pairs(program) == {0: 0}
+    assert total(program) <= total(without(program)) - keys.nbytes
+    assert copies(program) <= copies(without(program))
 
 
 def test_empty_arrays_have_no_buffer_to_reuse() -> None:

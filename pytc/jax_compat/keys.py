@@ -1,0 +1,94 @@
+"""PRNG keys, each an array that wraps another: that of its bits.
+
+For JAX 0.10 to 0.12: what a key array calls its bits and its implementation, and that it is made of the two.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from pytc.jax_compat.avals import AbstractValue, is_extended, is_ref, key_bits
+
+
+def is_key_type(aval: AbstractValue | None) -> bool:
+    """Whether values of this type are PRNG keys."""
+    return aval is not None and not is_ref(aval) and hasattr(aval, "dtype") and is_extended(aval.dtype)
+
+
+def bits_of(value: Any) -> Any:
+    """The array that a key array wraps, itself and no copy; of a `jax.ShapeDtypeStruct`, that of its bits. What is no
+    key is returned as it is."""
+    if not (isinstance(value, jax.Array | jax.ShapeDtypeStruct) and is_extended(value.dtype)):
+        return value
+    if isinstance(value, jax.Array):
+        bits = getattr(value, "_base_array", None)
+        return jax.random.key_data(value) if bits is None else bits
+    aval, _ = key_bits(value)
+    sharding = bits_sharding(value.sharding, aval.ndim)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
+
+
+def bits_sharding(sharding: Any, ndim: int) -> Any:
+    """Where the bits are, in so many dimensions, of keys that are placed so: all bits of a key in one place."""
+
+    def padded(spec: Any) -> Any:
+        unchecked: Any = PartitionSpec
+        return unchecked(*spec, *[None] * (ndim - len(spec)))
+
+    if isinstance(sharding, PartitionSpec):
+        return padded(sharding)
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, padded(sharding.spec), memory_kind=sharding.memory_kind)
+    return sharding
+
+
+def key_types(avals: Iterable[AbstractValue]) -> dict[int, KeyType]:
+    """Those of these types (by number) that are of PRNG keys."""
+    return {k: KeyType(aval) for k, aval in enumerate(avals) if is_key_type(aval)}
+
+
+class KeyType:
+    """How PRNG keys of one type are made of their bits."""
+
+    def __init__(self, aval: AbstractValue) -> None:
+        self.bits, self._impl = key_bits(aval)
+        self._ndim = aval.ndim
+        self._make: Any = self._first
+
+    def wrap(self, bits: Any) -> Any:
+        """The keys of these bits, where a function is traced."""
+        return jax.random.wrap_key_data(bits, impl=self._impl)
+
+    def __call__(self, bits: jax.Array) -> jax.Array:
+        """The keys of these bits, which are not copied; but where a compiler has placed the bits of one key on several
+        devices, which JAX does not allow."""
+        if type(bits.sharding) is not SingleDeviceSharding:
+            bits = self._together(bits)
+        keys: jax.Array = self._make(bits)
+        return keys
+
+    def _together(self, bits: jax.Array) -> jax.Array:
+        sharding: Any = bits.sharding
+        if sharding.shard_shape(bits.shape)[self._ndim :] == bits.shape[self._ndim :]:
+            return bits
+        unchecked: Any = PartitionSpec
+        if isinstance(sharding, NamedSharding):
+            place = NamedSharding(sharding.mesh, unchecked(*sharding.spec[: self._ndim]))
+        else:
+            place = NamedSharding(
+                Mesh(sorted(sharding.device_set, key=lambda device: device.id), ("all",)), unchecked()
+            )
+        placed: jax.Array = jax.device_put(bits, place)
+        return placed
+
+    def _first(self, bits: jax.Array) -> jax.Array:
+        keys: jax.Array = self.wrap(bits)
+        implementation = getattr(keys, "_impl", None)
+        if implementation is not None:
+            self._make = functools.partial(type(keys), implementation)  # spares the dispatch of an operation
+        return keys

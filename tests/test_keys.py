@@ -1,0 +1,185 @@
+"""PRNG keys as arguments and results: `jax.jit`'s to the bit and in kind, their bits reused where nobody has them."""
+
+from __future__ import annotations
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+CAPTURED = jax.random.key(7)
+
+
+def bits_and_kind(x):
+    """All there is to see of an array or of keys."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return type(x), x.shape, x.dtype, str(jax.random.key_impl(x)), np.asarray(jax.random.key_data(x)).tolist()
+    return type(x), x.shape, x.dtype, np.asarray(x).tolist()
+
+
+def seen(tree):
+    return jax.tree.map(bits_and_kind, tree)
+
+
+FUNCTIONS = {
+    "drawn from": lambda k: jax.vmap(jax.random.bits)(k.reshape(-1)),
+    "turned round": lambda k: k[::-1] if k.ndim else jax.random.split(k)[1],
+    "handed back": lambda k: (k, {"again": k}, jax.random.key_data(k) * 2),
+    "made inside": lambda k: (jax.random.key(3), jax.random.key(3), k.shape[0] if k.ndim else 0),
+    "captured": lambda k: (jax.random.fold_in(CAPTURED, 3), jax.random.key_data(k).sum()),
+    "captured and returned": lambda k: (CAPTURED, jax.random.key_data(k).sum()),
+    "taken apart": lambda k: (d := jax.random.key_data(k), jax.random.wrap_key_data(d, impl=jax.random.key_impl(k))),
+    "copied": lambda k: (jax.random.key_data(k) + 1, jax.random.clone(k)),
+    "carried": lambda k: jax.lax.scan(lambda c, _: (c[::-1] if c.ndim else jax.random.split(c)[0], c), k, None, 2),
+}
+
+
+KINDS = [("threefry2x32", ()), ("rbg", (2, 3)), ("threefry2x32", (0,))]
+
+
+@pytest.mark.parametrize(("impl", "shape"), KINDS, ids=str)
+@pytest.mark.parametrize("fun", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_as_under_jax_jit(fun, impl, shape):
+    def keys():
+        key = jax.random.key(0, impl=impl)
+        return jax.random.split(key, shape) if shape else key
+
+    compiled, expected = pytc.compile(fun), seen(jax.jit(fun)(keys()))
+    for _ in range(3):
+        assert seen(compiled(keys())) == expected
+    held = keys()
+    for _ in range(2):
+        assert seen(compiled(held)) == expected
+    assert seen(held) == seen(keys())
+
+
+def two_on_the_same_bits():
+    key = jax.random.key(1)
+    return key, jax.random.wrap_key_data(jax.random.key_data(key))
+
+
+def one_twice():
+    key = jax.random.key(1)
+    return key, key
+
+
+def key_and_its_bits():
+    key = jax.random.key(1)
+    return key, jax.random.key_data(key)
+
+
+@pytest.mark.parametrize("options", [{}, {"share": False}, {"donate": "all"}, {"effort": "high"}], ids=str)
+@pytest.mark.parametrize("make", [two_on_the_same_bits, one_twice, key_and_its_bits], ids=lambda f: f.__name__)
+def test_one_array_of_bits_in_two_arguments(make, options):
+    """Were it donated twice, or read as the one after the other has been written, JAX would refuse the call."""
+
+    def both(key, other):
+        is_key = jnp.issubdtype(other.dtype, jax.dtypes.prng_key)
+        return jax.random.split(key)[0], jax.random.split(other)[1] if is_key else other + 1
+
+    compiled, expected = pytc.compile(both, **options), seen(jax.jit(both)(*make()))
+    for _ in range(4):
+        assert seen(compiled(*make())) == expected
+
+
+def addresses(step, state, steps):
+    """Where the bits and the weights are after each step."""
+    for _ in range(steps):
+        state = step(state)
+        yield jax.tree.map(lambda x: x.unsafe_buffer_pointer(), state)
+
+
+def walk(state):
+    key, drawn = jax.random.split(state["key"])
+    return {"key": key, "x": state["x"] + jax.random.normal(drawn, (100,))}
+
+
+def begin():
+    return {"key": jax.random.key(0), "x": jnp.zeros(100)}
+
+
+def as_attribute(step):
+    holder, places = types.SimpleNamespace(state=begin()), []
+    for _ in range(5):
+        holder.state = step(holder.state)
+        places.append(jax.tree.map(lambda x: x.unsafe_buffer_pointer(), holder.state))
+    return places
+
+
+def where_a_handler_reads_it(step):
+    state, places = begin(), []
+    try:
+        for _ in range(5):
+            state = step(state)
+            places.append(jax.tree.map(lambda x: x.unsafe_buffer_pointer(), state))
+    except ZeroDivisionError:
+        print(state)
+    return places
+
+
+@pytest.mark.parametrize("caller", [as_attribute, where_a_handler_reads_it], ids=lambda f: f.__name__)
+def test_a_state_with_a_key_in_it_is_reused(caller):
+    places = caller(pytc.compile(walk))
+    assert len({tuple(place.values()) for place in places[1:]}) == 1
+
+
+def test_keys_for_many_walkers_are_reused():
+    step = pytc.compile(lambda keys: jax.vmap(lambda key: jax.random.split(key)[0])(keys))
+    places = list(addresses(step, jax.random.split(jax.random.key(0), 1000), 4))
+    assert len(set(places[1:])) == 1
+    assert "reused as result" in str(pytc.explain(step, jax.random.split(jax.random.key(0), 1000)))
+
+
+def bits_held(step):
+    key, held = jax.random.key(0), []
+    for _ in range(4):
+        held.append(jax.random.key_data(key))
+        key = step(key)
+    return [bits.tolist() for bits in held]
+
+
+def test_bits_that_somebody_has_are_kept():
+    def step(key):
+        return jax.random.split(key)[0]
+
+    assert bits_held(pytc.compile(step)) == bits_held(jax.jit(step))
+
+
+def test_require_names_the_key_whose_bits_are_held():
+    step = pytc.compile(lambda key: jax.random.split(key)[0], donate="require")
+    key = jax.random.key(0)
+    held = [jax.random.key_data(key)]
+    with pytest.raises(pytc.DonationError, match=r"key: key<fry>\[\], 8 bytes: an item of `held`"):
+        step(key)
+    assert held[0].tolist() == [0, 0]
+
+
+def test_another_context_stages_again_for_the_keys_themselves():
+    """What the call has done to its list of leaves by then is undone."""
+    step = pytc.compile(lambda key: (key, jax.random.normal(key)))
+    _, narrow = step(jax.random.key(0))
+    with jax.enable_x64(True):
+        key, wide = step(jax.random.key(0))
+    assert (narrow.dtype, wide.dtype) == (jnp.float32, jnp.float64)
+    assert seen(key) == seen(jax.random.key(0))
+
+
+def test_a_moved_key_that_is_handed_back_stays_usable():
+    step = pytc.compile(lambda key, other: (jax.random.split(key)[0], other))
+    key, other = jax.random.key(0), jax.random.key(4)
+    _, back = step(pytc.move(key), pytc.move(other))
+    assert key.is_deleted()
+    assert seen(back) == seen(jax.random.key(4))
+
+
+def test_reuse_of_keys_is_noticed_as_by_jax():
+    draw = pytc.compile(jax.random.normal)
+    with jax.debug_key_reuse(True):
+        key = jax.random.key(0)
+        draw(key)
+        with pytest.raises(jax.errors.KeyReuseError, match="consumed"):
+            draw(key)
