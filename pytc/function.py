@@ -338,7 +338,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             direct = directly.get((id(frame.f_code), frame.f_lasti))
             if direct is not None and executing() and not debugging():
                 if gone := direct.call(frame, args, kwargs, landed):
-                    return landed[2]
+                    return landed[0].result(landed[2], ())
                 if gone is None:
                     function.stay_away(direct)
             leaves, tree = tree_flatten((args, kwargs) if wrap_static is None else wrap_static(args, kwargs))

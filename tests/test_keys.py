@@ -183,3 +183,21 @@ def test_reuse_of_keys_is_noticed_as_by_jax():
         draw(key)
         with pytest.raises(jax.errors.KeyReuseError, match="consumed"):
             draw(key)
+
+
+def with_one_key(step, steps):
+    state, key = {"x": jnp.zeros(100)}, jax.random.key(0)
+    for _ in range(steps):
+        state, drawn = step(state, key)
+    return state, drawn, key
+
+
+def test_a_step_that_is_handed_a_key_goes_straight_to_jax_jit():
+    def step(state, key):
+        own, other = jax.random.split(key)
+        return {"x": state["x"] + jax.random.normal(own, (100,))}, [other, {"again": (other,)}]
+
+    compiled = pytc.compile(step)
+    assert seen(with_one_key(compiled, 6)) == seen(with_one_key(jax.jit(step), 6))
+    (direct,) = compiled.__pytc__.directly.values()
+    assert (direct.site.calls, direct.site.missed) == (6, 0)

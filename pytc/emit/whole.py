@@ -3,14 +3,14 @@
 `jax.jit` takes trees of tuples, lists and dicts apart in C++, and puts its results together there. So where a program
 takes over all leaves of some arguments and none of the others, and JAX by itself pairs what the program pairs, it is
 given the arguments whole and returns the result whole: a call then costs little more than a call of
-`jax.jit(donate_argnums=...)`.
+`jax.jit(donate_argnums=...)`. PRNG keys in the arguments, none of which is donated here, `jax.jit` takes apart itself.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -43,13 +43,15 @@ class EmittedWhole(Emitted):
         numbers = program.out_tree.unflatten(range(count))
         ways = {functools.reduce(operator.getitem, way, numbers): way for way in _ways(numbers)}
         self._ways = [ways[k] for k in self._marks]
+        self._ways_to_keys = [(ways[k], key_type) for k, key_type in self._keys_out.items()]
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
         def whole(*args: Any, **kwargs: Any) -> Any:
             values, tree = tree_flatten((args, kwargs))
             if tree != self.tree:
                 raise Retrace
-            return self.program.out_tree.unflatten(self._flat(values))
+            bits = [jax.random.key_data(x) if k in self._keys_in else x for k, x in enumerate(values)]
+            return self.program.out_tree.unflatten(self._flat(bits))
 
         whole.__name__ = whole.__qualname__ = self.program.name
         numbers, names = self.taken
@@ -60,12 +62,22 @@ class EmittedWhole(Emitted):
         self._call(args, kwargs, landed)
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        if self._keys_in:
+            leaves = [self._keys_in[k](x) if k in self._keys_in else x for k, x in enumerate(leaves)]
         args, kwargs = self.tree.unflatten(leaves)
         return args, kwargs
 
     def result(self, results: Any, leaves: Sequence[Any]) -> Any:
-        """What the function returns: what `call` appended."""
+        """What the function returns: what `call` appended, with keys in the places of their bits."""
+        for way, key_type in self._ways_to_keys:
+            results = _replaced(results, way, key_type)
         return results
+
+    def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
+        """As of any program."""
+        args, kwargs = self.tree.unflatten(leaves)
+        lowered: jax.stages.Lowered = self._jitted.lower(*args, **kwargs)
+        return lowered
 
     def arrays(self, results: Any) -> Sequence[Any]:
         """As of any program."""
@@ -83,9 +95,9 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
         return None
     if any(leaf.is_static or leaf.same_as is not None or leaf.requested is not None for leaf in leaves):
         return None
-    if any(map(is_key_type, (*program.out_avals, *(leaf.aval for leaf in leaves)))):
-        return None
     if any(given.leaf is None for given in program.inputs):
+        return None
+    if any(is_key_type(program.in_avals[alias.input]) for alias in program.aliases):
         return None
     if [output.origin for output in program.outputs] != [Computed(k) for k in range(len(program.out_avals))]:
         return None
@@ -110,6 +122,19 @@ def _taken(tree: PyTreeDef, donated: frozenset[int]) -> tuple[tuple[int, ...], t
             if own:
                 keys[which].append(key)
     return tuple(keys[0]), tuple(keys[1])
+
+
+def _replaced(tree: Any, way: tuple[Any, ...], make: Callable[[Any], Any]) -> Any:
+    """A plain tree with what lies at the end of `way` made into something else. The given tree stays as it is, for an
+    interrupt may come here, after which it is done once more."""
+    if not way:
+        return make(tree)
+    key, part = way[0], _replaced(tree[way[0]], way[1:], make)
+    if isinstance(tree, tuple):
+        return (*tree[:key], part, *tree[key + 1 :])
+    replaced = tree.copy()
+    replaced[key] = part
+    return replaced
 
 
 def _ways(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
