@@ -194,8 +194,8 @@ def with_one_key(step, steps):
 
 def test_a_step_that_is_handed_a_key_goes_straight_to_jax_jit():
     def step(state, key):
-        own, other = jax.random.split(key)
-        return {"x": state["x"] + jax.random.normal(own, (100,))}, [other, {"again": (other,)}]
+        own, one, other = jax.random.split(key, 3)
+        return {"x": state["x"] + jax.random.normal(own, (100,))}, [one, {"inside": (other,)}]
 
     compiled = pytc.compile(step)
     assert seen(with_one_key(compiled, 6)) == seen(with_one_key(jax.jit(step), 6))
