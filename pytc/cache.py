@@ -185,6 +185,13 @@ class Layout:
             return sharing
         return sharing, *(static_key(leaves[i]) for i in self.static)
 
+    def find(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Signatures | None:
+        """What is known of calls with these static values and this sharing, if anything."""
+        try:
+            return self.by_values.get(self.key(leaves, sharing))
+        except TypeError:
+            return None  # of what cannot be hashed nothing is; `Function.signatures` names the leaf
+
     def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
         """For each array leaf the first that is the same object, or None where they are all different."""
         first: dict[int, int] = {}

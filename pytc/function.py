@@ -347,7 +347,7 @@ def wrap(function: Function) -> Callable[..., Any]:
                 sharing = None
                 if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
                     sharing = layout.sharing(leaves)
-                signatures = layout.by_values.get(layout.key(leaves, sharing))
+                signatures = layout.find(leaves, sharing)
                 signature = None if signatures is None else signatures.find(leaves)
                 if signature is not None:
                     try:

@@ -198,6 +198,16 @@ def test_an_unhashable_static_leaf_is_named():
         pytc.compile(lambda x, names: x)(ONE, np.array(["a", "b"]))
 
 
+def test_an_unhashable_static_leaf_is_named_at_every_call():
+    times = pytc.compile(lambda x, n: x * len(n), static_argnames="n")
+    for n in ([1], (1, 2), [1], [1]):
+        if isinstance(n, tuple):
+            np.testing.assert_array_equal(times(ONE, n), ONE * 2)
+            continue
+        with pytest.raises(pytc.StaticLeafError, match=r"`n`.*list.*cannot be hashed"):
+            times(ONE, n)
+
+
 def test_static_arguments_as_in_jit():
     def power(x, n, *, scale="one"):
         assert isinstance(n, int)
