@@ -1,4 +1,4 @@
-"""Attributes of a function that do not go over to what wraps it.
+"""What a function that stands for another one has of its attributes, and what does not go over to what wraps it.
 
 `functools.wraps`, and JAX with it (`jax.grad(f)`, `jax.jit(f)`, ...), copies the attributes of what is wrapped. A
 gradient that had the `lower`, `trace` and `explain` of its function would lower, trace and explain the function
@@ -7,7 +7,10 @@ instead; `jax.make_jaxpr`, which asks `jax.jit(f).trace`, would return the jaxpr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 
@@ -31,3 +34,38 @@ class Attributes(dict[str, Any]):
 def give(function: Callable[..., Any], **own: Any) -> None:
     """Give a function attributes of its own: `function.lower` and the like, that nothing copies."""
     function.__dict__ = Attributes(function.__dict__, own)
+
+
+def name_of(fun: Callable[..., Any]) -> str:
+    """What profiles and messages call a function: of a `functools.partial` that of its function, as `jax.jit` does; of
+    a callable object that of its class."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return str(getattr(fun, "__name__", type(fun).__name__))
+
+
+def resemble(
+    wrapper: Callable[..., Any], fun: Callable[..., Any], updated: Iterable[str] = functools.WRAPPER_UPDATES
+) -> None:
+    """`functools.update_wrapper`, also of a callable that has no name, or attributes that cannot be copied."""
+    with contextlib.suppress(AttributeError, TypeError):
+        functools.update_wrapper(wrapper, fun, updated=tuple(updated))
+    if not isinstance(getattr(fun, "__name__", None), str):
+        wrapper.__name__ = wrapper.__qualname__ = name_of(fun)
+    # A bound method's dictionary is its function's, where `__wrapped__` may be set already.
+    wrapper.__wrapped__ = fun  # type: ignore[attr-defined]
+
+
+def plain(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun`, or a plain function in its place where there can be no weak references to it, as to an object whose class
+    has `__slots__`: `jax.jit` keeps one, and the second `jax.jit` of what refuses it ends the process."""
+    try:
+        weakref.ref(fun)
+    except TypeError:
+
+        def calling(*args: Any, **kwargs: Any) -> Any:
+            return fun(*args, **kwargs)
+
+        resemble(calling, fun, updated=())
+        return calling
+    return fun

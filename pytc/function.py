@@ -15,8 +15,6 @@ every call under a transformation or in a debugging mode: there a compiled funct
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +26,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 from pytc import ownership
 from pytc import passes as _passes
 from pytc.ahead import Hiding
-from pytc.attributes import give
+from pytc.attributes import give, plain, resemble
 from pytc.cache import MOST_MISSES, MOST_SITES, UNSHARED, Layout, Signature, Signatures, Site, describe
 from pytc.direct import Direct, check_not_deleted
 from pytc.donation import Donate, read_policy
@@ -85,7 +83,7 @@ class Function:
         }
         self.has_shardings = bool(shardings)
         self.jit_options = {**static, **shardings, **options}
-        self.jitted: Any = jax.jit(fun, **self.jit_options)
+        self.jitted: Any = jax.jit(plain(fun), **self.jit_options)
         """What stands in for the compiled function under a transformation, and ahead of time."""
         self._jitted_hiding: Any = jax.jit(self.stageable.traced, **options)
 
@@ -305,7 +303,10 @@ class Function:
         taken = {program.leaves[i].parameter for i in program.donated} & promised
         numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
         donating = jax.jit(
-            self.stageable.fun, **self.jit_options, donate_argnums=numbers, donate_argnames=tuple(taken & set(kwargs))
+            plain(self.stageable.fun),
+            **self.jit_options,
+            donate_argnums=numbers,
+            donate_argnames=tuple(taken & set(kwargs)),
         )
         return method(donating)(*args, **kwargs)
 
@@ -364,14 +365,7 @@ def wrap(function: Function) -> Callable[..., Any]:
                 PAUSED[0] = False
                 _ = -COLLECTING  # from here on nothing but returns
 
-    try:
-        functools.update_wrapper(compiled, fun)
-    except (AttributeError, TypeError):
-        compiled.__name__ = function.stageable.name  # an odd callable, whose attributes cannot be copied
-        compiled.__wrapped__ = fun  # type: ignore[attr-defined]
-    if inspect.ismethod(fun):
-        # A bound method's dictionary is its function's, where `__wrapped__` and the like may be set already.
-        compiled.__wrapped__ = fun  # type: ignore[attr-defined]
+    resemble(compiled, fun)
     give(
         compiled,
         **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "clear_cache")},

@@ -29,6 +29,7 @@ from jax.tree_util import (
 )
 
 from pytc import shardings
+from pytc.attributes import name_of, resemble
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.running import Tracer
@@ -93,7 +94,7 @@ class Stageable:
     @property
     def name(self) -> str:
         """What profiles and messages call the function."""
-        return str(getattr(self.fun, "__name__", type(self.fun).__name__))
+        return name_of(self.fun)
 
     def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kind, ...]:
         """How each leaf of the arguments (static ones wrapped) is treated. Depends on their tree and types alone."""
@@ -172,12 +173,9 @@ class Stageable:
                 returned(split, result)
             return split
 
-        try:
-            # The name and the signature are what JAX's error messages and profiles speak of. Not the attributes: those
-            # of a compiled function would shadow `jax.jit`'s own.
-            functools.update_wrapper(traced, self.fun, updated=())
-        except (AttributeError, TypeError):
-            traced.__name__ = self.name  # an odd callable, whose attributes cannot be copied
+        # The name and the signature are what JAX's error messages and profiles speak of. Not the attributes: those of a
+        # compiled function would shadow `jax.jit`'s own.
+        resemble(traced, self.fun, updated=())
         return traced
 
     def split(self, result: Any) -> Returned:

@@ -41,6 +41,18 @@ def test_it_is_a_plain_function_with_the_name_doc_and_signature():
         assert inspect.signature(compiled) == inspect.signature(step)
 
 
+def test_what_has_no_name_is_called_after_its_function_or_class(x):
+    class Scale:
+        def __call__(self, x):
+            return x * 2
+
+    for odd, name in ((functools.partial(functools.partial(jnp.add), 1.0), "add"), (Scale(), "Scale")):
+        compiled = pytc.compile(odd)
+        assert (compiled.__name__, compiled.__qualname__, compiled.__wrapped__) == (name, name, odd)
+        assert pytc.stage(compiled, x).name == name
+        assert f"name={name}\n" in str(jax.make_jaxpr(compiled)(x))
+
+
 def test_it_binds_as_a_method(x):
     class Trainer:
         def __init__(self, rate):
@@ -82,11 +94,26 @@ def test_a_partial_and_a_callable_object_run(x):
     np.testing.assert_array_equal(pytc.compile(Scale())(x), x * 2)
 
 
-@pytest.mark.parametrize("wrong", [3, "f", None.__class__()])
+def test_a_callable_without_weak_references_is_compiled_more_than_once(x):
+    class Scale:
+        __slots__ = ("by",)
+
+        def __init__(self, by):
+            self.by = by
+
+        def __call__(self, x, *, plus=0.0):
+            return x * self.by + plus
+
+    scale = Scale(2.0)
+    for _ in range(3):
+        compiled = pytc.compile(scale, donate={"x": "all"})
+        np.testing.assert_array_equal(compiled(x + 0, plus=1.0), x * 2 + 1)
+        np.testing.assert_array_equal(jax.vmap(compiled)(x), x * 2)
+        np.testing.assert_array_equal(compiled.lower(x).compile()(x + 0), x * 2)
+
+
+@pytest.mark.parametrize("wrong", [3, "f", ()])
 def test_what_is_no_function_is_refused(wrong):
-    if wrong is None:
-        assert callable(pytc.compile(wrong))
-        return
     with pytest.raises(TypeError, match="takes a function"):
         pytc.compile(wrong)
 
