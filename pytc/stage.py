@@ -33,6 +33,7 @@ from pytc.attributes import name_of, resemble
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.running import Tracer
+from pytc.kept import why_not
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
 
@@ -179,12 +180,18 @@ class Stageable:
         return traced
 
     def split(self, result: Any) -> Returned:
-        """The arrays of a result, and what to put around them."""
+        """The arrays of a result, and what to put around them.
+
+        Raises `TypeError` naming a leaf that is no array and cannot be returned at every call (`pytc.kept`).
+        """
         leaves, tree = tree_flatten(result)
         arrays: list[Any] = []
         origins: list[Computed | Kept] = []
         for leaf in leaves:
             if kind_of(leaf, self.python_scalars) == "static":
+                if (wrong := why_not(leaf)) is not None:
+                    path = next(path for path, each in tree_flatten_with_path(result)[0] if each is leaf)
+                    raise TypeError(f"{self.name} returned what it cannot: `result{keystr(path)}` {wrong}")
                 origins.append(Kept(leaf))
             else:
                 origins.append(Computed(len(arrays)))

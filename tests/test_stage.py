@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import functools
+import inspect
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -206,6 +208,62 @@ def test_an_unhashable_static_leaf_is_named_at_every_call():
             continue
         with pytest.raises(pytc.StaticLeafError, match=r"`n`.*list.*cannot be hashed"):
             times(ONE, n)
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+    def get(self):
+        return self.value
+
+
+async def coroutine(x):
+    return x
+
+
+def in_a_closure(x):
+    return lambda: x
+
+
+def in_an_empty_cell(x):
+    def unset():
+        return later
+
+    if x.ndim > 5:
+        later = x
+    return unset
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore:Python iterable type")
+@pytest.mark.parametrize(
+    ("fun", "kind"),
+    [
+        (lambda x: zip([x], [x], strict=True), "zip, which can be read only once"),
+        (lambda x: (each for each in [x]), "generator, which can be read only once"),
+        (coroutine, "coroutine, which can be read only once"),
+        (in_a_closure, "function, .* and holds a traced array"),
+        (lambda x: functools.partial(jnp.add, x), "partial, .* and holds a traced array"),
+        (lambda x: Box([{"x": x}]), "Box, .* and holds a traced array"),
+        (lambda x: Box(x + 1).get, "method, .* and holds a traced array"),
+    ],
+)
+def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, kind):
+    refused = pytc.compile(fun)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=f"`result` is a {kind}"):
+            refused(ONE)
+    if not inspect.iscoroutinefunction(fun):
+        with pytest.raises(TypeError, match=rf"`result\['a'\]\[0\]` is a {kind}"):
+            pytc.compile(lambda x: {"a": [fun(x)], "b": x})(ONE)
+
+
+@pytest.mark.parametrize("value", [in_an_empty_cell, Box, Box(3), Box(3).get, range(3), functools, "text", {1, 2}, ...])
+def test_what_holds_no_tracer_is_returned_as_it_is(value):
+    returned = pytc.compile(lambda x: value)
+    assert returned(ONE) is value
+    assert returned(ONE) is value
+    assert callable(pytc.compile(in_an_empty_cell)(ONE))
 
 
 def test_static_arguments_as_in_jit():
