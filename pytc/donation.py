@@ -66,9 +66,4 @@ def _promised(parameters: Parameters, argnums: Any, argnames: Any) -> list[str]:
     numbers = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
     names = [] if argnames is None else [argnames] if isinstance(argnames, str) else list(argnames)
     parameters.check_names("donate_argnames", names)
-    count = len(parameters.positional)
-    for i in numbers:
-        if i < -count:
-            raise ValueError(f"donate_argnums names argument {i}, but the function takes {count}")
-        names.append(parameters.positional_name(i if i >= 0 else i + count))
-    return names
+    return names + [parameters.name_at("donate_argnums", i) for i in numbers]

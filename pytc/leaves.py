@@ -88,17 +88,21 @@ class Parameters:
             self.signature = None
         self.parameters = list(self.signature.parameters.values()) if self.signature else []
         self.positional = [p.name for p in self.parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._starred = next((p.name for p in self.parameters if p.kind is p.VAR_POSITIONAL), "")
         self.static_argnums, self.static_argnames = self._resolve_static(static_argnums, static_argnames)
 
     def _resolve_static(
         self, argnums: int | Sequence[int] | None, argnames: str | Iterable[str] | None
     ) -> tuple[tuple[int, ...], frozenset[str]]:
-        """As `jax.jit`: where only one of the two is given, the signature tells the other."""
+        """As `jax.jit`: where only one of the two is given, the signature tells the other. Numbers below 0 count from
+        the last parameter, or where there is `*args` from the last argument of a call."""
         numbers = None if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
         names = None if argnames is None else (argnames,) if isinstance(argnames, str) else tuple(argnames)
         either = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if numbers is not None:
-            self._check_numbers(numbers)
+            self._check_numbers("static_argnums", numbers)
+            if self.positional and not self._starred:
+                numbers = tuple(i % len(self.positional) for i in numbers)
             if names is None:
                 names = tuple(n for i in numbers if (n := self._name_at(i)) in either)
         elif names is not None:
@@ -109,10 +113,10 @@ class Parameters:
     def _name_at(self, index: int) -> str | None:
         return self.positional[index] if -len(self.positional) <= index < len(self.positional) else None
 
-    def _check_numbers(self, numbers: tuple[int, ...]) -> None:
+    def _check_numbers(self, option: str, numbers: tuple[int, ...]) -> None:
         for i in numbers:
             if not self.takes_positional(i + 1 if i >= 0 else -i):
-                raise ValueError(f"static_argnums names argument {i}, but the function takes {len(self.positional)}")
+                raise ValueError(f"{option} names argument {i}, but the function takes {len(self.positional)}")
 
     def _check_names(self, option: str, names: Iterable[str]) -> None:
         if self.signature is None or any(p.kind is p.VAR_KEYWORD for p in self.parameters):
@@ -128,8 +132,7 @@ class Parameters:
 
     def takes_positional(self, number: int) -> bool:
         """Whether the function can be called with that many positional arguments, as far as anybody knows."""
-        starred = any(p.kind is p.VAR_POSITIONAL for p in self.parameters)
-        return self.signature is None or starred or number <= len(self.positional)
+        return self.signature is None or bool(self._starred) or number <= len(self.positional)
 
     def wrap_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with each static one made a single leaf."""
@@ -140,12 +143,24 @@ class Parameters:
             kwargs = {k: StaticArgument(v) if k in self.static_argnames else v for k, v in kwargs.items()}
         return args, kwargs
 
+    def name_at(self, option: str, index: int) -> str:
+        """What the argument is called that `option` numbers, from the last one on where it is below 0.
+
+        Raises `ValueError` where the function has no such argument, or may have another one there at every call.
+        """
+        if index < 0 and (self._starred or self.signature is None):
+            raise ValueError(
+                f"{option} names argument {index}, which may be another one at every call: count from 0, or name the "
+                'parameter in donate={...: "all"}'
+            )
+        self._check_numbers(option, (index,))
+        return self.positional_name(index if index >= 0 else index + len(self.positional))
+
     def positional_name(self, index: int) -> str:
         """What the argument at this position is called: a parameter's name, or `args[2]` under `*args`."""
         if index < len(self.positional):
             return self.positional[index]
-        starred = [p.name for p in self.parameters if p.kind is p.VAR_POSITIONAL]
-        return f"{starred[0] if starred else 'args'}[{index - len(self.positional)}]"
+        return f"{self._starred or 'args'}[{index - len(self.positional)}]"
 
     def paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str, Any]]:
         """(parameter, path, leaf) for each leaf of the arguments, in flattening order."""

@@ -318,6 +318,8 @@ def test_donate_argnums_is_understood(x):
         ({"donate_argnums": 0, "static_argnums": 0}, "'state' is static"),
         ({"donate": {"state": "none"}, "donate_argnums": 0}, "'state'"),
         ({"donate_argnums": -5}, "-5"),
+        ({"donate_argnums": 2}, "donate_argnums names argument 2, but the function takes 2"),
+        ({"donate": {"batch": "all"}, "static_argnums": -1}, "'batch' is static"),
         ({"donate_argnames": "nothing"}, "'nothing'"),
         ({"python_scalars": "dynamic"}, "python_scalars"),
     ],
@@ -325,6 +327,11 @@ def test_donate_argnums_is_understood(x):
 def test_bad_options_are_refused_when_decorating(options, match):
     with pytest.raises(ValueError, match=match):
         pytc.compile(lambda state, batch: state, **options)
+
+
+def test_a_donated_argument_cannot_be_numbered_from_the_end_where_calls_differ_in_length():
+    with pytest.raises(ValueError, match="donate_argnums names argument -1, which may be another one at every call"):
+        pytc.compile(lambda x, *others: x, donate_argnums=-1)
 
 
 def test_the_same_array_at_two_donated_leaves(x):

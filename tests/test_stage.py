@@ -284,6 +284,17 @@ def test_static_arguments_as_in_jit():
     assert_same(by_keyword(ONE, n=2), by_keyword(ONE, 2))
 
 
+def test_a_static_argument_numbered_from_the_end_is_a_parameter_whatever_a_call_passes():
+    def power(x, n=2):
+        return x**n
+
+    ours = pytc.compile(power, static_argnums=-1)
+    for passed in ({}, {"n": 3}):
+        assert_same(ours(ONE, **passed), jax.jit(power, static_argnums=1)(ONE, **passed))
+    last = pytc.compile(lambda x, *more: x * more[-1], static_argnums=-1)
+    np.testing.assert_array_equal(last(ONE, ONE, 3), ONE * 3)
+
+
 def test_wrong_static_arguments_are_refused_when_decorating():
     with pytest.raises(ValueError, match="static_argnums"):
         pytc.compile(lambda x: x, static_argnums=3)
