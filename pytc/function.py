@@ -37,7 +37,7 @@ from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
-from pytc.move import Moved, unwrap, use_up
+from pytc.move import Moved, unmoved, unwrap, use_up
 from pytc.ownership.collector import COLLECTING, PAUSED
 from pytc.plan import Planner, apart
 from pytc.stage import Stageable
@@ -174,7 +174,7 @@ class Function:
     ) -> Any:
         """A call that the fast path does not know: the first of its kind, or one that is `jax.jit`'s affair."""
         if config.jax_disable_jit:
-            return self.without_jit(args, kwargs)
+            return self.without_jit(*unmoved(args, kwargs))
         if any(type(leaf) is Moved for leaf in leaves):
             return self.call_moved(args, kwargs)
         signatures = self.signatures(args, kwargs, leaves, tree)
@@ -269,17 +269,17 @@ class Function:
         what it compiles to is called with all arguments of the function.
         """
         with unusable_donations_ignored():
-            lowered: jax.stages.Lowered = self._ahead(args, kwargs, lambda jitted: jitted.lower)
+            lowered: jax.stages.Lowered = self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.lower)
         return lowered
 
     def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """`jax.jit(fun).trace(...)`: JAX's own stage, with donation as in `lower`."""
-        traced: jax.stages.Traced = self._ahead(args, kwargs, lambda jitted: jitted.trace)
+        traced: jax.stages.Traced = self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.trace)
         return traced
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
         """`jax.eval_shape` of the function."""
-        return self._ahead(args, kwargs, lambda jitted: jitted.eval_shape)
+        return self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.eval_shape)
 
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""

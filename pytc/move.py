@@ -27,8 +27,8 @@ def move(x: Any) -> Any:
 
     Its memory is reused whatever else refers to it, and once the call has begun to run its arrays are unusable, those
     too whose memory found no use; so a PRNG key can be made to serve once. Arrays that the function hands back as they
-    are stay usable. Nothing happens to `x` if the call fails before it runs, or under a transformation such as
-    `jax.grad`, where nothing is donated.
+    are stay usable. Nothing happens to `x` if the call fails before it runs, nor where nothing is donated: under a
+    transformation such as `jax.grad`, with `jax_disable_jit`, in `pytc.explain(f, pytc.move(x))` and in `f.lower`.
 
     Raises (when used): `RuntimeError` from JAX, wherever an array of `x` is read afterwards.
     """
@@ -47,6 +47,13 @@ def unwrap(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
         count += inside
     args, kwargs = tree_unflatten(tree, [leaf.value if isinstance(leaf, Moved) else leaf for leaf in wrapped])
     return args, kwargs, frozenset(moved)
+
+
+def unmoved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments without `Moved`, where there is no call to take them over."""
+    if any(isinstance(leaf, Moved) for leaf in tree_leaves((args, kwargs))):
+        args, kwargs, _ = unwrap(args, kwargs)
+    return args, kwargs
 
 
 def use_up(values: list[Any], result: Any) -> None:

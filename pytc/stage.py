@@ -35,6 +35,7 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.running import Tracer
 from pytc.kept import why_not
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
+from pytc.move import unmoved
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
 
 
@@ -261,7 +262,7 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     """
     compiled = getattr(fun, "__pytc__", None)
     stageable = Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
-    return stageable.stage(args, kwargs, share=True)
+    return stageable.stage(*unmoved(args, kwargs), share=True)
 
 
 def _hidden(leaf: Any) -> Hidden:

@@ -84,6 +84,18 @@ def test_under_a_transformation_nothing_is_moved(state):
     np.testing.assert_array_equal(state["w"], np.arange(4.0))
 
 
+def test_where_there_is_no_call_nothing_is_moved(state):
+    f = pytc.compile(lambda s: s["w"] * 2)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(f(pytc.move(state)), np.arange(4.0) * 2)
+    moved = {"w": pytc.move(state["w"]), "n": state["n"]}
+    np.testing.assert_array_equal(f.lower(moved).compile()(state), np.arange(4.0) * 2)
+    assert f.eval_shape(moved).shape == f.trace(moved).out_info.shape == (4,)
+    assert [leaf.path for leaf in pytc.stage(f, moved).leaves] == ["s['n']", "s['w']"]
+    assert pytc.explain(f, moved).inputs[1].verdict == "reused"
+    np.testing.assert_array_equal(state["w"], np.arange(4.0))
+
+
 def test_again_and_again(state):
     traces = []
 

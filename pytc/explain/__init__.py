@@ -40,6 +40,7 @@ from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.subject import Subject
 from pytc.function import Function
 from pytc.leaves import Parameters
+from pytc.move import unmoved
 
 __all__ = [
     "ByHand",
@@ -159,7 +160,7 @@ def explain_program(
     rest."""
     target = None if device is None else find(device, memory)
     found = here(memory) if target is None else target.device
-    subject = Subject(function, args, kwargs, target)
+    subject = Subject(function, *unmoved(args, kwargs), target)
     program, declined = subject.program, subject.declined
     return Explanation(
         name=program.name,
