@@ -76,10 +76,6 @@ _MIXED = f"What donate= promises counts as promised. For the rest: {_BEST_CASE[0
 def explain(
     fun: Callable[..., Any],
     /,
-    *,
-    device: None = ...,
-    memory: None = ...,
-    passes: bool = ...,
 ) -> Calls: ...
 
 

@@ -101,9 +101,14 @@ class Explanation:
 
         Raises:
           ValueError: the memory is not known, `batch` is no argument with a leading axis, axes are of several sizes, or
-            the program does not grow with them; and whatever tracing and compiling raise for another size.
+            the program does not grow with them; `step` is not positive; and whatever tracing and compiling raise for
+            another size.
         """
         names = (batch,) if isinstance(batch, str) else tuple(batch)
+        if not names:
+            raise ValueError("batch names no argument")
+        if step is not None and step < 1:
+            raise ValueError(f"step is {step}, and the size is a multiple of it: it is 1 or more")
         memory = self.device.memory if memory is None else memory
         if memory is None or memory <= 0:
             raise ValueError(f"the memory of {self.device.kind} is not known: pass memory= in bytes")

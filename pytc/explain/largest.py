@@ -95,7 +95,11 @@ def held(leaf: Leaf, value: Any) -> Any:
 def resized(value: Any, measure: int) -> Any:
     """What `held` gave, with another leading axis."""
     shape = (measure, *value.shape[1:])
-    return np.broadcast_to(value.flat[0], shape) if isinstance(value, np.ndarray) else value.update(shape=shape)
+    return (
+        np.broadcast_to(np.zeros((), value.dtype), shape)
+        if isinstance(value, np.ndarray)
+        else value.update(shape=shape)
+    )
 
 
 def search(
@@ -183,4 +187,4 @@ def _parts(leaf: Leaf) -> int:
     if not isinstance(leaf.sharding, NamedSharding):
         return 1
     shape = _shape(leaf)
-    return shape[0] // max(1, int(leaf.sharding.shard_shape(shape)[0]))
+    return max(1, shape[0] // max(1, int(leaf.sharding.shard_shape(shape)[0])))

@@ -208,6 +208,19 @@ def test_a_batch_of_numpy_data_and_static_leaves():
     assert found.total_bytes <= 2**16
 
 
+def test_a_batch_of_nothing_can_grow():
+    explanation = explain(lambda x: x * 2, np.zeros((0, 4), np.float32), device="cpu")
+    assert explanation.largest("x", memory=2**16).size == 2**16 // 32
+
+
+@pytest.mark.parametrize(
+    ("batch", "step", "match"), [((), None, "batch names no"), ("x", 0, "step is 0"), ("x", -2, "-2")]
+)
+def test_what_is_no_batch_and_no_step_is_refused(batch, step, match):
+    with pytest.raises(ValueError, match=match):
+        explain(lambda x: x + 1, jnp.ones(8), device="cpu").largest(batch, memory=2**20, step=step)
+
+
 def test_what_does_not_grow_has_no_largest():
     with pytest.raises(ValueError, match="as much memory with a small batch as with a large one"):
         explain(lambda x, y: x + 1, jnp.ones(8), jnp.ones(8), device="cpu").largest("y", memory=2**20)
