@@ -87,8 +87,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       `clear_cache`.
 
     Raises:
-      TypeError: `fun` is not callable. ValueError: an unknown `donate` or `effort`, a name that is no parameter, a
-      static parameter that is donated.
+      TypeError: `fun` or a pass is not callable. ValueError: an unknown `donate` or `effort`, a name or a number that
+      is no parameter's, a static parameter that is donated.
     """
     if fun is None:
         return functools.partial(

@@ -105,8 +105,8 @@ class Stageable:
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> tuple[Leaf, ...]:
         """The leaves of these arguments, in flattening order; further occurrences of an array named so if `share`.
 
-        Raises `StaticLeafError` naming a static leaf that cannot be hashed, and `ValueError` where `in_shardings`
-        does not match the arguments.
+        Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` does not
+        match the arguments, and what JAX raises of data that it has no type for, with a note of the leaf's path.
         """
         args, kwargs = self.parameters.wrap_static(args, kwargs)
         named = self.parameters.paths(args, kwargs)
@@ -128,7 +128,7 @@ class Stageable:
                 Leaf(
                     path,
                     parameter,
-                    value if abstract else jax.typeof(value),
+                    value if abstract else _type_of(path, value),
                     array=array or abstract,
                     sharding=_committed_sharding(value) if array or abstract else None,
                     requested=requested[i],
@@ -263,6 +263,15 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     compiled = getattr(fun, "__pytc__", None)
     stageable = Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
     return stageable.stage(*unmoved(args, kwargs), share=True)
+
+
+def _type_of(path: str, value: Any) -> Any:
+    """The type of a traced leaf. What JAX raises of a value that it has no type for is told the leaf's path."""
+    try:
+        return jax.typeof(value)
+    except (OverflowError, TypeError, ValueError) as error:
+        error.add_note(f"This is about the argument `{path}`.")
+        raise
 
 
 def _hidden(leaf: Any) -> Hidden:

@@ -329,6 +329,12 @@ def test_bad_options_are_refused_when_decorating(options, match):
         pytc.compile(lambda state, batch: state, **options)
 
 
+@pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
+def test_what_is_no_pass_is_refused_when_decorating(decorator):
+    with pytest.raises(TypeError, match="passes are functions from a Program to a Program, and 3 is none"):
+        decorator(lambda x: x, passes=(pytc.passes.prune, 3))
+
+
 def test_a_donated_argument_cannot_be_numbered_from_the_end_where_calls_differ_in_length():
     with pytest.raises(ValueError, match="donate_argnums names argument -1, which may be another one at every call"):
         pytc.compile(lambda x, *others: x, donate_argnums=-1)

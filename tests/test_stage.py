@@ -284,6 +284,13 @@ def test_static_arguments_as_in_jit():
     assert_same(by_keyword(ONE, n=2), by_keyword(ONE, 2))
 
 
+@pytest.mark.parametrize("wrong", [2**70, np.zeros(2, [("a", "f4")]), np.ma.masked_array([1.0], [True])])
+def test_what_jax_has_no_type_for_is_named(wrong):
+    with pytest.raises((OverflowError, TypeError, ValueError)) as raised:
+        pytc.compile(lambda x, sizes: x)(ONE, [1, wrong])
+    assert raised.value.__notes__ == ["This is about the argument `sizes[1]`."]
+
+
 def test_a_static_argument_numbered_from_the_end_is_a_parameter_whatever_a_call_passes():
     def power(x, n=2):
         return x**n
