@@ -16,7 +16,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytc.compile import compile  # noqa: A004 - the public name
@@ -27,7 +27,7 @@ from pytc.jax_compat.running import config
 UNMET = 1
 """The exit status where `--require` does not hold. Wrong usage is 2, as everywhere."""
 
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+_UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,30 +172,41 @@ def _fits(function: Any, args: tuple[Any, ...], kwargs: Any) -> bool:
 
 def _bytes(text: str) -> int:
     """A number of bytes with a unit, such as `40GiB`."""
-    return int(_requirement(f"total_bytes={text}")[1])
+    return int(_amount(text, _UNITS))
 
 
 def _requirement(text: str) -> tuple[str, float | int]:
+    """A name and the least or the most that it must be, from `reused=0.95`."""
+    name, _, value = text.partition("=")
     if text == "fits":
         return "fits", True
-    name, _, value = text.partition("=")
-    number = re.fullmatch(r"([\d.]+)\s*([A-Za-z]*)", value)
-    if number is None or name not in ("reused", "copies", "total_bytes"):
-        raise argparse.ArgumentTypeError(
-            f"--require takes reused=SHARE, copies=N, total_bytes=BYTES or fits, not {text!r}"
-        )
-    try:
-        amount = float(number[1])
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{number[1]!r} in {text!r} is no number") from None
-    unit = number[2].lower()
-    if unit not in (_UNITS if name == "total_bytes" else ("",)):
-        raise argparse.ArgumentTypeError(f"{number[2]!r} in {text!r} is no unit of {name}")
-    if name == "reused":
-        if amount > 1:
+    if name == "reused" and value:
+        share = _amount(value)
+        if share > 1:
             raise argparse.ArgumentTypeError(f"reused is a share from 0 to 1, not {value}")
-        return name, amount
-    return name, int(amount * _UNITS[unit])
+        return name, share
+    if name == "copies" and value:
+        copies = _amount(value)
+        if not copies.is_integer():
+            raise argparse.ArgumentTypeError(f"copies is a whole number, not {value}")
+        return name, int(copies)
+    if name == "total_bytes" and value:
+        return name, _bytes(value)
+    raise argparse.ArgumentTypeError(f"--require takes reused=SHARE, copies=N, total_bytes=BYTES or fits, not {text!r}")
+
+
+def _amount(text: str, units: Mapping[str, int] | None = None) -> float:
+    """A number that is not negative, with one of these units behind it or none."""
+    units = units or {}
+    number = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)", text.strip())
+    if number is None:
+        wanted = "number of bytes, such as 40GiB" if units else "number"
+        raise argparse.ArgumentTypeError(f"{text!r} is no {wanted}")
+    unit = number[2].lower()
+    if unit and unit not in units:
+        known = f"the unit is none of {', '.join(units)}" if units else "there is no unit"
+        raise argparse.ArgumentTypeError(f"{number[2]!r} in {text!r}: {known}")
+    return float(number[1]) * units.get(unit, 1)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,7 @@ def find(name: str, memory: int | None = None) -> Target:
     Raises `DeviceError` where nobody knows the name, or where the compiler for it is not installed or has not been
     started; the message says what to do.
     """
-    if memory is not None and memory <= 0:
-        raise DeviceError(f"memory is a number of bytes, not {memory!r}")
+    _check_memory(memory)
     parts = _NAME.fullmatch(name.strip().lower())
     kind, shape = (parts["kind"], parts["shape"]) if parts else ("", None)
     if kind == "cpu" and shape is None:
@@ -107,9 +106,18 @@ def with_memory(target: Target, memory: int) -> Target:
     return dataclasses.replace(target, device=device)
 
 
+def _check_memory(memory: int | None) -> None:
+    if memory is not None and not (isinstance(memory, int) and memory > 0):
+        raise DeviceError(f"memory is a number of bytes, not {memory!r}")
+
+
 def here(memory: int | None) -> Device:
     """The device that programs run on here. What memory it has is what its runtime says, if it does: a CPU's says
-    nothing."""
+    nothing.
+
+    Raises `DeviceError` where `memory` is no number of bytes.
+    """
+    _check_memory(memory)
     first = jax.devices()[0]
     limit = (first.memory_stats() or {}).get("bytes_limit") if memory is None else memory
     platform: Literal["cpu", "cuda", "tpu"] = "tpu" if first.platform == "tpu" else "cuda"

@@ -83,7 +83,11 @@ def test_requirements_decide_the_exit_status(capsys):
         (["explain", f"{HERE}:swapped"], "--args is needed"),
         ([*SWAPPED, "--require", "reused=95"], "share from 0 to 1"),
         ([*SWAPPED, "--require", "speed=2"], "--require takes"),
-        ([*SWAPPED, "--require", "copies=1GiB"], "no unit of copies"),
+        ([*SWAPPED, "--require", "copies=1GiB"], "'GiB' in '1GiB': there is no unit"),
+        ([*SWAPPED, "--require", "copies=0.5"], "copies is a whole number"),
+        ([*SWAPPED, "--require", "total_bytes=5XB"], "'XB' in '5XB': the unit is none of b, kib"),
+        ([*SWAPPED, "--memory", "much"], "--memory: 'much' is no number of bytes, such as 40GiB"),
+        ([*SWAPPED, "--memory", "0"], "memory is a number of bytes, not 0"),
         ([*SWAPPED, "--require", "reused=1.2.3"], "is no number"),
     ],
 )
