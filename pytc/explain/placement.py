@@ -23,10 +23,8 @@ from pytc.explain.device import DeviceError, Target
 from pytc.jax_compat.avals import is_extended, stand_in
 from pytc.jax_compat.devices import with_placements
 from pytc.jax_compat.rewriting import close
+from pytc.mapping import UNNAMED
 from pytc.program import Leaf, Program
-
-_PMAP = "_internal_pmap_axis_name"
-"""What `jax.pmap` calls the axis of its mesh where its caller gave no name."""
 
 
 class Placement:
@@ -53,7 +51,7 @@ class Placement:
         if isinstance(value, SingleDeviceSharding):
             (device,) = value.device_set
             return SingleDeviceSharding(self._device(device), memory_kind=value.memory_kind)
-        if isinstance(value, Mesh) and _PMAP in value.axis_names:
+        if isinstance(value, Mesh) and UNNAMED in value.axis_names:
             raise DeviceError(f"a jax.pmap cannot be moved to {self._target.device.name}: use jax.jit with shardings")
         if isinstance(value, Mesh) and not value.empty:
             self._spread_over(value.size)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import operator
 import time
 import types
@@ -25,6 +24,7 @@ import jax
 from jax.tree_util import tree_flatten
 
 from pytc import ownership
+from pytc.attributes import name_of
 from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
 from pytc.jax_compat.running import Tracer, executing
@@ -141,7 +141,7 @@ class Function:
         renewed: Renewed | None = None,
     ) -> None:
         self.api = api
-        self.name = _name_of(fun)
+        self.name = name_of(fun)
         self.place = place
         self.options = dict(options)
         static = [options.get(name) for name in ("static_argnums", "static_broadcasted_argnums")]
@@ -342,13 +342,6 @@ def _who_else(leaf: Any, frame: types.FrameType, leaves: Sequence[Any], holders:
     """What holds a leaf besides these."""
     ours = {id(leaves), *map(id, holders), *(id(vars(each)) for each in holders)}
     return who.in_variables(frame, leaf) or who.in_objects(leaf, ours, frozenset())
-
-
-def _name_of(fun: Callable[..., Any]) -> str:
-    """What a function is called; a `functools.partial` as what it is of."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
-    return str(getattr(fun, "__name__", type(fun).__name__))
 
 
 def _kind(leaf: Any) -> Any:
