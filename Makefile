@@ -10,12 +10,13 @@
 
 PYTHON ?= python3
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-ifeq ($(filter 3.11 3.12 3.13 3.14,$(VERSION)),)
-$(error pytc needs Python 3.11 or newer, and "$(PYTHON)" is $(or $(VERSION),not there); try: make PYTHON=python3.13)
+ifeq ($(filter 3.11 3.12 3.13,$(VERSION)),)
+$(error pytc is for Python 3.11 to 3.13, and "$(PYTHON)" is $(or $(VERSION),not there); try: make PYTHON=python3.13)
 endif
 
 VENV := .venv/$(VERSION)
-RUN := $(abspath $(VENV))/bin/python
+# In quotes, since the folder that this is in may have a space in its name.
+RUN := "$(CURDIR)/$(VENV)/bin/python"
 T ?= tests
 W ?=
 PROGRAMS ?= 200000
