@@ -63,12 +63,12 @@ def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
         return "tracer"
     if isinstance(leaf, jax.Array | jax.Ref):
         return "array"
-    if isinstance(leaf, bool | int | float | complex):
-        return "host" if python_scalars == "trace" else "static"
     if isinstance(leaf, np.ndarray):
         return "host"
-    if isinstance(leaf, np.generic) and not isinstance(leaf, np.character | np.datetime64 | np.timedelta64 | np.void):
-        return "host"
+    if isinstance(leaf, np.generic):  # before Python's scalars, since `np.float64` is a `float`, too
+        return "static" if isinstance(leaf, np.character | np.datetime64 | np.timedelta64 | np.void) else "host"
+    if isinstance(leaf, bool | int | float | complex):
+        return "host" if python_scalars == "trace" else "static"
     return "static"
 
 

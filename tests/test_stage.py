@@ -284,6 +284,16 @@ def test_static_arguments_as_in_jit():
     assert_same(by_keyword(ONE, n=2), by_keyword(ONE, 2))
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.complex128, np.float32, np.bool_, np.int8])
+def test_numpy_scalars_are_traced_even_where_pythons_are_static(kind):
+    traced = []
+    f = pytc.compile(lambda x, n: (traced.append(type(n)), x * n)[1], python_scalars="static")
+    for value in (1, 0, 2):
+        np.testing.assert_array_equal(f(ONE, kind(value)), ONE * kind(value))
+    assert len(traced) == 1
+    assert issubclass(traced[0], jax.core.Tracer)
+
+
 @pytest.mark.parametrize("wrong", [2**70, np.zeros(2, [("a", "f4")]), np.ma.masked_array([1.0], [True])])
 def test_what_jax_has_no_type_for_is_named(wrong):
     with pytest.raises((OverflowError, TypeError, ValueError)) as raised:
