@@ -27,6 +27,8 @@ class Hiding:
         self._leaves = leaves
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what `copy` and the like ask for, of an object that has no attributes yet
+            raise AttributeError(name)
         return getattr(self._stage, name)
 
     def lower(self, *args: Any, **kwargs: Any) -> Hiding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import jax
@@ -33,6 +34,12 @@ def test_static_leaves_are_given_as_to_the_function(ahead):
         result, wanted = ahead(*args, **kwargs)(*args, **kwargs), activate(*args, **kwargs)
         np.testing.assert_array_equal(result["y"], wanted["y"])
         assert result["how"] == wanted["how"]
+
+
+def test_a_stage_can_be_copied():
+    compiled = activate.lower(X, "double").compile()
+    np.testing.assert_array_equal(copy.copy(compiled)(X, "double")["y"], X * 2)
+    assert not hasattr(compiled, "nothing")
 
 
 def test_another_static_value_is_an_error_that_names_it():

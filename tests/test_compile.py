@@ -522,6 +522,20 @@ def test_committed_arguments_and_captured_arrays(x):
     assert result.devices() == {device}
 
 
+def test_a_copy_within_a_device_is_no_transfer(x):
+    f = pytc.compile(lambda v: v + 1)
+    table = np.arange(16.0, dtype=np.float32).reshape(4, 4)
+    captured = pytc.compile(lambda v: v @ table)
+    held = [f(f(x + 0))]
+    with jax.transfer_guard("disallow_explicit"):
+        for _ in range(3):
+            state = held[0]
+            state = f(state)
+            captured(state)
+    np.testing.assert_array_equal(held[0], np.arange(4.0) + 2)
+    np.testing.assert_array_equal(state, np.arange(4.0) + 3)
+
+
 def test_effects_stay_and_stay_in_order(x, capfd):
     calls = []
 

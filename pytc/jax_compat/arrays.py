@@ -18,13 +18,14 @@ def private_copy(array: jax.Array) -> jax.Array:
     """A copy in memory of its own, placed alike.
 
     Made by the runtime, with no compiled program. An array that no process sees whole is copied shard by shard, so
-    that no other process need take part.
+    that no other process need take part. Nothing leaves its device, so `jax.transfer_guard` has no say.
     """
-    if array.is_fully_addressable:
-        copy: jax.Array = jax.device_put(array, array.sharding if array.committed else None, may_alias=False)
-        return copy
-    shards = [jax.device_put(s.data, s.device, may_alias=False) for s in array.addressable_shards]
-    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
+    with jax.transfer_guard_device_to_device("allow"):
+        if array.is_fully_addressable:
+            copy: jax.Array = jax.device_put(array, array.sharding if array.committed else None, may_alias=False)
+            return copy
+        shards = [jax.device_put(s.data, s.device, may_alias=False) for s in array.addressable_shards]
+        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
 
 
 def snapshot(value: Any, aval: AbstractValue) -> Any:
@@ -33,7 +34,8 @@ def snapshot(value: Any, aval: AbstractValue) -> Any:
         return value
     if isinstance(value, jax.Array):
         return private_copy(value)
-    return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
+    with jax.transfer_guard("allow"):  # as for a constant of `jax.jit`
+        return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
 
 
 def place_with(captured: Any, leaves: Sequence[Any]) -> Any:
