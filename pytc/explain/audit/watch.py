@@ -61,12 +61,14 @@ class Watch:
             except BaseException as error:
                 error.__traceback__ = _without_ours(error.__traceback__)
                 raise
-            if not args:
+            options = {name: value for name, value in kwargs.items() if name != "fun"}
+            if not args and "fun" not in kwargs:
                 # Options first, and the function later: `@jax.jit(static_argnums=0)`.
-                return made if place is None else lambda fun: self._watched(api, made(fun), fun, kwargs, place)
+                return made if place is None else lambda fun: self._watched(api, made(fun), fun, options, place)
+            fun = args[0] if args else kwargs["fun"]
             if place is not None:
-                return self._watched(api, made, args[0], kwargs, place)
-            return self._tapped(made, args[0], kwargs) if package in _TAPPED and api == "jax.jit" else made
+                return self._watched(api, made, fun, options, place)
+            return self._tapped(made, fun, options) if package in _TAPPED and api == "jax.jit" else made
 
         watching.__code__ = _passed_over(watching.__code__)
         return functools.wraps(real)(watching)

@@ -6,6 +6,7 @@ import traceback
 import warnings
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -131,6 +132,15 @@ def test_options_first(watch: Watch, jit: Any) -> None:
     assert float(power(jnp.float32(2), n=3)) == 8
     (function,) = watch.functions
     assert (function.name, function.place.line) == ("power", inspect.getsourcelines(power.__wrapped__)[1])
+
+
+def test_the_function_by_keyword(watch: Watch) -> None:
+    filter_jit = watch.watching("equinox.filter_jit", eqx.filter_jit)
+    double = filter_jit(fun=lambda x: x * 2, donate="none")
+    np.testing.assert_array_equal(double(jnp.ones(3)), [2, 2, 2])
+    (function,) = watch.functions
+    assert (function.name, function.options) == ("<lambda>", {"donate": "none"})
+    assert sum(site.calls for site in function.sites.values()) == 1
 
 
 def test_errors_are_those_of_jax(jit: Any) -> None:
