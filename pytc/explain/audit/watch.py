@@ -14,12 +14,13 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.tree_util import tree_leaves
 
+from pytc.attributes import give
 from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.record import Clock, Function, Look, Tracing
 from pytc.explain.audit.traced import Jit, Pmap
@@ -166,33 +167,14 @@ def _renewed_by_flax(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequ
     return {i: list(holders[id(leaf)].values()) for i, leaf in enumerate(leaves) if id(leaf) in holders}
 
 
-class _Attributes(dict[str, Any]):
-    """The dictionary of a wrapper. It has the methods of what is wrapped, too, but nobody who copies it sees them.
-
-    A method is its type's, and `functools.wraps`, or JAX's own, which copy an object's dictionary, do not copy it: the
-    `trace` of an inner `jax.jit` would take the place of the outer one's.
-    """
-
-    methods: frozenset[str] = frozenset()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def keys(self) -> Any:
-        """The attributes alone."""
-        return [name for name in dict.keys(self) if name not in self.methods]
-
-
 def _like(wrapper: Callable[..., Any], made: Any) -> Callable[..., Any]:
     """The wrapper with the name, the attributes and the methods of what it wraps."""
     wrapper.__code__ = _passed_over(wrapper.__code__)
     functools.update_wrapper(wrapper, made)
     wrapper.__wrapped__ = getattr(made, "__wrapped__", made)  # type: ignore[attr-defined]
-    attributes = vars(wrapper)
-    names = [name for name in dir(made) if not name.startswith("__") and name not in attributes]
-    full = _Attributes({**attributes, **{name: getattr(made, name) for name in names}})
-    full.methods = frozenset(names)
-    wrapper.__dict__ = full
+    # A method is its type's, and what copies an object's dictionary does not copy it.
+    names = [name for name in dir(made) if not name.startswith("__") and name not in vars(wrapper)]
+    give(wrapper, **{name: getattr(made, name) for name in names})
     return wrapper
 
 
