@@ -241,7 +241,8 @@ class Planner:
             if leaf.array and self._mode(leaf) == "warn" and i not in program.donated
         ]
         if lines:
-            text = f"{program.name}: {len(lines)} donated leaves could not be reused:\n" + "\n".join(lines)
+            what = "1 donated leaf" if len(lines) == 1 else f"{len(lines)} donated leaves"
+            text = f"{program.name}: {what} could not be reused:\n" + "\n".join(lines)
             warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
 
 
@@ -291,10 +292,11 @@ def _donation_error(program: Program, held: Collection[int], reasons: Mapping[in
         f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {reasons[i].text}"
         for i, leaf in ((i, program.leaves[i]) for i in held)
     ]
+    what, they, them = ("1 leaf", "it is", "it") if len(lines) == 1 else (f"{len(lines)} leaves", "they are", "them")
     return DonationError(
-        f"{program.name}: the memory of {len(lines)} leaves could be reused, but they are still in use:\n"
+        f"{program.name}: the memory of {what} could be reused, but {they} still in use:\n"
         + "\n".join(lines)
-        + '\nLet go of them before the call, or use donate="auto", which keeps them.'
+        + f'\nLet go of {them} before the call, or use donate="auto", which keeps {them}.'
     )
 
 
