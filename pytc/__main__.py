@@ -19,8 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytc.compile import compile  # noqa: A004 - the public name
-from pytc.explain import DeviceError, Explanation, RequirementError, explain_program
+from pytc.explain import DeviceError, Explanation, RequirementError, compiled_function, explain_program
 from pytc.explain.audit import start
 from pytc.jax_compat.running import config
 
@@ -51,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args, kwargs = _as_arguments(function, example)
     if not args and not kwargs:
         parser.error("--args is needed: where example arguments are, package.module:name")
-    compiled = getattr(function, "__pytc__", None) or getattr(compile(function), "__pytc__")  # noqa: B009
+    compiled, args = compiled_function(function, args)
     try:
         explanation = explain_program(
             compiled, args, kwargs, device=options.device, memory=options.memory, passes=options.passes

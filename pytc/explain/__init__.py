@@ -18,6 +18,7 @@ Explaining reads and never steers: it runs nothing and donates nothing, and what
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection
 from typing import Any, overload
 
@@ -59,6 +60,7 @@ __all__ = [
     "RequirementError",
     "SiteReport",
     "Tried",
+    "compiled_function",
     "explain",
     "explain_program",
 ]
@@ -126,15 +128,22 @@ def explain(
     function = getattr(fun, "__pytc__", None)
     own = {name: kwargs.pop(name) for name in _names_free_in(fun) if name in kwargs}
     if args or kwargs:
-        if function is None:
-            function = pytc_compile(fun).__pytc__  # type: ignore[attr-defined]
-        return explain_program(function, args, kwargs, **own)
+        return explain_program(*compiled_function(fun, args), kwargs, **own)
     if function is None:
         name = getattr(fun, "__name__", repr(fun))
         raise TypeError(f"{name} was not made by pytc.compile, so nobody has seen its calls: give the arguments of one")
     if own:
         raise TypeError(f"{', '.join(own)}: what happened at calls is not explained for another device; give arguments")
     return calls_of(function)
+
+
+def compiled_function(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
+    """`fun` as compiled, with the defaults unless `pytc.compile` made it, and what that is called with where `fun` is
+    called with `args`: of a bound method, the object too."""
+    function = getattr(fun, "__pytc__", None)
+    if function is None:
+        return pytc_compile(fun).__pytc__, args  # type: ignore[attr-defined]
+    return function, (fun.__self__, *args) if inspect.ismethod(fun) else args
 
 
 def _names_free_in(fun: Callable[..., Any]) -> tuple[str, ...]:

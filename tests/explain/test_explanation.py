@@ -438,6 +438,20 @@ def test_json_has_everything():
     assert read["jit_call"] == explanation.jit_call
 
 
+def test_a_bound_method_of_a_compiled_function_is_explained_for_its_object():
+    class Trainer:
+        @pytc.compile
+        def step(self, state, batch):
+            return state + batch
+
+    trainer, state = Trainer(), jnp.ones(3)
+    explanation = explain(trainer.step, state, batch=state)
+    assert [leaf.path for leaf in explanation.inputs] == ["self", "state", "batch"]
+    assert explanation.inputs == explain(Trainer.step, trainer, state, batch=state).inputs
+    trainer.step(state, state)
+    assert [site.calls for site in explain(trainer.step).sites] == [1]
+
+
 def test_errors_are_those_of_staging():
     with pytest.raises(pytc.StaticLeafError, match="config"):
         explain(lambda x, config: x, jnp.ones(3), {"config": bytearray(b"unhashable")})
