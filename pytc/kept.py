@@ -15,6 +15,8 @@ from pytc.jax_compat.running import Tracer
 
 _DEPTH = 4
 """How far down tracers are looked for: a method of an object with a list of them."""
+_MOST = 10_000
+"""How many objects are looked at for one."""
 
 
 def why_not(value: Any) -> str | None:
@@ -24,8 +26,8 @@ def why_not(value: Any) -> str | None:
     """
     kind = type(value).__name__
     if isinstance(value, Iterator | AsyncIterator | Coroutine):
-        return f"is a {kind}, which can be read only once, and each call would return this one: make it a list"
-    if _holds_tracer(value, _DEPTH):
+        return f"is a {kind}, which can be read only once, and each call would return this one: return what it gives"
+    if _holds_tracer(value):
         return (
             f"is a {kind}, which is no pytree, and holds a traced array, which has no value: return the array itself, "
             "or make it a pytree (jax.tree_util.register_dataclass; of a function, jax.tree_util.Partial)"
@@ -33,10 +35,18 @@ def why_not(value: Any) -> str | None:
     return None
 
 
-def _holds_tracer(value: Any, depth: int) -> bool:
-    if isinstance(value, Tracer):
-        return True
-    return depth > 0 and any(_holds_tracer(part, depth - 1) for part in _parts(value))
+def _holds_tracer(value: Any) -> bool:
+    level = {id(value): value}
+    seen: set[int] = set()
+    for _ in range(_DEPTH + 1):
+        if any(isinstance(each, Tracer) for each in level.values()):
+            return True
+        seen.update(level)
+        if len(seen) > _MOST:
+            return False
+        parts = (part for each in level.values() for part in _parts(each))
+        level = {id(part): part for part in parts if id(part) not in seen}
+    return False
 
 
 def _parts(value: Any) -> list[Any]:

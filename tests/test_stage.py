@@ -258,6 +258,16 @@ def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, kind):
             pytc.compile(lambda x: {"a": [fun(x)], "b": x})(ONE)
 
 
+def test_looking_for_tracers_ends():
+    web = [Box(None) for _ in range(300)]
+    for each in web:
+        each.value = web
+    assert pytc.compile(lambda x: web[0])(ONE) is web[0]
+    endless = Box(range(10**9))
+    endless.value = Box([Box(number) for number in range(20_000)])
+    assert pytc.compile(lambda x: endless)(ONE) is endless
+
+
 @pytest.mark.parametrize("value", [in_an_empty_cell, Box, Box(3), Box(3).get, range(3), functools, "text", {1, 2}, ...])
 def test_what_holds_no_tracer_is_returned_as_it_is(value):
     returned = pytc.compile(lambda x: value)
