@@ -1,7 +1,7 @@
 """Outputs that are not arrays, and cannot be handed out at every call as they were when the function was traced.
 
 `jax.jit` refuses every output that is not an array. pytc returns it as it is, one object for all calls; so it refuses
-what a first reader would use up, and what holds tracers, which mean nothing once tracing is over.
+what a first reader would use up, and what holds tracers of the function, which mean nothing once it has been traced.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import types
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
-from pytc.jax_compat.running import Tracer
+from pytc.jax_compat.running import is_traced_here
 
 _DEPTH = 4
 """How far down tracers are looked for: a method of an object with a list of them."""
@@ -39,7 +39,7 @@ def _holds_tracer(value: Any) -> bool:
     level = {id(value): value}
     seen: set[int] = set()
     for _ in range(_DEPTH + 1):
-        if any(isinstance(each, Tracer) for each in level.values()):
+        if any(map(is_traced_here, level.values())):
             return True
         seen.update(level)
         if len(seen) > _MOST:

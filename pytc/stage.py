@@ -260,9 +260,13 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` or
     `out_shardings` match neither arguments nor result, and whatever `fun` or JAX's tracing raises.
     """
+    return stageable_of(fun).stage(*unmoved(args, kwargs), share=True)
+
+
+def stageable_of(fun: Callable[..., Any]) -> Stageable:
+    """A function ready to be staged: with the options of `pytc.compile`, where that made it."""
     compiled = getattr(fun, "__pytc__", None)
-    stageable = Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
-    return stageable.stage(*unmoved(args, kwargs), share=True)
+    return Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
 
 
 def _type_of(path: str, value: Any) -> Any:

@@ -258,6 +258,17 @@ def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, kind):
             pytc.compile(lambda x: {"a": [fun(x)], "b": x})(ONE)
 
 
+def test_a_tracer_of_what_is_around_is_returned():
+    """It means something for as long as whoever gets it back traces."""
+
+    def around(y):
+        scale = functools.partial(jnp.multiply, y)
+        return pytc.compile(lambda x: (x + 1, scale))(ONE)[1](3.0)
+
+    assert float(jax.jit(around)(2.0)) == 6.0
+    assert float(jax.grad(around)(2.0)) == 3.0
+
+
 def test_looking_for_tracers_ends():
     web = [Box(None) for _ in range(300)]
     for each in web:

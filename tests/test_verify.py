@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,15 @@ def test_the_variable_has_every_pass_checked(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTC_VERIFY", "1")
     with pytest.raises(VerificationError, match="the pass `wrong`"):
         passes.run(staged, (passes.finalise, wrong))
+
+
+def test_a_pass_need_not_have_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(factor: float, program: Program) -> Program:
+        return _with_jaxpr_of(program, lambda x: x * factor, X)
+
+    monkeypatch.setenv("PYTC_VERIFY", "1")
+    with pytest.raises(VerificationError, match="the pass `wrong`"):
+        passes.run(pytc.stage(lambda x: x * 2, X), (functools.partial(wrong, 3.0),))
 
 
 def test_hidden_random_numbers_are_not_compared() -> None:

@@ -10,6 +10,7 @@ import jax
 from jax.tree_util import tree_flatten
 
 from pytc import passes
+from pytc.attributes import name_of
 from pytc.effort import Tried
 from pytc.emit import Emitted
 from pytc.explain.by_hand import AsJit
@@ -154,7 +155,7 @@ def _run(program: Program, pipeline: Sequence[passes.Pass]) -> tuple[Program, tu
     reports = []
     for each in pipeline:
         after = passes.run(program, (each,))
-        reports.append(pass_report(getattr(each, "__name__", type(each).__name__), program, after))
+        reports.append(pass_report(name_of(each), program, after))
         program = after
     return program, tuple(reports)
 

@@ -1,6 +1,7 @@
 """What JAX is set to and is doing at this moment, and where: its configuration, the trace at work, devices, compiler.
 
-For JAX 0.10 to 0.12: `jax.config`, `jax.extend.core.find_top_trace` and the names of settings.
+For JAX 0.10 to 0.12: `jax.config`, `jax.extend.core.find_top_trace`, the trace that a tracer is of, and the names of
+settings.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ with jax.ensure_compile_time_eval():
 def executing() -> bool:
     """Whether an operation done now is executed, rather than recorded by a transformation."""
     return type(_find_top_trace(None)) is _EvalTrace
+
+
+def is_traced_here(value: Any) -> bool:
+    """Whether a value is of the function that is being traced, rather than of a transformation around that."""
+    return isinstance(value, Tracer) and getattr(value, "_trace", None) is _find_top_trace(None)
 
 
 def inside_a_map() -> bool:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from pytc.attributes import name_of
 from pytc.passes.alias import alias
 from pytc.passes.axes import varying
 from pytc.passes.finalise import finalise
@@ -29,7 +30,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     for each in passes:
         after = each(program)
         if verifying and after is not program:
-            verify(program, after, by=each.__name__)
+            verify(program, after, by=name_of(each))
         program = after
     return program
 

@@ -88,7 +88,7 @@ CALLS = {
     "closed_call": "call_jaxpr",
     "call": "call_jaxpr",
     "core_call": "call_jaxpr",
-    "eval_jaxpr": "jaxpr",
+    "eval_jaxpr": "call_jaxpr",
     "remat2": "jaxpr",
     "checkpoint": "jaxpr",
     "custom_jvp_call": "call_jaxpr",

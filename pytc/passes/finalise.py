@@ -37,6 +37,7 @@ from pytc.jax_compat import avals, jaxprs, rewriting, rules
 from pytc.jax_compat.effects import makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.jax_compat.origins import home
+from pytc.move import unmoved
 from pytc.passes import subjaxprs, while_loops
 from pytc.passes.constants import (
     CALLS,
@@ -49,7 +50,7 @@ from pytc.passes.constants import (
 from pytc.passes.prune import lowered_by_jax
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
-from pytc.stage import stage
+from pytc.stage import stageable_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -125,8 +126,9 @@ def _finalise_program(program: Program) -> Program:
 def _finalise_function(fun: F) -> F:
     @functools.wraps(fun)
     def finalised(*args: Any, **kwargs: Any) -> Any:
-        program = stage(fun, *args, **kwargs)
-        leaves = jax.tree.leaves((args, kwargs))
+        stageable, (args, kwargs) = stageable_of(fun), unmoved(args, kwargs)
+        program = stageable.stage(args, kwargs, share=True)
+        leaves = jax.tree.leaves(stageable.parameters.wrap_static(args, kwargs))
         given = [each.captured if each.leaf is None else leaves[each.leaf] for each in program.inputs]
         results = rules.evaluate(finalise(program.jaxpr), given)
         origins = (output.origin for output in program.outputs)

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from jax.interpreters import mlir
 
+import pytc
 from pytc.jax_compat import rules
 from pytc.passes.finalise import finalise, register_finalisation
 from pytc.verify import same
@@ -104,6 +105,11 @@ def test_a_function_gives_a_function() -> None:
     assert same(result["y"], fun({"a": X}, "so", by=np.float32(3))["y"])
     assert names(jax.make_jaxpr(lambda x: finalise(final)({"a": x}, "so")["y"])(X)) == ["sin", "mul"]
     assert names(jax.make_jaxpr(jax.vmap(lambda x: final({"a": x}, "so")["y"]))(X)) == ["sin", "mul"]
+
+
+def test_a_compiled_function_with_static_arguments_is_finalised() -> None:
+    final = finalise(pytc.compile(lambda how, x: sine(x * how[0]), static_argnums=0))
+    assert same(final((3.0, 4.0), pytc.move(X + 0)), sine(X * 3))
 
 
 def test_a_finalised_function_exports_without_wrappers() -> None:
