@@ -172,7 +172,8 @@ def follow(
         if level.starred and starred is not None:
             found += kept_by(frame, starred, below, args if level is route[0] else ())
         if overwritten is not None:
-            overwritten.add(frame, site, length, at_once, bool(readable))
+            quietly = at_once and (starred is None or level is route[0])
+            overwritten.add(frame, site, length, quietly, bool(readable))
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         above = frame.f_back
@@ -225,7 +226,8 @@ def levels(
         length = length if direct else None
         known = len(slots.values)
         # First, because it counts references to what the frame has.
-        slots.add(frame, site, length, at_once, bool(readable))
+        # What a starred call of a helper keeps dies with the call, before the store, and nothing else tells of it.
+        slots.add(frame, site, length, at_once and (starred is None or level == 0), bool(readable))
         found = [
             Found(level, number, False, value)
             for number in (() if readable else site.dead(atomic, length))

@@ -12,7 +12,6 @@ Reading is a load from memory that the interpreter owns for as long as the frame
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import gc
 import sys
@@ -229,6 +228,21 @@ else:
         return ""
 
 
-def threads() -> int:
-    """How many threads Python has started besides the main one."""
-    return _thread._count()
+_interpreter: Any = ctypes.pythonapi.PyInterpreterState_Get
+_newest_thread: Any = ctypes.pythonapi.PyInterpreterState_ThreadHead
+_this_thread: Any = ctypes.pythonapi.PyThreadState_Get
+_thread_before: Any = ctypes.pythonapi.PyThreadState_Next
+for _function in (_interpreter, _newest_thread, _this_thread, _thread_before):
+    _function.restype = ctypes.c_void_p
+_newest_thread.argtypes = _thread_before.argtypes = [ctypes.c_void_p]
+_OURS = ctypes.c_void_p(_interpreter())
+
+
+def alone() -> bool:
+    """Whether no other thread can run Python code without asking for a state first.
+
+    `threading` knows those that it has started, and `_thread` counts them from their first line on. A state each thread
+    has before that, whoever started it. (Only this thread's is looked into: any other may be gone by then.)
+    """
+    this = _this_thread()
+    return bool(_newest_thread(_OURS) == this and not _thread_before(this))

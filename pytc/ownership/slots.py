@@ -28,18 +28,17 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any
 from weakref import getweakrefcount
 
 import jax
-import numpy as np
-from jax.tree_util import PyTreeDef, tree_flatten
 
 from pytc.ownership import collector, interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
-from pytc.ownership.counts import only_marked, weakly_referenced
+from pytc.ownership.counts import weakly_referenced
+from pytc.ownership.endings import ARRAYS, LIVE_ON, MOST, OFTEN_SHARED, is_loud, static
 from pytc.ownership.interpreter import UNBOUND, variable
 
 # By identity, since people's objects may be equal to anything.
@@ -50,20 +49,9 @@ _PLAIN_ACCESS = frozenset(
     if name in kind.__dict__
 )
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_ATOMS = (type(None), bool, int, float, complex, str, bytes)
-_LIVE_ON = frozenset((*_ATOMS, type, types.CodeType))
-"""Types of objects that somebody else refers to, or that run no code when they die."""
-_OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
-    "Function", "BuiltinFunction", "Method", "Module", "Frame",
-))))  # fmt: skip
-"""Types of objects that mostly live on: a function that is part of a state is handed on to the next."""
-_arrays: set[type] = set()
-"""The types of arrays that were seen."""
 _CONTAINERS = frozenset((tuple, list, dict))
 _STRINGS = frozenset((str,))
 _MOST_KEYS = 256
-_MOST = 4096
-"""Objects that are looked at."""
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _DEFAULT_HANDLERS = _NOT_HANDLED | {id(_signal.default_int_handler)}
@@ -94,7 +82,7 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
         return "the call may raise after it has donated, and the old value would then still be there"
     if calls_python:
         return "the compiled program may call back into Python while it runs"
-    if interpreter.threads() and (name := other_thread()):
+    if not interpreter.alone() and (name := other_thread()):
         return f"another thread, {name}, may read it"
     if handler := _signal_handler():
         return f"{handler} may read it"
@@ -114,7 +102,7 @@ def interruptible() -> bool:
 def interrupter() -> str:
     """Who may raise an exception in the midst of a call, after it has donated; empty if nobody. (A handler of a signal,
     or a thread by `PyThreadState_SetAsyncExc`. The default Ctrl-C is put off until the result is stored.)"""
-    return _signal_handler() or (interpreter.threads() and other_thread()) or ""
+    return _signal_handler() or (not interpreter.alone() and other_thread()) or ""
 
 
 def _signal_handler() -> str:
@@ -146,7 +134,10 @@ def other_frames() -> dict[int, FrameType]:
 
 def other_thread() -> str:
     """The name of a thread that may read anything at any time, besides this one; empty if there is none."""
-    for ident, frame in other_frames().items():
+    frames = other_frames()
+    if not frames:
+        return "one that is about to start or runs code written in C"
+    for ident, frame in frames.items():
         bottom: FrameType | None = frame
         code_names = set()
         while bottom is not None:
@@ -285,20 +276,20 @@ class Slots:
         """
         level = [value]
         while level:
-            found = [each for each in level if type(each) not in _LIVE_ON]
-            if weakly_referenced([v for v in found if type(v) in _arrays]):
+            found = [each for each in level if type(each) not in LIVE_ON]
+            if weakly_referenced([v for v in found if type(v) in ARRAYS]):
                 return False
-            nodes = [v for v in found if type(v) not in _arrays and id(v) not in self._quiet]
+            nodes = [v for v in found if type(v) not in ARRAYS and id(v) not in self._quiet]
             self._quiet.update(map(id, nodes))
-            if len(self._quiet) > _MOST:
+            if len(self._quiet) > MOST:
                 return False
             if not _CONTAINERS.issuperset(map(type, nodes)):
-                _arrays.update(type(node) for node in nodes if isinstance(node, jax.Array))
+                ARRAYS.update(type(node) for node in nodes if isinstance(node, jax.Array))
                 nodes = [node for node in nodes if not isinstance(node, type)]
-                if any(map(_is_loud, nodes)):
+                if any(map(is_loud, nodes)):
                     return False
-                nodes = [node for node in nodes if type(node) not in _arrays]
-                if shared := collections.Counter(id(v) for v in level if type(v) in _OFTEN_SHARED):
+                nodes = [node for node in nodes if type(node) not in ARRAYS]
+                if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
                     self._leaving.update(shared)
                     # Each stands in three lists here, and one variable refers to the last that was looked at.
                     ending = {
@@ -307,9 +298,9 @@ class Slots:
                         if interpreter.references(key) <= self._leaving[key] + 3 * count + (ours or 0) + 1
                     }
                     if ending and ours is None:
-                        ending -= _static(value)
+                        ending -= static(value)
                     self._quiet.difference_update(shared.keys() - ending)
-                    nodes = [node for node in nodes if type(node) not in _OFTEN_SHARED or id(node) in ending]
+                    nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
                     if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
                         return False  # it refers to its globals, or to a stack, of which nothing can be told
             if any(map(getweakrefcount, nodes)):
@@ -322,7 +313,7 @@ class Slots:
         """The object that a slot is in, the key that tells it from others there, and its value."""
         container, key, value = self._variable(frame, place[0], storing and len(place) == 1)
         for step in place[1:]:
-            if value is UNBOUND or (id(container), key) in self._overwritten:
+            if value is UNBOUND or self._is_overwritten(container, key, value):
                 raise _NotPlain
             container = value
             if step.kind == "attribute":
@@ -330,11 +321,18 @@ class Slots:
             else:
                 key = step.name
                 if isinstance(key, tuple):
-                    _, _, key = self._locate(frame, key, False)
+                    of, name, key = self._locate(frame, key, False)
+                    if self._is_overwritten(of, name, key):
+                        raise _NotPlain
                 value = item(container, key)
                 if type(container) is list and key < 0:
                     key += len(container)
         return container, key, value
+
+    def _is_overwritten(self, container: Any, key: Any, value: Any) -> bool:
+        """Whether an earlier store may have put something else where `value` is: under this name of the slot, or under
+        another, for what two objects share under one name has one value."""
+        return (id(container), key) in self._overwritten or (key, id(value)) in self._counted
 
     def _variable(self, frame: FrameType, step: Step, storing: bool) -> tuple[Any, Any, Any]:
         if step.kind == "global":
@@ -356,15 +354,6 @@ class Slots:
             except ValueError:
                 return value, "cell_contents", UNBOUND
         return frame, step.name, value
-
-
-def _is_loud(value: Any) -> bool:
-    """Whether code runs when the object itself dies, or it has contents that cannot be looked at."""
-    if type(value) is np.ndarray:
-        return value.dtype.hasobject or type(value.base) not in (type(None), np.ndarray, bytes, memoryview, jax.Array)
-    if isinstance(value, jax.Array):
-        return not only_marked(value)
-    return hasattr(type(value), "__del__")
 
 
 def _variables(frame: FrameType) -> list[Any]:
@@ -410,27 +399,6 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
 
 _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
-
-
-def _static(value: Any) -> set[int]:
-    """The ids of what the tree of an argument holds besides arrays: leaves that are static, and what its nodes are told
-    apart by. What is only in an attribute that is no part of the tree is not among it."""
-    leaves, tree = tree_flatten(value)
-    level = [*leaves, *_told_apart_by(tree)]
-    found: set[int] = set()
-    while level and len(found) < _MOST:
-        new = [v for v in level if id(v) not in found and type(v) not in _LIVE_ON and type(v) not in _arrays]
-        found.update(map(id, new))
-        level = gc.get_referents(*(v for v in new if type(v) not in _OFTEN_SHARED))
-    return found
-
-
-def _told_apart_by(tree: PyTreeDef) -> Iterator[Any]:
-    node = tree.node_data()
-    if node is not None:
-        yield node[1]
-    for child in tree.children():
-        yield from _told_apart_by(child)
 
 
 def _sizes(key: Callable[[int], object]) -> set[int]:

@@ -1,0 +1,322 @@
+"""Ways to a slot that lead elsewhere by the time it is stored to, and what looks at a slot without being seen."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import datetime
+import signal
+import sys
+import time
+import types
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+from pytc.ownership import interpreter
+from tests.ownership.harness import Stub, both, first, of_length
+
+ALL: list[Any] = []
+
+
+def strange(program):
+    ALL.append(program)
+    return program
+
+
+class Box:
+    pass
+
+
+class Last:
+    """Looks when it dies."""
+
+    def __init__(self, look):
+        self.look = look
+
+    def __del__(self):
+        self.look()
+
+
+@jax.tree_util.register_pytree_node_class
+class Node:
+    def __init__(self, x):
+        self.x = x
+
+    def tree_flatten(self):
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+@of_length(2)
+def with_a_key(x):
+    return "b", x
+
+
+@of_length(2)
+def with_a_node(x):
+    return Node(x), x
+
+
+def looking_at(s, box):
+    def look():
+        s.seen.append(box.a.is_deleted())
+
+    return look
+
+
+@strange
+def key_under_another_name(s, f, f2):
+    step = s.compile(with_a_key)
+    config = Box()
+    config.key = "a"
+    same = config
+    slots = {"a": s.new(), "b": None}
+    config.key, slots[same.key] = step(slots["a"])
+    s.read(slots)
+
+
+@strange
+def key_in_shared_attributes(s, f, f2):
+    step = s.compile(with_a_key)
+    one, two = Box(), Box()
+    one.key = "a"
+    two.__dict__ = one.__dict__
+    slots = {"a": s.new(), "b": None}
+    one.key, slots[two.key] = step(slots["a"])
+    s.read(slots)
+
+
+@strange
+def key_that_a_helper_overwrites(s, f, f2):
+    step = s.compile(with_a_key)
+    key = "a"
+    slots = {"a": s.new(), "b": None}
+
+    def helper():
+        nonlocal key
+        key, new = step(slots["a"])
+        return new
+
+    slots[key] = helper()
+    s.read(slots)
+
+
+@strange
+def global_key_that_a_helper_overwrites(s, f, f2):
+    space = {"step": s.compile(with_a_key), "slots": {"a": s.new(), "b": None}, "key": "a"}
+    exec("def helper():\n    global key\n    key, new = step(slots['a'])\n    return new\n", space)
+    exec("def go():\n    slots[key] = helper()\n", space)
+    space["go"]()
+    s.read(space["slots"])
+
+
+@strange
+def way_through_shared_attributes(s, f, f2):
+    step = s.compile(with_a_node)
+    one, two = Box(), Box()
+    one.node = old = Node(s.new())
+    two.__dict__ = one.__dict__
+    for _ in range(3):
+        one.node, two.node.x = step(old.x)
+        s.read(old.x)
+        old = one.node
+
+
+@strange
+def way_through_a_module(s, f, f2):
+    module = types.ModuleType("module")
+    space = vars(module)
+    space.update(me=module, step=s.compile(with_a_node), node=Node(s.new()))
+    exec("def go():\n    me.node, node.x = step(node.x)\n", space)
+    for _ in range(3):
+        old = module.node
+        space["go"]()
+        s.read(old.x)
+
+
+@strange
+def what_a_starred_call_keeps(s, f, f2):
+    class Steps:
+        def step(self, last, x, **more):
+            return f(x)
+
+    class Dying(Last):
+        def step(self, x):
+            return f(x)
+
+    steps = Steps()
+    box = Box()
+    box.a = s.new()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # else the interpreter might raise behind such a call
+    try:
+        for _ in range(3):
+            box.a = steps.step(*(Last(looking_at(s, box)), box.a))
+            box.a = steps.step(None, box.a, **{"more": Last(looking_at(s, box))})
+            box.a = Dying(looking_at(s, box)).step(*(box.a,))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@strange
+def code_with_a_weak_reference(s, f, f2):
+    box = Box()
+    box.a = s.new()
+    look = looking_at(s, box)
+    callbacks = []
+    for _ in range(3):
+        box.b = compile("1", "nowhere", "eval")
+        callbacks.append(weakref.ref(box.b, lambda _: look()))
+        box.b, box.a = f2(s.new(), box.a)
+
+
+@strange
+def constant_of_code(s, f, f2):
+    box = Box()
+    box.a = s.new()
+    for _ in range(3):
+        box.b = compile("1", "nowhere", "eval").replace(co_consts=(Last(looking_at(s, box)),))
+        box.b, box.a = f2(s.new(), box.a)
+
+
+class Zone(datetime.tzinfo):
+    def __del__(self):
+        self.look()
+
+
+@strange
+def time_zone(s, f, f2):
+    box = Box()
+    box.a = s.new()
+    for _ in range(3):
+        zone = Zone()
+        zone.look = looking_at(s, box)
+        box.b = datetime.datetime(2000, 1, 1, tzinfo=zone)
+        del zone
+        box.b, box.a = f2(s.new(), box.a)
+
+
+if sys.version_info >= (3, 12):
+
+    class Memory:
+        """Is told when nobody looks at it any more."""
+
+        def __init__(self, box, seen):
+            self.box, self.seen = box, seen
+
+        def __buffer__(self, flags):
+            return memoryview(bytearray(8))
+
+        def __release_buffer__(self, view):
+            self.seen.append(self.box.a.is_deleted())
+
+    @strange
+    def memory_that_is_released(s, f, f2):
+        box = Box()
+        box.a = s.new()
+        memory = Memory(box, s.seen)
+        for make in (memoryview, np.frombuffer, lambda memory: np.frombuffer(memory)[:1], lambda m: [memoryview(m)]):
+            box.b = make(memory)
+            box.b, box.a = f2(s.new(), box.a)
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
+def test_no_deleted_array(program):
+    stub = Stub()
+    stub.seen = []
+    program(stub, stub.compile(first), stub.compile(both))
+    stub.read([])
+    assert stub.calls
+    assert not any(stub.seen)
+
+
+@pytest.mark.parametrize(
+    "old", [np.arange(3.0), np.zeros((2, 3))[1:], np.float32(1), np.dtype("f4"), object(), b"", ...]
+)
+def test_what_dies_quietly(old):
+    stub = Stub()
+    f2 = stub.compile(both)
+    box = Box()
+    box.a, box.b = stub.new(), None
+    for _ in range(3):
+        box.b = [old]
+        box.b, box.a = f2(stub.new(), box.a)
+    assert [bool(call.dead & {1}) for call in stub.calls] == [True, True, True]
+
+
+def steps_watched(step, box, done):
+    for _ in range(2000):
+        box.a = step(box.a)
+    done.append(True)
+
+
+def watching(box, seen, done):
+    def look(_=None):
+        while not done:
+            seen.append(box.a.is_deleted())
+        return 0
+
+    return look
+
+
+@pytest.fixture
+def _switching_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_switching_often")
+def test_a_thread_made_by_c():
+    """As those of a user interface: Python does not count them."""
+    step = pytc.compile(lambda x: x + 1)
+    box = Box()
+    box.a = jnp.zeros(10_000)
+    seen: list[bool] = []
+    done: list[bool] = []
+    look = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(watching(box, seen, done))
+    thread = ctypes.c_ulong()
+    library = ctypes.CDLL(None)
+    assert library.pthread_create(ctypes.byref(thread), None, look, None) == 0
+    while not seen:
+        time.sleep(0.001)
+    steps_watched(step, box, done)
+    library.pthread_join(thread, None)
+    assert float(box.a[0]) == 2000
+    assert not any(seen)
+
+
+def test_a_thread_that_is_about_to_start():
+    stub = Stub()
+    f = stub.compile(first)
+    box = Box()
+    box.a = stub.new()
+    done: list[bool] = []
+    seen: list[bool] = []
+
+    def run():
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(1)  # so that it does not get to its first line
+        try:
+            _thread.start_new_thread(watching(box, seen, done), ())
+            seen_so_far = len(seen)
+            box.a = f(box.a)
+        finally:
+            sys.setswitchinterval(before)
+        return seen_so_far
+
+    seen_so_far = run()
+    done.append(True)
+    while not interpreter.alone():
+        time.sleep(0.001)
+    assert seen_so_far == 0
+    assert [bool(call.dead) for call in stub.calls] == [False]
