@@ -218,6 +218,8 @@ class _Look:
         return self.barren <= _BARREN
 
     def held(self, wanted: Sequence[int]) -> list[int]:
+        if not self.census.stands():
+            return list(wanted)
         inside = [i for i in wanted if self.census.is_inside(id(self.leaves[i]))]
         shared = buffers.shared([self.leaves[i] for i in inside])
         self.shared = {i for i, is_shared in zip(inside, shared, strict=True) if is_shared}

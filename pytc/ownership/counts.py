@@ -83,7 +83,10 @@ def remainder(
     nodes = _sole(roots, places)
     opened = []
     while nodes:
+        counted = sum(map(getrefcount, nodes))
         opened.append(_referents(*nodes))
+        if sum(map(getrefcount, nodes)) != counted:
+            return 1  # a hook of `sys.addaudithook` was just shown them, and has kept one
         nodes = _openable(opened[-1])
     tripled = unshared * 2
     after = sum(map(getrefcount, leaves))
@@ -208,6 +211,11 @@ class Census:
     def is_inside(self, key: int) -> bool:
         """Whether every reference to the leaf of this id is accounted for."""
         return self.remains(key) == 0 and only_marked(self._found[key][0])
+
+    def stands(self) -> bool:
+        """Whether every reference to what was opened is still accounted for: a hook of `sys.addaudithook` is shown each
+        container whose contents are looked at, and may keep it."""
+        return not any(map(self.remains, self._opened))
 
     def is_open(self, key: int) -> bool:
         """Whether the object of this id is a container that was accounted for and opened."""

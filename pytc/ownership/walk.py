@@ -160,6 +160,8 @@ class Walk:
             if level.may_share_attributes is not None and share_attributes(level.may_share_attributes(seen)):
                 return None
             seen += _referents(*nodes)
+            if sum(map(getrefcount, nodes)) != 4 * len(level.types) + extra:
+                return None  # a hook of `sys.addaudithook` was just shown them, and has kept one
             extra = 0
         arrays = self._arrays(seen)
         if lists and not (len(leaves) == self.count and all(map(operator.is_, arrays, leaves))):
