@@ -88,8 +88,17 @@ def read_by_a_handler(step: Step, holder: Any) -> None:
         holder.state = state
 
 
+def starred_method_and_a_handler(step: Step, holder: Any) -> None:
+    state, holder.state = holder.state, None
+    try:
+        state = Model(step).step(*(state,))
+    finally:
+        holder.state = state
+
+
 WAYS: tuple[Way, ...] = (
     plain_call, starred_call, decorated_call, decorated_keyword, starred_method, method, read_by_a_handler,
+    starred_method_and_a_handler,
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ import jax
 from pytc import ownership
 from pytc.ownership import buffers, callers, callsite, collector, counts, interpreter, liveness, slots, starred
 from pytc.ownership.callsite import Site
-from tests.interrupting import loses, starred_call, starred_method
+from tests.interrupting import loses, starred_call, starred_method_and_a_handler
 from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
@@ -550,7 +550,7 @@ def _tuple_alike(s: Stub, f: Any, f2: Any) -> None:
 
 def _interrupted(s: Stub, f: Any, f2: Any) -> None:
     """Ctrl-C behind a call through C. (Around `pytc.compile` itself, which puts the interrupt off.)"""
-    if any(map(loses, (starred_call, starred_method))):
+    if any(map(loses, (starred_call, starred_method_and_a_handler))):
         raise RuntimeError("deleted")
 
 
