@@ -110,11 +110,11 @@ class Planner:
             site.plan = self.plan(signature, keep | frozenset(held), keep, leaves)
             site.settled = True
             held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
-        given = list(leaves)
         if not site.why and not site.plan.emitted.is_new:
             largest = self._largest(program, held)
             found = ownership.reasons(frame, args, kwargs, leaves, largest, site.plan.outcome_now)
             site.why = {i: why.text for i, why in found.items()}
+        given = list(leaves)
         for i in held:
             given[i] = private_copy(leaves[i])
             site.copied_bytes += program.leaves[i].nbytes

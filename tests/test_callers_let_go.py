@@ -282,6 +282,28 @@ def in_an_async_function(step):
 
 
 @lets_go
+def items_of_an_attribute(step):
+    run = types.SimpleNamespace(models=[init()], nets={"g": {"state": init()}})
+    for i in range(STEPS):
+        for k in range(len(run.models)):
+            run.models[k] = step(run.models[k], float(i))
+        run.nets["g"]["state"] = step(run.nets["g"]["state"], float(i))
+    return run.models, run.nets
+
+
+@lets_go
+def items_at_the_top_level_of_a_script(step):
+    space = {"__name__": "__main__", "step": step, "models": [init(), init()], "nets": {"g": {"state": init()}}}
+    script = """for i in range(STEPS):
+        for k in range(len(models)):
+            models[k] = step(models[k], float(i))
+        nets["g"]["state"] = step(nets["g"]["state"], float(i))
+    """
+    exec(compile(script.replace("STEPS", str(STEPS)), "train.py", "exec"), space)
+    return space["models"], space["nets"]
+
+
+@lets_go
 def in_a_comprehension(step):
     return [step(x, 1.0) for x in (init() for _ in range(STEPS))][-1]
 

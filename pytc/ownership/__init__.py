@@ -307,7 +307,7 @@ def _reason(leaf: Any, frame: FrameType, look: _Look, roots: list[Any], ours: se
         if (odd := holders.oddity(value)) is not None:
             return odd
         found = holders.in_variables(frame, value) or holders.in_objects(
-            value, ours | set(map(id, path)), holders.global_arguments(frame)
+            value, ours | set(map(id, path)), holders.sources(frame)
         )
         if found is not None or (found := holders.in_threads(value)) is not None:
             return found

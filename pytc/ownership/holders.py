@@ -14,13 +14,13 @@ import threading
 import types
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.callsite import loaded
+from pytc.ownership.callsite import Step, loaded
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.slots import Slots, other_frames
@@ -39,6 +39,8 @@ class Held:
     """As a person would say it: "also `best` in train.py:41"."""
     file: str | None = None
     line: int | None = None
+    is_source: bool = False
+    """Whether it is where the call itself got the value from, as `state` in `self.state = step(self.state)`."""
 
 
 def place_in(frame: FrameType, line: int | None) -> str:
@@ -105,13 +107,13 @@ def _assigned(flow: Flow, at: int, local: int) -> int | None:
     return flow.code.co_firstlineno
 
 
-def global_arguments(frame: FrameType) -> frozenset[str]:
-    """The globals that the expression of the call reads."""
+def sources(frame: FrameType) -> frozenset[Step]:
+    """The globals, attributes and items that the expression of the call reads, without what they are in."""
     try:
         places = loaded(flow_of(frame.f_code), site_of(frame).at)
     except NotTrusted:
         return frozenset()
-    return frozenset(place[0].name for place in places if len(place) == 1 and place[0].kind == "global")
+    return frozenset(place[-1] for place in places if place[-1].kind in ("global", "attribute", "item"))
 
 
 def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | None:
@@ -126,7 +128,7 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
             continue
         last = place[-1]
         if last.kind == "global":
-            return _by_dict(frame.f_globals, value, global_arguments(frame))
+            return _by_dict(frame.f_globals, value, sources(frame))
         if last.kind not in ("attribute", "item"):
             continue  # a variable
         owner = type(slots.peek(frame, place[:-1])).__name__
@@ -136,18 +138,18 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
     return None
 
 
-def in_objects(value: Any, ours: set[int], arguments: frozenset[str]) -> Held | None:
+def in_objects(value: Any, ours: set[int], arguments: frozenset[Step]) -> Held | None:
     """The object that refers to the value, in words; `ours` are the ids of what this call made itself, `arguments` the
-    globals that the call itself was given."""
+    `sources` of the call."""
     found: list[Held] = []
     for referrer in gc.get_referrers(value):  # a loop, because a comprehension would capture the value in a cell
         if id(referrer) not in ours and (held := _by(referrer, value, arguments)) is not None:
             found.append(held)  # noqa: PERF401
     order = ("history", "attribute", "global", "closure", "item", "unknown")
-    return min(found, key=lambda held: (held.text.startswith("the global"), order.index(held.kind)), default=None)
+    return min(found, key=lambda held: (held.is_source, order.index(held.kind)), default=None)
 
 
-def _by(referrer: Any, value: Any, arguments: frozenset[str]) -> Held | None:
+def _by(referrer: Any, value: Any, arguments: frozenset[Step]) -> Held | None:
     if isinstance(referrer, FrameType):
         return None
     if isinstance(referrer, dict):
@@ -161,11 +163,17 @@ def _by(referrer: Any, value: Any, arguments: frozenset[str]) -> Held | None:
         return Held("unknown", f"the suspended {referrer.__qualname__}")
     names = _attributes(referrer, value)
     if names:
-        return Held("attribute", f"attribute `{names[0]}` of {type(referrer).__name__}")
+        return _by_name("attribute", names, f"attribute `{{}}` of {type(referrer).__name__}", arguments)
     return Held("unknown", f"a {type(referrer).__qualname__}")
 
 
-def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[str] = frozenset()) -> Held | None:
+def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str, arguments: frozenset[Step]) -> Held:
+    """Of several names for the value in one object, one that the call did not read, if there is one."""
+    others = [name for name in names if Step(kind, name) not in arguments]
+    return Held(kind, text.format((others or names)[0]), is_source=not others)
+
+
+def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = frozenset()) -> Held | None:
     keys = [key for key, item in space.items() if item is value]
     if not keys:
         return None
@@ -177,14 +185,15 @@ def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[str] = froz
     if "__name__" in space and "__builtins__" in space:
         file = space.get("__file__")
         where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
-        others = [key for key in keys if key not in arguments]
+        others = [key for key in keys if Step("global", key) not in arguments]
         text = f"also `{others[0]}`{where}" if others else f"the global `{key}`{where}, which any function can read"
-        return Held("global", text, file if isinstance(file, str) else None)
+        return Held("global", text, file if isinstance(file, str) else None, is_source=not others)
     for owner in gc.get_referrers(space):
         if not isinstance(owner, type) and _own(owner) is space:
-            return Held("attribute", f"attribute `{key}` of {type(owner).__name__}")
+            return _by_name("attribute", keys, f"attribute `{{}}` of {type(owner).__name__}", arguments)
     name = _named(space)
-    return Held("item", f"{name}[{key!r}]" if name else f"item {key!r} of a {type(space).__name__}")
+    text = f"{name}[{{!r}}]" if name else f"item {{!r}} of a {type(space).__name__}"
+    return _by_name("item", keys, text, arguments)
 
 
 def _attributes(owner: Any, value: Any) -> list[str]:
@@ -302,7 +311,7 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
                 survive |= has - released
         for place in loaded(flow, site.at):
             if (len(place) > 1 or place[0].kind != "fast") and place not in overwritten:
-                survive |= leaves_in(slots.peek(above, place), parts)
+                survive |= leaves_in(slots.peek(above, place), parts) - released
         if not related:
             break
         straight = straight and site.returns

@@ -82,6 +82,22 @@ def test_a_leaf_that_something_else_holds():
     assert "1.0 KiB  state['a']: still in use in 1 call" in text
 
 
+def from_a_generator(compiled):
+    def batches():
+        for _ in range(4):
+            batch = new_state()
+            yield batch
+
+    return [float(compiled(batch, jnp.ones(4))["a"].sum()) for batch in batches()]
+
+
+def test_what_a_suspended_generator_holds():
+    compiled = pytc.compile(step)
+    assert from_a_generator(compiled) == [5 * 256] * 4
+    (site,) = explain(compiled).sites
+    assert {why for _, why in site.why} == {"the suspended from_a_generator.<locals>.batches"}
+
+
 def test_sites_are_told_apart():
     compiled = pytc.compile(step)
     first = compiled(new_state(), jnp.ones(4))

@@ -95,6 +95,30 @@ def test_an_attribute(made: Functions) -> None:
     expect(stub.survivors == [set(), {0}])
 
 
+def test_what_is_overwritten_does_not_hold(made: Functions) -> None:
+    stub, f = made
+    trainer = types.SimpleNamespace(state=stub.new())
+    trainer.best = trainer.state
+    trainer.state = f(trainer.state)
+    stub.says("attribute `best` of SimpleNamespace")
+    slotted = _Slotted()
+    slotted.state = slotted.best = stub.new()
+    slotted.state = f(slotted.state)
+    stub.says("attribute `best` of _Slotted")
+    trainer.run = {"last": stub.new()}
+    trainer.run["best"] = trainer.run["last"]
+    trainer.run["last"] = f(trainer.run["last"])
+    stub.says("^attribute `run` of SimpleNamespace\\['best'\\]$")
+    stub.read((trainer, slotted))
+
+
+class _Slotted:
+    __slots__ = ("best", "state")
+
+    best: Any
+    state: Any
+
+
 def test_what_a_glance_shows(made: Functions) -> None:
     stub, f = made
     trainer = types.SimpleNamespace(ema=stub.new(), states={"a": [stub.new()]})
