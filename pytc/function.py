@@ -283,6 +283,12 @@ class Function:
         """`jax.eval_shape` of the function."""
         return self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.eval_shape)
 
+    def cache_size(self) -> int:
+        """How many signatures it has been compiled for: what people's tests ask `jax.jit(fun)._cache_size()`."""
+        known = [signatures for layout in self.layouts.values() for signatures in layout.by_values.values()]
+        by_jax: int = self.jitted._cache_size() + self._jitted_hiding._cache_size()
+        return sum(len(signatures.newest) for signatures in known) + by_jax
+
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
         self.layouts.clear()
@@ -372,6 +378,7 @@ def wrap(function: Function) -> Callable[..., Any]:
         compiled,
         **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "clear_cache")},
         explain=lambda *args, **kwargs: _explain(compiled, *args, **kwargs),
+        _cache_size=function.cache_size,
         __pytc__=function,
     )
     return compiled

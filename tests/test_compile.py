@@ -175,6 +175,19 @@ def test_one_trace_serves_calls_and_transformations(x, options):
     assert traces == ["square", "cube", "cube"]
 
 
+@pytest.mark.parametrize("make", [jax.jit, pytc.compile])
+def test_the_number_of_compiled_signatures_is_told_as_by_jax(x, make):
+    f = make(lambda x, n: x * n, static_argnums=1)
+    counts = [f._cache_size()]
+    for x_, n in ((x, 2), (x + 1, 2), (x, 3), (x[:2], 3), (x, 2)):
+        f(x_, n)
+        counts.append(f._cache_size())
+    with jax.debug_nans(True):
+        f(x, 4)
+    f.clear_cache()
+    assert (counts, f._cache_size()) == ([0, 1, 1, 2, 3, 3], 0)
+
+
 def test_nothing_is_left_of_a_trace_that_keeps_arrays_alive(x):
     table = jnp.arange(16.0).reshape(4, 4)
     captured = [table]
