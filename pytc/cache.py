@@ -85,6 +85,14 @@ class Site:
     missed_at: int = 0
     """How many calls there had been by the last time."""
 
+    def count(self, program: Program, copied: Sequence[int]) -> None:
+        """Note a call that has run, for which these leaves were copied."""
+        self.calls += 1
+        self.copied_calls += bool(copied)
+        for i in copied:
+            self.copied_bytes += program.leaves[i].nbytes
+            self.held[i] = self.held.get(i, 0) + 1
+
     def to_be_looked_at(self) -> bool:
         """Whether it is time to look at the caller's code again: where the first look said "read later", ever more
         rarely. It may be in a helper that another caller uses otherwise."""

@@ -109,7 +109,6 @@ class Function:
         looked = site is None or site.to_be_looked_at()
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
-        site.calls += 1
         for i in signature.keys:
             leaves[i] = bits_of(leaves[i])
         # Two keys may have the same bits; to these more refers than the one and `leaves`.
@@ -119,12 +118,14 @@ class Function:
             if site.plan.proven:
                 given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
             emitted = site.plan.emitted
+            copied = [] if given is leaves else [i for i in emitted.program.donated if given[i] is not leaves[i]]
             if may_share:
                 given = apart(given, emitted.program)
             landed[:] = emitted, leaves
             warm = not emitted.is_new
             collections = ownership.collections_so_far()
             emitted.call(given, landed)
+            site.count(emitted.program, copied)
             if warm:
                 in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
                 emitted.remember(landed[2], in_one_go)

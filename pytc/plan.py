@@ -117,9 +117,6 @@ class Planner:
         given = list(leaves)
         for i in held:
             given[i] = private_copy(leaves[i])
-            site.copied_bytes += program.leaves[i].nbytes
-            site.held[i] = site.held.get(i, 0) + 1
-        site.copied_calls += bool(held)
         return given
 
     def plan(self, signature: Signature, keep: frozenset[int], never: frozenset[int], leaves: Sequence[Any]) -> Plan:

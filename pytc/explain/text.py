@@ -138,7 +138,8 @@ def of_calls(calls: Calls, width: int, colour: bool) -> str:
     width = max(width, NARROWEST)
     paint = _painter(colour)
     total = sum(site.calls for site in calls.sites)
-    lines = [paint(f"{calls.name}: {_count(total, 'call')} from {_count(len(calls.sites), 'place')}", "headline")]
+    places = len({site.where for site in calls.sites})
+    lines = [paint(f"{calls.name}: {_count(total, 'call')} from {_count(places, 'place')}", "headline")]
     for site in calls.sites:
         lines += ["", *_site(site, width, paint)]
     return "\n".join(lines)

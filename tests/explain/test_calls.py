@@ -1,7 +1,9 @@
 """`pytc.explain(fun)`: what happened at each call site."""
 
 import json
+import types
 
+import jax
 import jax.numpy as jnp
 
 import pytc
@@ -104,6 +106,19 @@ def test_sites_are_told_apart():
     second = compiled(first, jnp.ones(4))
     assert second is not first
     assert [site.calls for site in explain(compiled).sites] == [1, 1]
+
+
+def test_calls_that_go_to_another_signature_count_once():
+    """`jax.jit` traces anew for an array that is on a mesh, which nobody looks at before."""
+    mesh = jax.make_mesh((1,), ("d",))
+    compiled = pytc.compile(lambda x: x + 1, out_shardings=jax.NamedSharding(mesh, jax.P()))
+    run = types.SimpleNamespace(x=jnp.ones(4))
+    for _ in range(5):
+        run.x = compiled(run.x)
+    calls = explain(compiled)
+    assert len(calls.sites) == 2
+    assert sum(site.calls for site in calls.sites) == 5
+    assert str(calls).startswith("<lambda>: 5 calls from 1 place\n")
 
 
 def test_json_has_everything():
