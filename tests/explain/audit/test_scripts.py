@@ -39,6 +39,7 @@ CASES = {
     "devices": Case({"train_step": "donate_argnums=(0, 1)", "walk": "donate_argnums=(0,)"}),
     "interrupted": Case({"<lambda>": "donate_argnums=(0,)"}, status=-signal.SIGINT, repaired=-signal.SIGINT),
     "raises": Case({"update": "donate_argnums=(1,)", "score": None}, ("wrong", "useless"), status=1),
+    "sampler": Case({"_step": "donate_argnums=(0,)"}),
     "pairing": Case({"step": None}, ("pairing",)),
 }
 
