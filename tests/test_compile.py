@@ -364,6 +364,32 @@ def test_the_same_array_at_two_donated_leaves(x):
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("donate", ["auto", "all"])
+def test_an_error_of_a_callback_is_told_as_by_jax(donate):
+    """The arguments are gone by then, which is not what went wrong."""
+
+    def check(value):
+        if float(value) > 2:
+            raise ValueError("the sum is large")
+        return value
+
+    def step(x):
+        total = jax.pure_callback(check, jax.ShapeDtypeStruct((), x.dtype), x.sum())
+        return x + total
+
+    def told(step):
+        try:
+            x = step(jnp.full(3, 0.1))
+            for _ in range(5):
+                x = step(x)
+            jax.block_until_ready(x)
+        except Exception as error:
+            return type(error), "the sum is large" in str(error), "deleted" in str(error)
+
+    assert told(pytc.compile(step, donate=donate)) == told(jax.jit(step))
+    assert told(jax.jit(step))[1:] == (True, False)
+
+
 def test_a_deleted_array_is_named_before_anything_is_donated(x):
     f = pytc.compile(sgd, donate="all")
     params, grads = {"w": x + 0, "b": x + 1}, {"w": x + 2, "b": x + 3}
