@@ -85,7 +85,8 @@ def _sites(function: Function) -> Iterator[tuple[Signature, Site]]:
         for signatures in list(layout.by_values.values()):
             for signature in reversed(signatures.newest):
                 for site in list(signature.sites.values()):
-                    yield signature, site
+                    if site.calls:  # some calls raise, or turn out to be of another signature
+                        yield signature, site
 
 
 def _report(function: Function, signature: Signature, site: Site) -> SiteReport:
