@@ -105,6 +105,9 @@ class Function:
         `landed` is [emitted, leaves, results] once the program has taken over its arguments. In `leaves` keys are
         replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
         """
+        # Bits do not tell of which kind their keys are.
+        if any(describe(leaves[i]) != signature.described[i] for i in signature.keys):
+            raise Retrace
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         looked = site is None or site.to_be_looked_at()
         if site is None or looked:

@@ -201,3 +201,24 @@ def test_a_step_that_is_handed_a_key_goes_straight_to_jax_jit():
     assert seen(with_one_key(compiled, 6)) == seen(with_one_key(jax.jit(step), 6))
     (direct,) = compiled.__pytc__.directly.values()
     assert (direct.site.calls, direct.site.missed) == (6, 0)
+
+
+def test_keys_of_another_kind_are_another_signature():
+    """Some kinds have bits of the same shape, so that these do not tell them apart."""
+
+    def draw(state):
+        key, noise = jax.random.split(state["key"])
+        return {"key": key, "x": state["x"] + jax.random.normal(noise, (3,))}
+
+    def run(step):
+        drawn = []
+        for impl in ("rbg", "unsafe_rbg", "threefry2x32", "rbg"):
+            state = {"key": jax.random.key(0, impl=impl), "x": jnp.zeros(3)}
+            for _ in range(3):
+                state = step(state)
+            drawn.append((str(jax.random.key_impl(state["key"])), jax.random.key_data(state["key"]), state["x"]))
+        return drawn
+
+    for (impl, *arrays), (expected_impl, *expected) in zip(run(pytc.compile(draw)), run(jax.jit(draw)), strict=True):
+        assert impl == expected_impl
+        jax.tree.map(np.testing.assert_array_equal, arrays, expected)
