@@ -1,22 +1,17 @@
-"""Work on constants alone is done while compiling: by whom, and so with which bits, depends on what stands around.
+"""What is made of constants alone: XLA works it out while it compiles, where it can, by other code than at run time.
 
-What JAX emits is folded twice. First within each function of the module, by other code than XLA's own, which folds
-what is left once calls are inlined. The two do not always agree in the last bit. So a call that constants go into or
-come out of decides by whom they are folded, and to take it away can change results.
-
-A function of the module is what JAX emits for an inner `jit` and the few other `CALLS`. A custom derivative or a remat
-is emitted where it stands; so are the branches of a `cond` and the body of a loop, which see the constants around them.
+The two do not always agree in the last bit. So what becomes visible as a constant, or no longer is, decides over bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
 from pytc.jax_compat import jaxprs
 from pytc.jax_compat.avals import is_extended
-from pytc.jax_compat.jaxprs import DropVar, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 
 # Move data without computing: of a constant they make the same constant at compile time as at run time.
 _MOVES = frozenset(
@@ -30,10 +25,6 @@ _EXACT = frozenset("abs and ceil convert_element_type eq floor ge gt le lt max m
 
 _OF_ITSELF_KNOWN = frozenset("eq ne lt le gt ge sub xor div rem".split())
 _ABSORBING: dict[str, tuple[int, ...]] = {"mul": (0,), "and": (0,), "or": (1, -1)}
-
-
-CALLS = frozenset({"closed_call", "core_call", "eval_jaxpr", "jit", "pjit"})
-"""Primitives that are emitted as calls of a function."""
 
 
 def same_by_anyone(eqn: JaxprEqn) -> bool:
@@ -104,25 +95,3 @@ def constant_in_regions(eqn: JaxprEqn, constants: set[Var]) -> dict[str, tuple[b
         cond, body, carry = jaxprs.split_while(eqn, given)
         return {"cond_jaxpr": (*cond, *carry), "body_jaxpr": (*body, *carry)}
     return {}
-
-
-def folded_across(body: Jaxpr, eqn: JaxprEqn, given: Sequence[bool]) -> bool:
-    """Whether constants meet across the boundary of a call of `body`, where it would be inlined for `eqn`: work on
-    constants alone in it, or in regions of it, that needs a constant operand (`given` says which are), or a constant
-    among its results."""
-    operands = {v for v, is_given in zip(body.invars, given, strict=True) if is_given}
-    constants = operands.union(body.constvars)
-    for inner in body.eqns:
-        reads_operands = not operands.isdisjoint(v for v in inner.invars if isinstance(v, Var))
-        if of_constants_alone(inner, constants):
-            constants.update(inner.outvars)
-            if reads_operands:
-                operands.update(inner.outvars)
-                if not same_by_anyone(inner):
-                    return True
-        elif reads_operands and constant_in_regions(inner, operands):
-            return True
-    return any(
-        is_constant(result, constants) and not isinstance(out, DropVar)
-        for result, out in zip(body.outvars, eqn.outvars, strict=True)
-    )

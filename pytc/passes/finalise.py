@@ -12,9 +12,10 @@ often it is called, and a thousand copies of one would be slower to compile.
 
 What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
 
-Two things stay as they are in a program that is to be compiled, since they decide over bits: a call that constants go
-into or come out of (`constants`), and the calls in a loop in which they alone hide that a carry never changes
-(`while_loops`).
+In a program that is to be compiled every inner `jit` stays, and what it hands on is read from its result. JAX emits it
+as a call of a function, which XLA puts in place only when it has begun to simplify: what it finds out before, within
+each function, decides over what it fuses, what it works out while it compiles, and so over bits. (`jnp.maximum(x, 0)`
+under a `jit` of its own is not what it is without.) Nor is a constant read where it came from.
 
 Name stacks (profiles, `jax.named_scope`), tracebacks and effects stay. Nobody differentiates the result: the rules
 for that are what was taken out.
@@ -38,14 +39,11 @@ from pytc.jax_compat.effects import makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.jax_compat.origins import home
 from pytc.move import unmoved
-from pytc.passes import subjaxprs, while_loops
+from pytc.passes import subjaxprs
 from pytc.passes.constants import (
-    CALLS,
     constant_in_regions,
-    folded_across,
     is_constant,
     of_constants_alone,
-    same_by_anyone,
 )
 from pytc.passes.prune import lowered_by_jax
 from pytc.passes.subjaxprs import Atom
@@ -68,9 +66,11 @@ def finalise(what: F, /) -> F: ...
 def finalise(what: Any, /) -> Any:
     """Replace custom primitives and wrappers by what they stand for, through every higher-order primitive.
 
-    Of a jaxpr it gives the finalised jaxpr; of a function, one with the same signature that computes the same to the
-    bit by finalised equations (traced at each call, as by `jax.make_jaxpr`: put it under `jax.jit`, `jax.export` or
+    Of a jaxpr it gives the finalised jaxpr; of a function, one with the same signature that computes the same by
+    finalised equations (traced at each call, as by `jax.make_jaxpr`: put it under `jax.jit`, `jax.export` or
     `pytc.compile`); of a `Program`, as the pass that it is, a `Program`. Doing it twice changes nothing more.
+
+    Inner `jit`s go, too, but in a `Program`. XLA may then fuse, and so round, otherwise than `jax.jit` of the function.
 
     `custom_jvp`, `custom_vjp` and what `register_finalisation` was told of go, and their derivative rules with them:
     differentiate and `vmap` before, not after. A primitive that has no rule stays.
@@ -158,7 +158,7 @@ class _Finaliser:
         self._sites: Counter[int] = Counter()
         _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
-        self._regions: dict[tuple[tuple[bool, ...], bool], subjaxprs.Memo] = {}
+        self._regions: dict[tuple[bool, ...], subjaxprs.Memo] = {}
         self._inner = self._region(())
         constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         known = len(constants)
@@ -180,8 +180,6 @@ class _Finaliser:
         jaxpr: Jaxpr,
         constants: list[tuple[Var, Any]] | None,
         given: Sequence[bool] = (),
-        *,
-        calls_stay: bool = False,
     ) -> Jaxpr:
         """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, a
         wrapper with consts of its own stays. `given` says which of the invars are constants."""
@@ -192,16 +190,16 @@ class _Finaliser:
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
             inlined: list[JaxprEqn]
-            stays = calls_stay and eqn.primitive.name in CALLS and not jaxprs.inlined_late(eqn)
+            stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
             if eqn.primitive.name in _HAND_ON:
                 inlined, results = [], list(eqn.invars)
-            elif not stays and (unwrapped := self._unwrapped(eqn, constants, fixed)) is not None:
+            elif not stays and (unwrapped := self._unwrapped(eqn, constants)) is not None:
                 before = len(constants or ())
                 inlined, results = _inlined(eqn, unwrapped, constants)
                 fixed.update(var for var, _ in (constants or ())[before:])
             else:
                 if eqn.primitive.name not in subjaxprs.OPAQUE:
-                    eqn = self._inside(eqn, fixed, calls_stay)
+                    eqn = self._inside(eqn, fixed)
                 eqns.append(eqn)
                 if of_constants_alone(eqn, fixed):
                     fixed.update(eqn.outvars)
@@ -222,31 +220,24 @@ class _Finaliser:
             return jaxpr
         return subjaxprs.with_equations(jaxpr, eqns, outvars=outvars)
 
-    def _inside(self, eqn: JaxprEqn, fixed: set[Var], calls_stay: bool) -> JaxprEqn:
+    def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
         """The equation with its jaxprs finalised."""
         given = constant_in_regions(eqn, fixed) if self._compiled else {}
-        inside = self._within(eqn, given, calls_stay=calls_stay and eqn.primitive.name in _REGIONS)
-        if self._compiled and eqn.primitive.name == "while" and while_loops.becomes_one_array(eqn, inside):
-            return self._within(eqn, given, calls_stay=True)
-        return inside
-
-    def _within(self, eqn: JaxprEqn, given: dict[str, tuple[bool, ...]], *, calls_stay: bool = False) -> JaxprEqn:
         if not given:
-            return subjaxprs.map_subjaxprs(eqn, self._region((), calls_stay))
+            return subjaxprs.map_subjaxprs(eqn, self._inner)
         for name, constant in given.items():
-            eqn = subjaxprs.map_subjaxprs(eqn, self._region(constant, calls_stay), name)
+            eqn = subjaxprs.map_subjaxprs(eqn, self._region(constant), name)
         return eqn
 
-    def _region(self, given: tuple[bool, ...], calls_stay: bool = False) -> subjaxprs.Memo:
+    def _region(self, given: tuple[bool, ...]) -> subjaxprs.Memo:
         """What finalises a jaxpr of which these invars are constants."""
-        key = given if any(given) else (), calls_stay
+        key = given if any(given) else ()
         if key not in self._regions:
-            change = functools.partial(self._finalised, constants=None, given=key[0], calls_stay=calls_stay)
-            self._regions[key] = subjaxprs.Memo(change)
+            self._regions[key] = subjaxprs.Memo(functools.partial(self._finalised, constants=None, given=key))
         return self._regions[key]
 
-    def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None, fixed: set[Var]) -> _Unwrapped | None:
-        """What the equation stands for, or None if it stands for itself. `fixed` are vars made of constants alone."""
+    def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None) -> _Unwrapped | None:
+        """What the equation stands for, or None if it stands for itself."""
         name = eqn.primitive.name
         unwrapped: _Unwrapped | None = None
         if eqn.primitive in _FINALISATIONS:
@@ -263,10 +254,6 @@ class _Finaliser:
         if unwrapped is None or eqn.ctx.xla_metadata:
             return None
         body = jaxprs.inner(unwrapped.body)
-        if self._compiled and name in CALLS and not (name in _JITS and jaxprs.inlined_late(eqn)):
-            given = [is_constant(v, fixed) for v in unwrapped.operands]
-            if folded_across(self._inner(body), eqn, given):
-                return None
         fits = all(map(avals.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
         return unwrapped if fits and (constants is not None or not body.constvars) else None
 
@@ -281,11 +268,8 @@ class _Finaliser:
         return _Unwrapped(body, eqn.invars, f"jit({eqn.params['name']})")
 
     def _is_trivial(self, body: Jaxpr) -> bool:
-        """Whether a body that is called from several places may be put into each of them: XLA may join what it finds
-        to be the same there, and compile it otherwise than what it joins within the calls. Without this, many programs
+        """Whether a body that is called from several places may be put into each of them. Without this, many programs
         would be harder to read for `jnp.where`s and `clip`s."""
-        if self._compiled and not all(map(same_by_anyone, body.eqns)):
-            return False
         return subjaxprs.count(body, self._sizes) <= _ALWAYS_INLINED
 
     def _by_rule(self, eqn: JaxprEqn, rule: Callable[..., Any]) -> _Unwrapped:
@@ -319,8 +303,7 @@ def _inlined(
 
 
 def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
-    """Add to `sites` how many equations will call each jaxpr, by its identity, once the wrappers are gone. What is in a
-    loop that is unrolled is there more than once."""
+    """Add to `sites` how many equations will call each jaxpr, by its identity, once the wrappers are gone."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name in _WRAPPERS and (unwrapped := _WRAPPERS[eqn.primitive.name](eqn)) is not None:
             _count_call_sites(jaxprs.inner(unwrapped.body), sites)
@@ -332,8 +315,6 @@ def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
             sites[id(sub)] += 1
             if sites[id(sub)] == 1:
                 _count_call_sites(sub, sites)
-                if eqn.primitive.name == "scan" and eqn.params["unroll"] > 1:
-                    _count_call_sites(sub, sites)
 
 
 # What each wrapper stands for: the jaxpr that JAX lowers in its place, and the operands that it lowers it with.
@@ -377,10 +358,10 @@ _WRAPPERS: dict[str, Callable[[JaxprEqn], _Unwrapped | None]] = {
     "remat_opt": _call("fwd_jaxpr"),
 }
 
-# What their jaxprs hand on is seen from around them.
-_REGIONS = frozenset({"cond", "scan", "while"})
-
 _JITS = frozenset({"jit", "pjit"})
+
+# What JAX emits as calls of a function.
+_CALLS = _JITS | {"closed_call", "core_call", "eval_jaxpr"}
 
 # Hand on their operand: a name for `checkpoint_name`'s policies, and a mark for autodiff.
 _HAND_ON = frozenset({"name", "stop_gradient"})

@@ -17,7 +17,7 @@ from pytc.jax_compat import jaxprs
 from pytc.passes import finalise, hoist, prune
 from pytc.passes.while_loops import may_be_one_array
 from pytc.verify import same
-from tests.comparison import program_of, run
+from tests.comparison import run
 
 Y = jnp.float32(2.0)
 TABLE = np.array([0.25, -1.5, 3.0], np.float32)
@@ -83,19 +83,6 @@ def loops(jaxpr: Any) -> list[Any]:
         for sub in jaxprs.subjaxprs(eqn):
             found += loops(sub)
     return found
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_calls_stay_only_in_a_loop_that_would_be_one_array_without_them(several: bool) -> None:
-    def fun(y: Any) -> Any:
-        return counted(lambda i, v, *w: (jax.checkpoint(squeezed)(v), *(x * i for x in w)), y, *[y] * several)
-
-    after = finalise(program_of(fun, Y))
-    (loop,) = loops(after.jaxpr)
-    body = jaxprs.inner(loop.params["body_jaxpr"])
-    assert ("jit" in {eqn.primitive.name for eqn in body.eqns}) is not several
-    assert "checkpoint" not in str(body)
-    assert finalise(after).jaxpr is after.jaxpr
 
 
 def test_a_captured_array_is_an_input_of_a_loop_that_starts_from_an_argument() -> None:
