@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pytc import passes as _passes
+from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
 from pytc.function import Function, wrap
@@ -29,7 +30,7 @@ def compile(  # noqa: A001 - the public name
     passes: Sequence[_passes.Pass] = ...,
     effort: Effort = ...,
     **jit_options: Any,
-) -> Callable[P, R]: ...
+) -> Compiled[P, R]: ...
 
 
 @overload
@@ -45,7 +46,7 @@ def compile(  # noqa: A001
     passes: Sequence[_passes.Pass] = ...,
     effort: Effort = ...,
     **jit_options: Any,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+) -> Callable[[Callable[P, R]], Compiled[P, R]]: ...
 
 
 def compile(  # noqa: A001, D417 - two arguments described at once

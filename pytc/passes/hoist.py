@@ -95,7 +95,7 @@ def _cheap(value: Any) -> str:
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
     if value.size <= 1:
-        return "it has one element"
+        return "it has at most one element"
     if isinstance(value, jax.Array) and (not value.is_fully_addressable or is_extended(value.dtype)):
         return ""
     with jax.transfer_guard("allow"):
