@@ -176,7 +176,7 @@ class Operators:
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-def _read_all(space: dict[str, Any], read: Callable[[Any], Any]) -> None:
+def _read_all(space: dict[str, Any], read: Callable[[Any], Any], glance: Callable[[Any], Any]) -> None:
     """Read whatever the program has left behind."""
     for name in ("box", "hooked", "space", "module"):
         read({k: v for k, v in vars(space[name]).items() if not callable(v)})
@@ -189,7 +189,7 @@ def _read_all(space: dict[str, Any], read: Callable[[Any], Any]) -> None:
         read(space["q"].get())
     for kept in space["saved"]:
         if isinstance(kept, weakref.ref):
-            read(kept())
+            glance(kept())
         elif isinstance(kept, Finalised):
             read(kept.value)
         elif isinstance(kept, BaseException):
@@ -242,7 +242,7 @@ def run(program: str | types.CodeType, seed: int, stub: Any) -> str:
     finally:
         if was:
             gc.enable()
-    _read_all(space, stub.read)
+    _read_all(space, stub.read, stub.glance)
     for kept in space["saved"]:
         if isinstance(kept, Finalised):
             kept.read = id  # when it dies is no longer the program's affair

@@ -2,8 +2,9 @@
 
     python -m tests.ownership.fuzz_compiled --programs 200000 --seed 0
 
-The two functions are compiled once and called by every program, each from call sites of its own, on tiny arrays. What
-a program reads, what is reachable at its end, and which exception ends it, must be the same as under `jax.jit`.
+The two functions are compiled once and called by every program, each from call sites of its own, on tiny arrays; in
+every fourth program on PRNG keys, whose bits are what is donated. What a program reads, what is reachable at its end,
+and which exception ends it, must be the same as under `jax.jit`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,17 @@ from tests.ownership.harness import both, first
 
 
 def _next(leaf: Any) -> Any:
-    return leaf * 3 + 1 if isinstance(leaf, jax.Array) else leaf
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    return jax.random.wrap_key_data(jax.random.key_data(leaf) * 3 + 1) if _is_key(leaf) else leaf * 3 + 1
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _number(leaf: Any) -> int:
+    return int(np.ravel(jax.random.key_data(leaf) if _is_key(leaf) else leaf)[0])
 
 
 def _first(state: Any, *rest: Any, **more: Any) -> Any:
@@ -46,19 +57,28 @@ FUNCTIONS = {first: _first, both: _both}
 class Compiled:
     """What `fuzz_callers` asks of a `Stub`, of real functions and arrays."""
 
-    def __init__(self, functions: dict[Any, Callable[..., Any]]):
+    def __init__(self, functions: dict[Any, Callable[..., Any]], keys: bool):
         self.functions = functions
+        self.keys = keys
         self.compile = functions.__getitem__
         self.reads: list[int] = []
         self._numbers = itertools.count(1)
 
     def new(self) -> jax.Array:
-        return jnp.asarray(np.int32(next(self._numbers)))
+        number = next(self._numbers)
+        if self.keys:
+            return jax.random.wrap_key_data(jnp.full(2, number, jnp.uint32))
+        return jnp.asarray(np.int32(number))
 
     def read(self, value: Any) -> Any:
         """Read every array in `value`; raises if one was deleted."""
-        self.reads.extend(int(leaf) for leaf in tree_leaves(value) if isinstance(leaf, jax.Array))
+        self.reads.extend(_number(leaf) for leaf in tree_leaves(value) if isinstance(leaf, jax.Array))
         return value
+
+    def glance(self, value: Any) -> None:
+        """The same, of what lives only as long as others do: equal results are one object where arguments are shared,
+        so more of them may be alive than under `jax.jit`."""
+        tree_map(lambda leaf: _number(leaf) if isinstance(leaf, jax.Array) else None, value)
 
 
 @functools.cache
@@ -94,10 +114,11 @@ def check(seed: int) -> None:
     known, and calls go straight to `jax.jit`."""
     source = caller_programs.write(seed, Shallow)
     code = fuzz_callers.code_of(source, seed)
-    keeping = Compiled(plain())
+    keys = seed % 4 == 0
+    keeping = Compiled(plain(), keys)
     expected = fuzz_callers.run(code, seed, keeping)
     for time_ in ("first", "second"):
-        donating = Compiled(automatic())
+        donating = Compiled(automatic(), keys)
         try:
             error = fuzz_callers.run(code, seed, donating)
         except RuntimeError as raised:

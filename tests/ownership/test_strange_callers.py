@@ -986,7 +986,8 @@ def test_reads_the_same(source: str) -> None:
     assert donating.calls
 
 
+@pytest.mark.parametrize("keys", [False, True], ids=["arrays", "keys"])
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_reads_the_same_around_the_compiler(source: str) -> None:
-    donating = Compiled(automatic())
-    assert run(source, donating) == run(source, Compiled(plain()))
+def test_reads_the_same_around_the_compiler(source: str, keys: bool) -> None:
+    donating = Compiled(automatic(), keys)
+    assert run(source, donating) == run(source, Compiled(plain(), keys))
