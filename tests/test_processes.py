@@ -65,6 +65,24 @@ for value, array in zip(values, kept):
 copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
 print("COPIED", copied, "KEPT", len(kept), "PLANS", sum(len(s.plans) for s in signatures.newest), flush=True)
 print("PLAN", [plan.program.aliases for s in signatures.newest for plan in s.plans], flush=True)
+
+
+def walk(keys):
+    return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
+
+
+def wander(step, keep):
+    keys, kept = jax.jit(lambda: jax.random.split(jax.random.key(0), 8), out_shardings=split)(), []
+    for _ in range(4):
+        if keep:
+            kept.append(keys)
+        keys = step(keys)
+    assert keys.sharding.is_equivalent_to(split, 1), keys.sharding
+    return [own(jax.random.key_data(each)) for each in [keys, *kept]]
+
+
+for ours, theirs in zip(wander(pytc.compile(walk), me == 0), wander(jax.jit(walk), me == 0), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
 """
 
 
@@ -155,6 +173,24 @@ for keep in (False, me == 0):
     copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
     print("COPIED", copied, "PLACES", len(set(map(tuple, places[1:]))), flush=True)
 np.testing.assert_array_equal(got[3], np.arange(4) + 4 * me)
+
+
+def walk(key, shared):
+    return jax.random.split(key)[0], jax.random.normal(key), jax.random.fold_in(shared, 1), jax.random.normal(shared)
+
+
+def wander(mapped):
+    rows, shared = jax.random.split(jax.random.key(1), (2, 4))[me], jax.random.key(2)
+    for _ in range(3):
+        rows, drawn, shared, noise = mapped(rows, shared)
+    assert isinstance(rows, jax.Array) and rows.dtype == jax.random.key(0).dtype == shared.dtype
+    return jax.random.key_data(rows), drawn, jax.random.key_data(shared), noise
+
+
+wanted = wander(jax.pmap(walk, "i", in_axes=(0, None), out_axes=(0, 0, None, None)))
+for ours, theirs in zip(wander(pytc.pmap(walk, "i", in_axes=(0, None))), wanted):
+    assert ours.sharding.is_equivalent_to(theirs.sharding, ours.ndim), (ours.sharding, theirs.sharding)
+    np.testing.assert_array_equal(ours, theirs)
 """
 
 

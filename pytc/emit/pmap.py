@@ -18,7 +18,7 @@ import jax
 
 from pytc.emit.jit import Emitted, Retrace
 from pytc.jax_compat.arrays import shards_of
-from pytc.jax_compat.keys import bits_of
+from pytc.jax_compat.keys import bits_of, is_key_type
 from pytc.program import Leaf, Program
 
 
@@ -67,7 +67,8 @@ def _fits(value: Any, leaf: Leaf) -> bool:
     if aval is None or axis is None or placed is None:
         return True
     here = (*aval.shape[:axis], placed.mesh.local_mesh.size, *aval.shape[axis + 1 :])
-    return value.shape in (aval.shape, here)
+    shape = value.shape[: aval.ndim] if is_key_type(aval) else value.shape
+    return shape in (aval.shape, here)
 
 
 def _together(value: Any, leaf: Leaf) -> Any:
