@@ -203,6 +203,24 @@ def test_a_step_that_is_handed_a_key_goes_straight_to_jax_jit():
     assert (direct.site.calls, direct.site.missed) == (6, 0)
 
 
+def with_one_held_later(step):
+    one, other, held, key = jnp.zeros(100), jnp.ones(100), [], jax.random.key(0)
+    for i in range(10):
+        if i > 2:
+            held.append(one)
+        one, other = step(one, other, key)
+    return one, other, held, key
+
+
+def test_the_plan_is_changed_where_something_is_held_each_time():
+    def step(one, other, key):
+        return one + jax.random.normal(key, (100,)), other * 2
+
+    compiled = pytc.compile(step)
+    assert seen(with_one_held_later(compiled)) == seen(with_one_held_later(jax.jit(step)))
+    assert [site.copied_calls for site in compiled.explain().sites] == [3]
+
+
 def test_keys_of_another_kind_are_another_signature():
     """Some kinds have bits of the same shape, so that these do not tell them apart."""
 

@@ -121,6 +121,7 @@ class Emitted:
         outputs = self.program.outputs
         position = {outvar: i for i, outvar in enumerate(self._order)}
         passed = list(dict.fromkeys(o.origin.leaf for o in outputs if isinstance(o.origin, Passed)))
+        place = {leaf: len(position) + k for k, leaf in enumerate(passed)}
         kept = [o.origin.value for o in outputs if isinstance(o.origin, Kept)]
         next_kept = itertools.count(len(position) + len(passed))
         wanted = []
@@ -129,7 +130,7 @@ class Emitted:
                 case Computed(index):
                     wanted.append(position[index])
                 case Passed(leaf):
-                    wanted.append(len(position) + passed.index(leaf))
+                    wanted.append(place[leaf])
                 case Kept():
                     wanted.append(next(next_kept))
         pick = _getter(wanted)

@@ -17,7 +17,7 @@ import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc.emit.jit import Emitted, Retrace, pairs_by_jax
-from pytc.jax_compat.keys import is_key_type
+from pytc.jax_compat.keys import bits_of, is_key_type
 from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Program
 
@@ -63,7 +63,8 @@ class EmittedWhole(Emitted):
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         if self._keys_in:
-            leaves = [self._keys_in[k](x) if k in self._keys_in else x for k, x in enumerate(leaves)]
+            are_bits = [k in self._keys_in and bits_of(x) is x for k, x in enumerate(leaves)]
+            leaves = [self._keys_in[k](x) if are_bits[k] else x for k, x in enumerate(leaves)]
         args, kwargs = self.tree.unflatten(leaves)
         return args, kwargs
 
@@ -75,7 +76,7 @@ class EmittedWhole(Emitted):
 
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
         """As of any program."""
-        args, kwargs = self.tree.unflatten(leaves)
+        args, kwargs = self._given(leaves)
         lowered: jax.stages.Lowered = self._jitted.lower(*args, **kwargs)
         return lowered
 
