@@ -151,7 +151,7 @@ class Emitted:
         return None if wanted == list(range(len(position))) else lambda results, _: pick(results)
 
     def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
-        """Run the program on the leaves of the arguments, keys as their bits, and append what it returns to `landed`.
+        """Run the program on the leaves of the arguments, and append what it returns to `landed`, keys as their bits.
 
         The results are in `landed` as soon as the arguments are gone, whatever interrupts the call; but for the first
         call, after which some of `jax.jit` is Python code.
@@ -169,6 +169,8 @@ class Emitted:
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """What the function under `jax.jit` is called with."""
         given = leaves if self._take is None else self._take(leaves)
+        if self._keys_in:
+            given = [bits_of(x) if k in self._keys_in else x for k, x in enumerate(given)]
         return ((*given, *self._captured) if self._captured else given), {}
 
     def _call(self, args: Sequence[Any], kwargs: dict[str, Any], landed: list[Any]) -> None:
@@ -196,7 +198,7 @@ class Emitted:
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
         """The program lowered for leaves of this kind (arrays or `jax.ShapeDtypeStruct`s), to look at what the compiler
         makes of it. Nothing is run or donated. A call with the same leaves runs what was compiled of it."""
-        args, kwargs = self._given(list(map(bits_of, leaves)))
+        args, kwargs = self._given(leaves)
         lowered: jax.stages.Lowered = self._jitted.lower(*args, **kwargs)
         return lowered
 

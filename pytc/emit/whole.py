@@ -74,12 +74,6 @@ class EmittedWhole(Emitted):
             results = _replaced(results, way, key_type)
         return results
 
-    def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
-        """As of any program."""
-        args, kwargs = self._given(leaves)
-        lowered: jax.stages.Lowered = self._jitted.lower(*args, **kwargs)
-        return lowered
-
     def arrays(self, results: Any) -> Sequence[Any]:
         """As of any program."""
         return tree_leaves(results)

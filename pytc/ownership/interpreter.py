@@ -106,12 +106,9 @@ def share_attributes(values: Sequence[object]) -> bool:
     none of them, and the object refers to it where the collector does not look. Its own count tells.
     """
     offset = _WORD + dictionary_before
-    try:
-        references = [getrefcount(_object_at[id(value) - offset >> 3]) for value in values]
-    except ValueError:  # for some, mostly for all, nobody has ever asked for it
-        asked = [value for value in values if _word_at[id(value) - offset >> 3]]
-        return bool(asked) and share_attributes(asked)
-    return sum(references) != 2 * len(values)  # the object's own reference, and `getrefcount`'s
+    asked = [place for value in values if _word_at[place := id(value) - offset >> 3]]
+    # Mostly nobody has ever asked. The object's own reference, and `getrefcount`'s.
+    return bool(asked) and sum([getrefcount(_object_at[place]) for place in asked]) != 2 * len(asked)
 
 
 def _find_dictionary() -> int | None:

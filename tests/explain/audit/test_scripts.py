@@ -31,7 +31,7 @@ class Case:
 CASES = {
     "plain": Case({"train_step": "donate_argnums=(0, 1)", "loss": None}),
     "flax_state": Case({"train_step": "donate_argnums=(0,)", "eval_step": None}, arguments=("--steps", "4")),
-    "equinox_mlp": Case({"make_step": 'donate="all"'}, ("pairing",)),
+    "equinox_mlp": Case({"make_step": 'donate="all"'}),
     "nnx_model": Case({"train_step": "donate_argnums=(0, 1)"}),
     "trainer": Case({"_update": "donate_argnums=(1,)", "_blend": None}),
     "notebook": Case({"<lambda>": "donate_argnums=(0, 1)"}),
