@@ -105,17 +105,17 @@ class Function:
         `landed` is [emitted, leaves, results] once the program has taken over its arguments. In `leaves` keys are
         replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
         """
-        # Bits do not tell of which kind their keys are.
-        if any(describe(leaves[i]) != signature.described[i] for i in signature.keys):
-            raise Retrace
+        keys = signature.keys
+        if keys and any(describe(leaves[i]) != signature.described[i] for i in keys):
+            raise Retrace  # bits do not tell of which kind their keys are
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         looked = site is None or site.to_be_looked_at()
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
-        for i in signature.keys:
+        for i in keys:
             leaves[i] = bits_of(leaves[i])
         # Two keys may have the same bits; to these more refers than the one and `leaves`.
-        may_share = not self.share or any(sys.getrefcount(leaves[i]) > 3 for i in signature.keys)
+        may_share = not self.share or (keys and any(sys.getrefcount(leaves[i]) > 3 for i in keys))
         given: Sequence[Any] = leaves
         try:
             if site.plan.proven:
@@ -133,7 +133,7 @@ class Function:
                 in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
                 emitted.remember(landed[2], in_one_go)
         except Retrace:
-            if signature.keys:
+            if keys:
                 leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
             raise
         except (RuntimeError, ValueError) as error:

@@ -64,7 +64,7 @@ class Emitted:
         """For each invar of the program, which of the flat function's arguments it is."""
         self.arguments = len(passed) + len(captured)
         """How many arguments the flat function takes."""
-        self._captured = [bits_of(place_with(program.inputs[i].captured, program.leaves)) for i in captured]
+        self._captured = [place_with(program.inputs[i].captured, program.leaves) for i in captured]
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices) whose buffers a call takes over."""
         paired = {alias.output for alias in aliased}
@@ -169,9 +169,11 @@ class Emitted:
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """What the function under `jax.jit` is called with."""
         given = leaves if self._take is None else self._take(leaves)
-        if self._keys_in:
-            given = [bits_of(x) if k in self._keys_in else x for k, x in enumerate(given)]
-        return ((*given, *self._captured) if self._captured else given), {}
+        if self._captured or self._keys_in:
+            given = [*given, *self._captured]
+            for k in self._keys_in:
+                given[k] = bits_of(given[k])
+        return given, {}
 
     def _call(self, args: Sequence[Any], kwargs: dict[str, Any], landed: list[Any]) -> None:
         call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)

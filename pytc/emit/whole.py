@@ -63,8 +63,10 @@ class EmittedWhole(Emitted):
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         if self._keys_in:
-            are_bits = [k in self._keys_in and bits_of(x) is x for k, x in enumerate(leaves)]
-            leaves = [self._keys_in[k](x) if are_bits[k] else x for k, x in enumerate(leaves)]
+            leaves = list(leaves)
+            for k, key_type in self._keys_in.items():
+                if bits_of(leaves[k]) is leaves[k]:  # else they are keys still
+                    leaves[k] = key_type(leaves[k])
         args, kwargs = self.tree.unflatten(leaves)
         return args, kwargs
 

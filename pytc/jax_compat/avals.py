@@ -38,6 +38,7 @@ def held_as(aval: AbstractValue) -> tuple[tuple[int, ...], Any]:
     return aval.shape, aval.dtype
 
 
+@functools.lru_cache(1024)
 def key_bits(aval: AbstractValue) -> tuple[Any, Any]:
     """The type of the bits that PRNG keys of this type wrap, and the keys' implementation."""
     found: list[Any] = []

@@ -56,7 +56,7 @@ def _has_loud_memory(array: np.ndarray[Any, Any]) -> bool:
         owner = owner.base
         if type(owner) is memoryview:
             owner = owner.obj
-    return type(owner) not in (type(None), bytes, bytearray, jax.Array)
+    return is_loud(owner) if isinstance(owner, jax.Array) else type(owner) not in (type(None), bytes, bytearray)
 
 
 def static(value: Any) -> set[int]:

@@ -45,7 +45,6 @@ from pytc.passes.constants import (
     is_constant,
     of_constants_alone,
 )
-from pytc.passes.prune import lowered_by_jax
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
 from pytc.stage import stageable_of
@@ -104,23 +103,14 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 def _finalise_program(program: Program) -> Program:
     if makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
-    # What is dead to `jax.jit`, too, decides over nothing, and goes; what dies thereby may have been another call.
-    alive = lowered_by_jax(program.jaxpr)
-    finaliser = _Finaliser(alive, compiled=True)
-    replaced = Counter(finaliser.replaced)
-    while finaliser.closed is not alive and (alive := lowered_by_jax(finaliser.closed)) is not finaliser.closed:
-        finaliser = _Finaliser(alive, compiled=True)
-        replaced += finaliser.replaced
-    closed = program.jaxpr
-    if replaced or (alive is not closed and _Finaliser(closed, compiled=True).closed is not closed):
-        closed = alive
-    if closed is program.jaxpr and not finaliser.unknown:
+    finaliser = _Finaliser(program.jaxpr, compiled=True)
+    if finaliser.closed is program.jaxpr and not finaliser.unknown:
         return program
-    notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(replaced.items())]
+    notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(finaliser.replaced.items())]
     for name in sorted(finaliser.unknown):
         why = "as it would under jax.jit" if name in _COMPILED_APART else "no finalisation is registered for it"
         notes.append(f"`{name}` stays: {why}")
-    return program.noted("finalise", notes, jaxpr=closed)
+    return program.noted("finalise", notes, jaxpr=finaliser.closed)
 
 
 def _finalise_function(fun: F) -> F:
@@ -156,7 +146,8 @@ class _Finaliser:
         self.replaced: Counter[str] = Counter()
         self.unknown: set[str] = set()
         self._sites: Counter[int] = Counter()
-        _count_call_sites(closed.jaxpr, self._sites)
+        if not compiled:  # else calls stay, however many there are
+            _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
         self._regions: dict[tuple[bool, ...], subjaxprs.Memo] = {}
         self._inner = self._region(())

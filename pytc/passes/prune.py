@@ -71,17 +71,10 @@ def _renumbered(output: Output, numbers: dict[int, int]) -> Output:
     return dataclasses.replace(output, origin=Computed(numbers[output.origin.index]))
 
 
-def lowered_by_jax(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The jaxpr without what `jax.jit` itself takes for dead before it lowers; itself if there is no such thing, or if
-    that would be an effect."""
-    alive, _ = _dce(closed, [True] * len(closed.jaxpr.outvars), keep=True)
-    return alive if alive is closed or not closed.jaxpr.effects or _same_effects(closed, alive) else closed
-
-
-def _dce(closed: ClosedJaxpr, used_outputs: Sequence[bool], keep: bool = False) -> tuple[ClosedJaxpr, list[bool]]:
+def _dce(closed: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """The jaxpr without dead equations and the constants that only these read, and which inputs are read; itself if
-    nothing was dead. All inputs are left with `keep`."""
-    jaxpr, read = rules.dce(closed.jaxpr, used_outputs, keep)
+    nothing was dead."""
+    jaxpr, read = rules.dce(closed.jaxpr, used_outputs)
     mentioned = {v for eqn in jaxpr.eqns for v in eqn.invars if isinstance(v, Var)}
     mentioned.update(v for v in jaxpr.outvars if isinstance(v, Var))
     constants = [(v, c) for v, c in zip(jaxpr.constvars, closed.consts, strict=True) if v in mentioned]

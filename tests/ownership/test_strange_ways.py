@@ -188,6 +188,20 @@ def constant_of_code(s, f, f2):
         box.b, box.a = f2(s.new(), box.a)
 
 
+@strange
+def view_of_an_array_with_a_weak_reference(s, f, f2):
+    box = Box()
+    box.a = s.new()
+    look = looking_at(s, box)
+    callbacks = []
+    for _ in range(3):
+        viewed = jnp.ones(3) + 1
+        callbacks.append(weakref.ref(viewed, lambda _: look()))
+        box.b = np.asarray(viewed)
+        del viewed
+        box.b, box.a = f2(s.new(), box.a)
+
+
 class Zone(datetime.tzinfo):
     def __del__(self):
         self.look()
@@ -240,7 +254,9 @@ def test_no_deleted_array(program):
 
 
 @pytest.mark.parametrize(
-    "old", [np.arange(3.0), np.zeros((2, 3))[1:], np.float32(1), np.dtype("f4"), object(), b"", ...]
+    "old",
+    [np.arange(3.0), np.zeros((2, 3))[1:], np.float32(1), np.dtype("f4"), object(), b"", ..., np.asarray(jnp.ones(3))],
+    ids=str,
 )
 def test_what_dies_quietly(old):
     stub = Stub()
