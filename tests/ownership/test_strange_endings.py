@@ -17,6 +17,7 @@ from flax.training import train_state
 import pytc
 from pytc.ownership import slots
 from tests.ownership.harness import Stub, both, first, of_length
+from tests.ownership.odd_objects import Last, Node, looking_at
 
 ALL: list[Any] = []
 
@@ -26,37 +27,8 @@ def strange(program):
     return program
 
 
-class Last:
-    """Looks when it dies."""
-
-    def __init__(self, look):
-        self.look = look
-
-    def __del__(self):
-        self.look()
-
-
-def looking_at(s, box):
-    """Reads `box.a`; what is raised in a destructor would not be seen, so it is noted."""
-
-    def look():
-        s.seen.append(box.a.is_deleted())
-
-    return look
-
-
 @jax.tree_util.register_pytree_node_class
-class State:
-    def __init__(self, x):
-        self.x = x
-
-    def tree_flatten(self):
-        return (self.x,), None
-
-    @classmethod
-    def tree_unflatten(cls, _, children):
-        return cls(*children)
-
+class State(Node):
     def value(self):
         return self.x
 
@@ -348,28 +320,13 @@ def test_a_key_that_is_no_string_is_seen_however_large_the_dictionary(count):
         assert slots._of_strings(odd)
 
 
-@jax.tree_util.register_pytree_node_class
-class Noted:
-    """Has a function that is no part of its tree."""
-
-    def __init__(self, w):
-        self.w = w
-
-    def tree_flatten(self):
-        return (self.w,), None
-
-    @classmethod
-    def tree_unflatten(cls, _, leaves):
-        return cls(*leaves)
-
-
 def test_what_a_function_beside_the_tree_of_an_argument_has_captured():
-    step = pytc.compile(lambda a, b: (Noted(a.w + 1), Noted(b.w + 1)))
-    both = types.SimpleNamespace(a=Noted(jnp.zeros(9)), b=Noted(jnp.zeros(9)))
+    step = pytc.compile(lambda a, b: (Node(a.x + 1), Node(b.x + 1)))
+    both = types.SimpleNamespace(a=Node(jnp.zeros(9)), b=Node(jnp.zeros(9)))
     seen = []
 
     def noting():
-        last = Last(lambda: seen.append(float(both.b.w[0])))
+        last = Last(lambda: seen.append(float(both.b.x[0])))
         return lambda: last
 
     def run():

@@ -13,7 +13,6 @@ import types
 import weakref
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ import pytest
 import pytc
 from pytc.ownership import interpreter
 from tests.ownership.harness import Stub, both, first, of_length
+from tests.ownership.odd_objects import Last, Node, looking_at
 
 ALL: list[Any] = []
 
@@ -34,29 +34,6 @@ class Box:
     pass
 
 
-class Last:
-    """Looks when it dies."""
-
-    def __init__(self, look):
-        self.look = look
-
-    def __del__(self):
-        self.look()
-
-
-@jax.tree_util.register_pytree_node_class
-class Node:
-    def __init__(self, x):
-        self.x = x
-
-    def tree_flatten(self):
-        return (self.x,), None
-
-    @classmethod
-    def tree_unflatten(cls, _, children):
-        return cls(*children)
-
-
 @of_length(2)
 def with_a_key(x):
     return "b", x
@@ -65,13 +42,6 @@ def with_a_key(x):
 @of_length(2)
 def with_a_node(x):
     return Node(x), x
-
-
-def looking_at(s, box):
-    def look():
-        s.seen.append(box.a.is_deleted())
-
-    return look
 
 
 @strange
