@@ -15,6 +15,7 @@ structure, static leaves) and knows nothing of calls.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
@@ -149,12 +150,12 @@ class Program:
     in_tree: PyTreeDef | None = None
     """Of `(args, kwargs)`, static arguments as leaves; None where the leaves come from elsewhere."""
 
-    @property
+    @functools.cached_property
     def in_avals(self) -> tuple[AbstractValue, ...]:
         """Shape and dtype of each invar."""
         return tuple(v.aval for v in self.jaxpr.jaxpr.invars)
 
-    @property
+    @functools.cached_property
     def out_avals(self) -> tuple[AbstractValue, ...]:
         """Shape and dtype of each outvar."""
         return tuple(v.aval for v in self.jaxpr.jaxpr.outvars)
