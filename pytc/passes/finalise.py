@@ -106,7 +106,10 @@ def _finalise_program(program: Program) -> Program:
     finaliser = _Finaliser(program.jaxpr, compiled=True)
     if finaliser.closed is program.jaxpr and not finaliser.unknown:
         return program
-    notes = [f"{n} `{name}` replaced by what they stand for" for name, n in sorted(finaliser.replaced.items())]
+    notes = [
+        f"{n} `{name}` replaced by what {'it stands' if n == 1 else 'they stand'} for"
+        for name, n in sorted(finaliser.replaced.items())
+    ]
     for name in sorted(finaliser.unknown):
         why = "as it would under jax.jit" if name in _COMPILED_APART else "no finalisation is registered for it"
         notes.append(f"`{name}` stays: {why}")
