@@ -67,11 +67,20 @@ def attached(arrays: Sequence[Any]) -> list[Any]:
 
 
 def static(value: Any) -> set[int]:
-    """The ids of what the tree of an argument holds besides arrays: leaves that are static, and what its nodes are told
-    apart by. What is only in an attribute that is no part of the tree is not among it."""
+    """The ids of what the tree of an argument holds besides arrays, and what the compiled function holds as well:
+    leaves that are static, and what its nodes are told apart by. That function has what is equal to them, so this is
+    about what is equal to nothing but itself, and all that it refers to. What is only in an attribute that is no part
+    of the tree is not among it."""
     leaves, tree = tree_flatten(value)
-    level = [*leaves, *_told_apart_by(tree)]
+    equal = [*leaves, *_told_apart_by(tree)]
+    level = []
     found: set[int] = set()
+    while equal and len(found) < MOST:
+        found.update(map(id, equal))
+        level += [v for v in equal if type(v) in OFTEN_SHARED or type(v).__eq__ is object.__eq__]
+        equal = gc.get_referents(*(v for v in equal if type(v).__eq__ is tuple.__eq__))
+        equal = [v for v in equal if id(v) not in found]
+    found = set()
     while level and len(found) < MOST:
         new = [v for v in level if id(v) not in found and type(v) not in LIVE_ON and type(v) not in ARRAYS]
         found.update(map(id, new))

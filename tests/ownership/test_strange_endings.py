@@ -456,6 +456,39 @@ def test_what_a_function_beside_the_tree_of_an_argument_has_captured():
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
+class Equal:
+    """A static part of a tree, of which others are as good."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 0
+
+
+@pytest.mark.parametrize("tree", [lambda x, static: {"x": x, "static": static}, lambda x, static: (x, (static,))])
+def test_what_a_static_leaf_holds_that_is_only_equal(tree):
+    step = pytc.compile(lambda a, b: (b * 2, b + 1))
+    both = types.SimpleNamespace(a=None, b=jnp.zeros(9))
+    seen = []
+
+    def noting():
+        last = Last(lambda: seen.append(float(both.b[0])))
+        return lambda: last
+
+    def run():
+        for _ in range(6):
+            both.a = tree(jnp.zeros(9), Equal(noting()))
+            both.a, both.b = step(both.a, both.b)
+
+    run()
+    # The first one is the compiled function's own.
+    assert seen == [1, 2, 3, 4, 5]
+
+
 def test_a_function_that_the_tree_of_an_argument_holds_is_static():
     """An optimiser, and what applies the model."""
     state = train_state.TrainState.create(
