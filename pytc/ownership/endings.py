@@ -24,6 +24,8 @@ _COLLECTED = 1 << 14
 """The flag of classes whose objects tell what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
 _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
 """Types whose objects have no part in garbage collection, for they refer to nothing."""
+_BY_IDENTITY: Any = object.__eq__
+_BY_PARTS: Any = tuple.__eq__
 _SCANNER: type = type(re.compile("").scanner(""))  # type: ignore[attr-defined]
 """It has the text that it searches, and does not say so."""
 OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
@@ -77,8 +79,8 @@ def static(value: Any) -> set[int]:
     found: set[int] = set()
     while equal and len(found) < MOST:
         found.update(map(id, equal))
-        level += [v for v in equal if type(v) in OFTEN_SHARED or type(v).__eq__ is object.__eq__]
-        equal = gc.get_referents(*(v for v in equal if type(v).__eq__ is tuple.__eq__))
+        level += [v for v in equal if type(v) in OFTEN_SHARED or type(v).__eq__ is _BY_IDENTITY]
+        equal = gc.get_referents(*(v for v in equal if type(v).__eq__ is _BY_PARTS))
         equal = [v for v in equal if id(v) not in found]
     found = set()
     while level and len(found) < MOST:
