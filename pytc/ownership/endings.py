@@ -17,6 +17,8 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef, tree_flatten
 
+from pytc.jax_compat.keys import bits_of
+
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
 """Types of objects that somebody else refers to, or that run no code when they die."""
@@ -75,7 +77,8 @@ def static(value: Any) -> set[int]:
     of the tree is not among it."""
     leaves, tree = tree_flatten(value)
     equal = [*leaves, *_told_apart_by(tree)]
-    level = []
+    # The implementation of a key is part of its type, which the compiled function has.
+    level: list[Any] = [v.dtype for v in leaves if isinstance(v, jax.Array) and bits_of(v) is not v]
     found: set[int] = set()
     while equal and len(found) < MOST:
         found.update(map(id, equal))
