@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytc.jax_compat.avals import AbstractValue, held, is_ref
-from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, subjaxprs
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, subjaxprs
+from pytc.jax_compat.origins import home
 
 
 def has_visible_effects(eqn: JaxprEqn) -> bool:
@@ -44,8 +45,11 @@ def captured_refs(closed: ClosedJaxpr) -> Iterator[AbstractValue]:
 
 
 def may_call_python(closed: ClosedJaxpr) -> bool:
-    """Whether Python code may run while the program does: callbacks, prints, primitives that may hide one."""
-    return bool(closed.jaxpr.effects) or any(map(may_be_foreign, _primitives(closed.jaxpr)))
+    """Whether Python code may run while the program does: callbacks, prints, primitives that may hide one, as those do
+    that are not JAX's own: only their lowering tells."""
+    return bool(closed.jaxpr.effects) or any(
+        may_be_foreign(primitive.name) or home(primitive) != "jax" for primitive in _primitives(closed.jaxpr)
+    )
 
 
 def may_be_foreign(name: str) -> bool:
@@ -55,11 +59,11 @@ def may_be_foreign(name: str) -> bool:
 
 def draws_hidden_numbers(closed: ClosedJaxpr) -> bool:
     """Whether the result depends on the state of a random number generator of XLA's own (`lax.rng_uniform`)."""
-    return any(name == "rng_uniform" for name in _primitives(closed.jaxpr))
+    return any(primitive.name == "rng_uniform" for primitive in _primitives(closed.jaxpr))
 
 
-def _primitives(jaxpr: Jaxpr) -> Iterator[str]:
+def _primitives(jaxpr: Jaxpr) -> Iterator[Primitive]:
     for eqn in jaxpr.eqns:
-        yield eqn.primitive.name
+        yield eqn.primitive
         for sub in subjaxprs(eqn):
             yield from _primitives(sub)

@@ -18,7 +18,7 @@ from pytc.jax_compat.jaxprs import JaxprEqn, Primitive
 def home(primitive: Primitive) -> str:
     """The top-level package that defined a primitive: `jax` for JAX's own."""
     # What was given to `def_abstract_eval` is in the closure of what JAX made of it.
-    todo: list[Any] = [primitive.abstract_eval]
+    todo: list[Any] = [primitive.abstract_eval, primitive.impl]
     while todo:
         function = todo.pop()
         if isinstance(function, functools.partial):

@@ -1,11 +1,12 @@
 """What JAX is set to and is doing at this moment, and where: its configuration, the trace at work, devices, compiler.
 
-For JAX 0.10 to 0.12: `jax.config`, `jax.extend.core.find_top_trace`, the trace that a tracer is of, and the names of
-settings.
+For JAX 0.10 to 0.12: `jax.config`, `jax.extend.core.find_top_trace`, the trace that a tracer is of, the names of
+settings, and the callback of the garbage collector that JAX installs.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import pathlib
@@ -43,6 +44,20 @@ def inside_a_map() -> bool:
 def debugging() -> bool:
     """Whether JAX may run a failed call again, operation by operation, on the same arguments."""
     return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+_let_go: Any = next((call for call in gc.callbacks if getattr(call, "__name__", "") == "_xla_gc_callback"), None)
+
+
+def let_go() -> bool:
+    """Let JAX let go of the Python objects that it has no use for any more, such as NumPy's memory that an array was
+    in. It does so at the beginning of some later call otherwise, and they may have finalisers. False where that is not
+    to be had.
+    """
+    if _let_go is None:
+        return False
+    _let_go()
+    return True
 
 
 def device_of(shardings: Iterable[Any]) -> jax.Device:

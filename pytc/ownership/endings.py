@@ -2,69 +2,90 @@
 
 A `__del__` shows, and a weak reference with its callback is counted. What hides is told apart here: memory whose owner
 is told of its release (`__release_buffer__`), and objects that do not tell the collector what they refer to, which may
-then be anything. To go on to what an object does refer to is for those who ask (`slots`).
+then be anything. To go on to what an object refers to is for those who ask (`slots`).
 """
 
 from __future__ import annotations
 
 import gc
+import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.tree_util import PyTreeDef, tree_flatten
 
-from pytc.ownership.counts import only_marked
+from pytc.jax_compat.keys import bits_of
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
 """Types of objects that somebody else refers to, or that run no code when they die."""
 _COLLECTED = 1 << 14
 """The flag of classes whose objects tell what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
+_OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
+"""Types whose objects have no part in garbage collection, for they refer to nothing."""
+_BY_IDENTITY: Any = object.__eq__
+_BY_PARTS: Any = tuple.__eq__
+_SCANNER: type = type(re.compile("").scanner(""))  # type: ignore[attr-defined]
+"""It has the text that it searches, and does not say so."""
 OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
     "Function", "BuiltinFunction", "Method", "Module", "Frame",
 ))))  # fmt: skip
 """Types of objects that mostly live on: a function that is part of a state is handed on to the next."""
 ARRAYS: set[type] = set()
-"""The types of arrays that were seen."""
+"""The types of arrays that were seen, but for PRNG keys, which are objects around arrays."""
 MOST = 4096
 """Objects that are looked at."""
 
 
 def is_loud(value: Any) -> bool:
-    """Whether code runs when the object itself dies, or it has contents that cannot be looked at."""
+    """Whether code runs when the object itself dies, or it has contents that cannot be looked at; not of an array."""
     kind = type(value)
-    if kind is np.ndarray:
-        return _has_loud_memory(value)
-    if isinstance(value, jax.Array):
-        return not only_marked(value)
-    if not kind.__flags__ & _COLLECTED and kind.__basicsize__ > object.__basicsize__:
-        if isinstance(value, np.dtype):
-            return not value.isbuiltin  # it may have metadata
-        return not isinstance(value, np.generic) or kind is np.void  # code has constants, a `datetime` a time zone
-    return hasattr(kind, "__del__") or hasattr(kind, "__release_buffer__")
-
-
-def _has_loud_memory(array: np.ndarray[Any, Any]) -> bool:
-    """Whether code may run when a NumPy array lets go of its memory."""
-    owner: Any = array
-    while type(owner) is np.ndarray:
-        if owner.dtype.hasobject or not owner.dtype.isbuiltin:
+    if issubclass(kind, np.ndarray):
+        if value.dtype.hasobject or not value.dtype.isbuiltin:
             return True
-        owner = owner.base
-        if type(owner) is memoryview:
-            owner = owner.obj
-    return is_loud(owner) if isinstance(owner, jax.Array) else type(owner) not in (type(None), bytes, bytearray)
+    elif issubclass(kind, np.dtype):
+        return value.hasobject or not value.isbuiltin  # it may have metadata
+    elif _hides_contents(kind):
+        return True
+    return hasattr(kind, "__del__") or (kind is not memoryview and hasattr(kind, "__release_buffer__"))
+
+
+def _hides_contents(kind: type) -> bool:
+    """Whether objects of this class, or of one written in C that it is made of, refer to what they do not tell of."""
+    if kind is _SCANNER:
+        return True
+    while kind.__flags__ & _COLLECTED:
+        kind = kind.__base__ or object
+    # Code has constants, a `datetime` a time zone.
+    return kind.__basicsize__ > object.__basicsize__ and (issubclass(kind, np.void) or not issubclass(kind, _OPEN))
+
+
+def attached(arrays: Sequence[Any]) -> list[Any]:
+    """What people have attached to arrays as attributes."""
+    found = gc.get_referents(*arrays)
+    # Mostly each refers to its class alone.
+    return [part for part in found if type(part) is dict] if len(found) != len(arrays) else []
 
 
 def static(value: Any) -> set[int]:
-    """The ids of what the tree of an argument holds besides arrays: leaves that are static, and what its nodes are told
-    apart by. What is only in an attribute that is no part of the tree is not among it."""
+    """The ids of what the tree of an argument holds besides arrays, and what the compiled function holds as well:
+    leaves that are static, and what its nodes are told apart by. That function has what is equal to them, so this is
+    about what is equal to nothing but itself, and all that it refers to. What is only in an attribute that is no part
+    of the tree is not among it."""
     leaves, tree = tree_flatten(value)
-    level = [*leaves, *_told_apart_by(tree)]
+    equal = [*leaves, *_told_apart_by(tree)]
+    # The implementation of a key is part of its type, which the compiled function has.
+    level: list[Any] = [v.dtype for v in leaves if isinstance(v, jax.Array) and bits_of(v) is not v]
     found: set[int] = set()
+    while equal and len(found) < MOST:
+        found.update(map(id, equal))
+        level += [v for v in equal if type(v) in OFTEN_SHARED or type(v).__eq__ is _BY_IDENTITY]
+        equal = gc.get_referents(*(v for v in equal if type(v).__eq__ is _BY_PARTS))
+        equal = [v for v in equal if id(v) not in found]
+    found = set()
     while level and len(found) < MOST:
         new = [v for v in level if id(v) not in found and type(v) not in LIVE_ON and type(v) not in ARRAYS]
         found.update(map(id, new))

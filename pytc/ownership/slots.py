@@ -28,25 +28,28 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, MemberDescriptorType, ModuleType
 from typing import Any
 from weakref import getweakrefcount
 
 import jax
+import numpy as np
 
+from pytc.jax_compat.keys import bits_of
+from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
 from pytc.ownership.counts import weakly_referenced
-from pytc.ownership.endings import ARRAYS, LIVE_ON, MOST, OFTEN_SHARED, is_loud, static
+from pytc.ownership.endings import ARRAYS, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, static
 from pytc.ownership.interpreter import UNBOUND, variable
 
 # By identity, since people's objects may be equal to anything.
 _PLAIN_ACCESS = frozenset(
-    id(kind.__dict__[name])
-    for kind in (object, types.SimpleNamespace)
+    id(vars(kind)[name])
+    for kind in (object, types.SimpleNamespace, ModuleType)
     for name in ("__getattribute__", "__setattr__")
-    if name in kind.__dict__
+    if name in vars(kind)
 )
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _CONTAINERS = frozenset((tuple, list, dict))
@@ -82,6 +85,8 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
         return "the call may raise after it has donated, and the old value would then still be there"
     if calls_python:
         return "the compiled program may call back into Python while it runs"
+    if not let_go():
+        return "JAX may let go of an object whose finaliser reads it"
     if not interpreter.alone() and (name := other_thread()):
         return f"another thread, {name}, may read it"
     if handler := _signal_handler():
@@ -277,18 +282,23 @@ class Slots:
         level = [value]
         while level:
             found = [each for each in level if type(each) not in LIVE_ON]
-            if weakly_referenced([v for v in found if type(v) in ARRAYS]):
+            arrays = [v for v in found if type(v) in ARRAYS]
+            if weakly_referenced(arrays):
                 return False
+            hidden = attached(arrays) if arrays else []
             nodes = [v for v in found if type(v) not in ARRAYS and id(v) not in self._quiet]
             self._quiet.update(map(id, nodes))
             if len(self._quiet) > MOST:
                 return False
             if not _CONTAINERS.issuperset(map(type, nodes)):
-                ARRAYS.update(type(node) for node in nodes if isinstance(node, jax.Array))
+                if new := {type(v) for v in nodes if isinstance(v, jax.Array) and bits_of(v) is v}:
+                    ARRAYS.update(new)
+                    self._quiet.difference_update(map(id, nodes))
+                    continue
                 nodes = [node for node in nodes if not isinstance(node, type)]
                 if any(map(is_loud, nodes)):
                     return False
-                nodes = [node for node in nodes if type(node) not in ARRAYS]
+                hidden += [v.base for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
                     self._leaving.update(shared)
                     # Each stands in three lists here, and one variable refers to the last that was looked at.
@@ -305,7 +315,7 @@ class Slots:
                         return False  # it refers to its globals, or to a stack, of which nothing can be told
             if any(map(getweakrefcount, nodes)):
                 return False
-            level = gc.get_referents(*nodes)
+            level = gc.get_referents(*nodes) + hidden
             ours = None if ours is None else 0
         return True
 
@@ -368,18 +378,15 @@ def _variables(frame: FrameType) -> list[Any]:
 def attribute(target: Any, name: str, storing: bool) -> Any:
     """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
     kind = type(target)
-    if kind is ModuleType:
-        if not _of_strings(vars(target)):
-            raise _NotPlain
-        return vars(target).get(name, UNBOUND)
     # Past the metaclass, which may say anything.
     classes = [_attributes_of(base) for base in _bases_of(kind)]
     for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
         if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
             raise _NotPlain
-    if _has_odd_keys(target):
+    if _has_odd_keys(target, classes):
         raise _NotPlain
     in_class: Any = UNBOUND
+    is_slot = False
     for attributes in classes:
         if name in attributes:
             in_class = attributes[name]
@@ -387,9 +394,12 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
                 # A slot of a Python class, under its own name; one of a class written in C may be read-only.
                 if in_class.__name__ != name or "__slots__" not in vars(in_class.__objclass__):
                     raise _NotPlain
+                is_slot = True
             elif hasattr(type(in_class), "__get__") or hasattr(type(in_class), "__set__"):
                 raise _NotPlain
             break
+    if storing and not is_slot and not _has_dictionary(kind):
+        raise _NotPlain  # to store there raises
     try:
         value = object.__getattribute__(target, name)
     except AttributeError:
@@ -399,6 +409,7 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
 
 _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
+_has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 
 
 def _sizes(key: Callable[[int], object]) -> set[int]:
@@ -420,13 +431,14 @@ def _of_strings(space: dict[Any, Any]) -> bool:
     return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
 
 
-def _has_odd_keys(target: Any) -> bool:
-    """Whether the `__dict__` of an object has keys that are no strings, so that to look for a name there may run code.
+def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
+    """Whether the `__dict__` of an object, or of one of its classes, has keys that are no strings, so that to look for
+    a name there may run code.
 
     Such a `__dict__` is one that the object refers to as to any other.
     """
-    odd = [v for v in gc.get_referents(target) if type(v) is dict and not _of_strings(v)]
-    return bool(odd) and any(value is target.__dict__ for value in odd)
+    odd = [v for v in gc.get_referents(target, *classes) if type(v) is dict and not _of_strings(v)]
+    return bool(odd) and any(value is own for value in odd for own in (target.__dict__, *gc.get_referents(*classes)))
 
 
 def item(target: Any, key: Any) -> Any:

@@ -269,6 +269,11 @@ def collections_go_on() -> Any:
     return mock.patch.object(collector, "pause", lambda: None)
 
 
+def stores_never_fail() -> Any:
+    """Every object is taken to have room for any attribute."""
+    return mock.patch.object(slots, "_has_dictionary", lambda kind: True)
+
+
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, counts_do_not_matter,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
@@ -277,7 +282,7 @@ ALL: tuple[Mutant, ...] = (
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
     c_code_in_between_is_ignored, everything_dies_quietly, variables_end_quietly, helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, every_tuple_is_the_interpreters,
-    collections_go_on,
+    collections_go_on, stores_never_fail,
 )  # fmt: skip
 
 
@@ -554,10 +559,20 @@ def _interrupted(s: Stub, f: Any, f2: Any) -> None:
         raise RuntimeError("deleted")
 
 
+def _store_fails(s: Stub, f: Any, f2: Any) -> None:
+    """An object that has no attributes is to be given one first."""
+    box = types.SimpleNamespace(a=s.new())
+    odd: Any = object()
+    try:
+        odd.a, box.a = f2(s.new(), box.a)
+    except AttributeError:
+        s.read(box.a)
+
+
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
-    _stored_back, _garbage, _tuple_alike, _interrupted,
+    _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip

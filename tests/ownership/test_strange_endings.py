@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import re
 import signal
 import sys
 import types
+import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax.training import train_state
@@ -271,6 +275,106 @@ def test_functions_that_live_on(function, inside):
     assert [bool(call.dead & {1}) for call in stub.calls] == [True, True, True]
 
 
+class Zone(datetime.tzinfo):
+    """Looks when it dies."""
+
+    def __del__(self):
+        self.look()
+
+
+class Text(str):
+    """Looks when it dies."""
+
+    def __del__(self):
+        self.look()
+
+
+def noting(value, look):
+    """The value, with an attribute that looks when it dies."""
+    value.note = Last(look)
+    return value
+
+
+def holding(look):
+    """An array of an object that looks when it dies."""
+    return np.array([Last(look)], object)
+
+
+def recorded(look):
+    return np.array([(Last(look),)], [("x", object)]).view(np.recarray)
+
+
+WATCHED: list[Any] = []
+
+
+def watched(value, look):
+    """The value, the end of which is looked at."""
+    WATCHED.append(weakref.ref(value, lambda _: look()))
+    return value
+
+
+def in_a_class_of_its_own(look):
+    return holding(look).view(type("Matrix", (np.ndarray,), {}))
+
+
+def at_a_time(look):
+    zone = Zone()
+    zone.look = look
+    return type("Time", (datetime.datetime,), {})(2000, 1, 1, tzinfo=zone)
+
+
+def searched(look):
+    text = Text("text")
+    text.look = look
+    return re.finditer("x", text)
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        in_a_class_of_its_own,
+        lambda look: holding(look)[:, None].view(np.matrix),
+        lambda look: np.ma.masked_array(holding(look)),
+        recorded,
+        at_a_time,
+        searched,
+        lambda look: watched(np.zeros(8), look)[1:],
+        lambda look: np.frombuffer(watched(memoryview(bytes(8)), look), np.uint8)[1:],
+        lambda look: noting(np.zeros(8).view(np.ma.MaskedArray), look)[1:].view(np.ndarray),
+        lambda look: noting(jnp.ones(3), look),
+        lambda look: np.asarray(noting(jnp.ones(3), look)),
+        lambda look: noting(jax.random.key(0), look),
+        lambda look: jax.random.wrap_key_data(watched(jnp.zeros(2, jnp.uint32), look)),
+    ],
+)
+@pytest.mark.parametrize("inside", [lambda value: value, lambda value: [value]])
+def test_what_hides_what_it_holds(old, inside):
+    stub = Stub()
+    f2 = stub.compile(both)
+    box = types.SimpleNamespace(a=stub.new(), b=None)
+    seen: list[bool] = []
+
+    def run():
+        for _ in range(3):
+            box.b = inside(old(lambda: seen.append(box.a.is_deleted())))
+            box.b, box.a = f2(stub.new(), box.a)
+
+    run()
+    if not seen or any(seen):
+        pytest.fail(f"{seen}")
+
+
+def test_shards_that_an_array_remembers_die_quietly():
+    stub = Stub()
+    f2 = stub.compile(both)
+    box = types.SimpleNamespace(a=stub.new(), b=None)
+    for _ in range(3):
+        box.b = jnp.ones(3)
+        vars(box.b)["addressable_shards"] = [jnp.ones(3)]
+        box.b, box.a = f2(stub.new(), box.a)
+    assert [bool(call.dead & {1}) for call in stub.calls] == [True, True, True]
+
+
 def _dead_with_handler(number: int, handler: Any) -> bool:
     stub = Stub()
     f = stub.compile(first)
@@ -320,6 +424,20 @@ def test_a_key_that_is_no_string_is_seen_however_large_the_dictionary(count):
         assert slots._of_strings(odd)
 
 
+@pytest.mark.filterwarnings("ignore:non-string key in the __dict__ of class")
+def test_a_class_with_a_key_that_is_no_string():
+    """The interpreter remembers what a class has not, but not for ever."""
+    stub = Stub()
+    f2 = stub.compile(both)
+    asked = []
+    for key in ("name", Key("b", lambda: asked.append(key))):
+        box = type("Box", (), {key: 1})()
+        box.a = stub.new()
+        asked.clear()
+        box.b, box.a = f2(stub.new(), box.a)
+    assert [bool(call.dead & {1}) for call in stub.calls] == [True, False]
+
+
 def test_what_a_function_beside_the_tree_of_an_argument_has_captured():
     step = pytc.compile(lambda a, b: (Node(a.x + 1), Node(b.x + 1)))
     both = types.SimpleNamespace(a=Node(jnp.zeros(9)), b=Node(jnp.zeros(9)))
@@ -336,6 +454,39 @@ def test_what_a_function_beside_the_tree_of_an_argument_has_captured():
 
     run()
     assert seen == [0, 1, 2, 3, 4, 5]
+
+
+class Equal:
+    """A static part of a tree, of which others are as good."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __eq__(self, other):
+        return isinstance(other, Equal)
+
+    def __hash__(self):
+        return 0
+
+
+@pytest.mark.parametrize("tree", [lambda x, static: {"x": x, "static": static}, lambda x, static: (x, (static,))])
+def test_what_a_static_leaf_holds_that_is_only_equal(tree):
+    step = pytc.compile(lambda a, b: (b * 2, b + 1))
+    both = types.SimpleNamespace(a=None, b=jnp.zeros(9))
+    seen = []
+
+    def noting():
+        last = Last(lambda: seen.append(float(both.b[0])))
+        return lambda: last
+
+    def run():
+        for _ in range(6):
+            both.a = tree(jnp.zeros(9), Equal(noting()))
+            both.a, both.b = step(both.a, both.b)
+
+    run()
+    # The first one is the compiled function's own.
+    assert seen == [1, 2, 3, 4, 5]
 
 
 def test_a_function_that_the_tree_of_an_argument_holds_is_static():

@@ -13,9 +13,12 @@ import types
 import weakref
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import pytc
 from pytc.ownership import interpreter
@@ -213,6 +216,45 @@ if sys.version_info >= (3, 12):
             box.b, box.a = f2(s.new(), box.a)
 
 
+class Slotted:
+    __slots__ = ("x",)
+    b = None
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Slotted, object, dict, lambda: np.zeros(3), lambda: len, lambda: Box().__init__, lambda: (x for x in ()),
+        lambda: types.ModuleType("module"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["b", "other", "__class__", "__dict__"])
+def test_a_store_that_raises(make, name):
+    """What would have been overwritten behind it is still there for all to see."""
+    stub = Stub()
+    f2 = stub.compile(both)
+    space: dict[str, Any] = {"f2": f2, "stub": stub}
+    exec(f"def store(box, odd):\n    odd.{name}, box.a = f2(stub.new(), box.a)\n", space)
+    for _ in range(3):
+        box, odd = Box(), make()
+        box.a = stub.new()
+        try:
+            space["store"](box, odd)
+        except (AttributeError, TypeError):
+            stub.read(box.a)
+    assert len(stub.calls) == 3
+
+
+def test_a_module_is_a_slot_like_any_other():
+    stub = Stub()
+    f = stub.compile(first)
+    module = types.ModuleType("module")
+    module.a = stub.new()
+    for _ in range(3):
+        module.a = f(module.a)
+    assert [bool(call.dead) for call in stub.calls] == [True, True, True]
+
+
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
 def test_no_deleted_array(program):
     stub = Stub()
@@ -307,6 +349,62 @@ def test_a_thread_that_is_about_to_start():
         time.sleep(0.001)
     assert seen_so_far == 0
     assert [bool(call.dead) for call in stub.calls] == [False]
+
+
+def test_memory_that_jax_lets_go_of_in_a_later_call():
+    """Arrays in NumPy's memory refer to that, and not all of them let go of it at once."""
+    step = pytc.compile(lambda x: x + 1)
+    box = Box()
+    box.a = jnp.zeros(1000)
+    kept: list[Any] = []
+    watched = []
+
+    def keep(_):
+        kept.append(box.a)
+
+    def put():
+        memory = np.zeros(1024 + 64, np.uint8)
+        watched.append(weakref.ref(memory, keep))
+        start = -memory.ctypes.data % 64  # only what is aligned is used as it is
+        return jax.device_put(memory[start : start + 1024])
+
+    def run():
+        for _ in range(5):
+            arrays = [put() for _ in range(40)]
+            del arrays
+            box.a = step(box.a)
+
+    run()
+    assert kept
+    assert not any(array.is_deleted() for array in kept)
+    assert float(box.a[0]) == 5
+
+
+def calling_back(host):
+    """A primitive that calls Python, as only its lowering tells."""
+    primitive = Primitive("twice")
+    primitive.def_abstract_eval(lambda x: x)
+    primitive.def_impl(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    mlir.register_lowering(primitive, mlir.lower_fun(primitive.impl, multiple_results=False))
+    return primitive
+
+
+def test_a_primitive_whose_lowering_calls_back():
+    box = Box()
+    box.a = jnp.ones(1000)
+    seen = []
+
+    def host(x):
+        seen.append(box.a.is_deleted())
+        return 2 * np.asarray(x)
+
+    twice = calling_back(host)
+    step = pytc.compile(lambda x: twice.bind(x) + 1)
+    for _ in range(5):
+        box.a = step(box.a)
+        jax.block_until_ready(box.a)
+    assert seen == [False] * 5
+    assert float(box.a[0]) == 63
 
 
 KEEPING = """
