@@ -28,8 +28,8 @@ import gc
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FrameType, MemberDescriptorType, ModuleType
+from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 from weakref import getweakrefcount
 
@@ -43,18 +43,9 @@ from pytc.ownership.callsite import Event, Place, Site, Step
 from pytc.ownership.counts import weakly_referenced
 from pytc.ownership.endings import ARRAYS, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, static
 from pytc.ownership.interpreter import UNBOUND, variable
+from pytc.ownership.plain import NotPlain, attribute, item, of_strings
 
-# By identity, since people's objects may be equal to anything.
-_PLAIN_ACCESS = frozenset(
-    id(vars(kind)[name])
-    for kind in (object, types.SimpleNamespace, ModuleType)
-    for name in ("__getattribute__", "__setattr__")
-    if name in vars(kind)
-)
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _CONTAINERS = frozenset((tuple, list, dict))
-_STRINGS = frozenset((str,))
-_MOST_KEYS = 256
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _DEFAULT_HANDLERS = _NOT_HANDLED | {id(_signal.default_int_handler)}
@@ -70,10 +61,6 @@ _HARMLESS = {
     ("ipykernel.control", "ControlThread.run"),
     ("ipykernel.parentpoller", "ParentPollerUnix.run"),
 }
-
-
-class _NotPlain(Exception):
-    """Reaching a place, or storing there, may run code."""
 
 
 def onlookers(calls_python: bool, atomic: bool) -> str:
@@ -237,7 +224,7 @@ class Slots:
                 continue
             try:
                 container, key, value = self._locate(frame, event.place, event.does == "store")
-            except _NotPlain:
+            except NotPlain:
                 return False
             if event.does == "load":
                 if value is UNBOUND:
@@ -270,7 +257,7 @@ class Slots:
         """What stands in a place, or `UNBOUND` where looking may run code."""
         try:
             return self._locate(frame, place, False)[2]
-        except _NotPlain:
+        except NotPlain:
             return UNBOUND
 
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
@@ -324,7 +311,7 @@ class Slots:
         container, key, value = self._variable(frame, place[0], storing and len(place) == 1)
         for step in place[1:]:
             if value is UNBOUND or self._is_overwritten(container, key, value):
-                raise _NotPlain
+                raise NotPlain
             container = value
             if step.kind == "attribute":
                 key, value = step.name, attribute(container, step.name, storing and step is place[-1])
@@ -333,7 +320,7 @@ class Slots:
                 if isinstance(key, tuple):
                     of, name, key = self._locate(frame, key, False)
                     if self._is_overwritten(of, name, key):
-                        raise _NotPlain
+                        raise NotPlain
                 value = item(container, key)
                 if type(container) is list and key < 0:
                     key += len(container)
@@ -347,18 +334,18 @@ class Slots:
     def _variable(self, frame: FrameType, step: Step, storing: bool) -> tuple[Any, Any, Any]:
         if step.kind == "global":
             space = frame.f_globals
-            if type(space) is not dict or not _of_strings(space):
-                raise _NotPlain  # another key might have an `__eq__`, and be asked
+            if type(space) is not dict or not of_strings(space):
+                raise NotPlain  # another key might have an `__eq__`, and be asked
             if not frame.f_code.co_flags & 1 and frame.f_locals is not space:
-                raise _NotPlain  # a class body, or `exec` with variables of its own
+                raise NotPlain  # a class body, or `exec` with variables of its own
             value = space.get(step.name, UNBOUND)
             if value is UNBOUND and not storing:
-                raise _NotPlain
+                raise NotPlain
             return space, step.name, value
         value = variable(frame, step.name)
         if step.kind == "cell":
             if type(value) is not types.CellType:
-                raise _NotPlain
+                raise NotPlain
             try:
                 return value, "cell_contents", value.cell_contents
             except ValueError:
@@ -373,82 +360,3 @@ def _variables(frame: FrameType) -> list[Any]:
         return []  # a module's are globals, which live on
     count = len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
     return [value for number in range(count) if (value := variable(frame, number)) is not UNBOUND]
-
-
-def attribute(target: Any, name: str, storing: bool) -> Any:
-    """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
-    kind = type(target)
-    # Past the metaclass, which may say anything.
-    classes = [_attributes_of(base) for base in _bases_of(kind)]
-    for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
-        if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
-            raise _NotPlain
-    if _has_odd_keys(target, classes):
-        raise _NotPlain
-    in_class: Any = UNBOUND
-    is_slot = False
-    for attributes in classes:
-        if name in attributes:
-            in_class = attributes[name]
-            if type(in_class) is MemberDescriptorType:
-                # A slot of a Python class, under its own name; one of a class written in C may be read-only.
-                if in_class.__name__ != name or "__slots__" not in vars(in_class.__objclass__):
-                    raise _NotPlain
-                is_slot = True
-            elif hasattr(type(in_class), "__get__") or hasattr(type(in_class), "__set__"):
-                raise _NotPlain
-            break
-    if storing and not is_slot and not _has_dictionary(kind):
-        raise _NotPlain  # to store there raises
-    try:
-        value = object.__getattribute__(target, name)
-    except AttributeError:
-        return UNBOUND
-    return UNBOUND if value is in_class else value
-
-
-_bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-_attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
-_has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
-
-
-def _sizes(key: Callable[[int], object]) -> set[int]:
-    """The sizes, in bytes, of dictionaries with up to a few thousand such keys."""
-    made: dict[object, None] = {}
-    sizes = set()
-    for n in range(4096):
-        made[key(n)] = None
-        sizes.add(sys.getsizeof(made))
-    return sizes
-
-
-_OF_STRINGS_ALONE = _sizes(str) - _sizes(int)
-"""CPython leaves out the hashes where all keys are strings, so that the size alone shows it."""
-
-
-def _of_strings(space: dict[Any, Any]) -> bool:
-    """Whether all keys are strings, so that to look for one runs no code."""
-    return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
-
-
-def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
-    """Whether the `__dict__` of an object, or of one of its classes, has keys that are no strings, so that to look for
-    a name there may run code.
-
-    Such a `__dict__` is one that the object refers to as to any other.
-    """
-    odd = [v for v in gc.get_referents(target, *classes) if type(v) is dict and not _of_strings(v)]
-    return bool(odd) and any(value is own for value in odd for own in (target.__dict__, *gc.get_referents(*classes)))
-
-
-def item(target: Any, key: Any) -> Any:
-    """The value of an item; raises if finding it may run code."""
-    if type(key) not in (str, int):
-        raise _NotPlain
-    if type(target) in _DICTS:
-        if len(target) > _MOST_KEYS or not all(type(known) in (str, int) for known in target):
-            raise _NotPlain  # another key might have an `__eq__`, and be asked
-        return dict.get(target, key, UNBOUND)
-    if type(target) is list and type(key) is int and -len(target) <= key < len(target):
-        return target[key]
-    raise _NotPlain

@@ -23,7 +23,7 @@ from unittest import mock
 import jax
 
 from pytc import ownership
-from pytc.ownership import buffers, callers, callsite, collector, counts, interpreter, liveness, slots, starred
+from pytc.ownership import buffers, callers, callsite, collector, counts, interpreter, liveness, plain, slots, starred
 from pytc.ownership.callsite import Site
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
 from tests.ownership import test_strange as strange
@@ -271,7 +271,7 @@ def collections_go_on() -> Any:
 
 def stores_never_fail() -> Any:
     """Every object is taken to have room for any attribute."""
-    return mock.patch.object(slots, "_has_dictionary", lambda kind: True)
+    return mock.patch.object(plain, "_has_dictionary", lambda kind: True)
 
 
 ALL: tuple[Mutant, ...] = (

@@ -19,7 +19,7 @@ import pytest
 from flax.training import train_state
 
 import pytc
-from pytc.ownership import slots
+from pytc.ownership import plain
 from tests.ownership.harness import Stub, both, first, of_length
 from tests.ownership.odd_objects import Last, Node, looking_at
 
@@ -416,12 +416,12 @@ if sys.version_info >= (3, 12):
 @pytest.mark.parametrize("count", [0, 1, 5, 10, 100, 3000])
 def test_a_key_that_is_no_string_is_seen_however_large_the_dictionary(count):
     names = {f"name {n}": n for n in range(count)}
-    assert slots._of_strings(names)
-    for other in (1, slots, type("Name", (str,), {})("name")):
+    assert plain.of_strings(names)
+    for other in (1, plain, type("Name", (str,), {})("name")):
         odd = {**names, other: None}
-        assert not slots._of_strings(odd)
+        assert not plain.of_strings(odd)
         del odd[other]
-        assert slots._of_strings(odd)
+        assert plain.of_strings(odd)
 
 
 @pytest.mark.filterwarnings("ignore:non-string key in the __dict__ of class")

@@ -245,6 +245,29 @@ def test_a_store_that_raises(make, name):
     assert len(stub.calls) == 3
 
 
+class Holding:
+    """Has a dictionary in a slot, and no `__dict__`."""
+
+    __slots__ = ("a", "table")
+
+
+class Posing:
+    """Calls a dictionary of its own its `__dict__`."""
+
+    __dict__ = property(lambda self: {})  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("make", "dead"), [(Holding, True), (Posing, False)])
+def test_an_object_that_holds_a_dictionary_of_numbers(make, dead):
+    stub = Stub()
+    f = stub.compile(first)
+    box = make()
+    box.a, box.table = stub.new(), {1: 2}
+    for _ in range(3):
+        box.a = f(box.a)
+    assert [bool(call.dead) for call in stub.calls] == [dead] * 3
+
+
 def test_a_module_is_a_slot_like_any_other():
     stub = Stub()
     f = stub.compile(first)

@@ -1,0 +1,120 @@
+"""Plain access: attributes and items that are read and stored without any code being run.
+
+Plain are attributes in the `__dict__` of an object, or in the `__slots__` of its class, where no class of it has a say
+in the matter (no property or other descriptor, no `__getattribute__`, no `__setattr__`); and items of exact dicts and
+lists under string or integer keys. To look for a name among keys that are no strings may ask these whether they are
+equal to it, so where there are such, nothing is plain.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from types import MemberDescriptorType, ModuleType
+from typing import Any
+
+from pytc.ownership.interpreter import UNBOUND
+
+# By identity, since people's objects may be equal to anything.
+_PLAIN_ACCESS = frozenset(
+    id(vars(kind)[name])
+    for kind in (object, types.SimpleNamespace, ModuleType)
+    for name in ("__getattribute__", "__setattr__")
+    if name in vars(kind)
+)
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_STRINGS = frozenset((str,))
+_MOST_KEYS = 256
+_bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+_attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
+_has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
+_GETTERS = (types.GetSetDescriptorType, MemberDescriptorType)
+
+
+class NotPlain(Exception):
+    """Reaching a place, or storing there, may run code."""
+
+
+def attribute(target: Any, name: str, storing: bool) -> Any:
+    """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
+    kind = type(target)
+    # Past the metaclass, which may say anything.
+    classes = [_attributes_of(base) for base in _bases_of(kind)]
+    for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
+        if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
+            raise NotPlain
+    if _has_odd_keys(target, classes):
+        raise NotPlain
+    in_class: Any = UNBOUND
+    is_slot = False
+    for attributes in classes:
+        if name in attributes:
+            in_class = attributes[name]
+            if type(in_class) is MemberDescriptorType:
+                # A slot of a Python class, under its own name; one of a class written in C may be read-only.
+                if in_class.__name__ != name or "__slots__" not in vars(in_class.__objclass__):
+                    raise NotPlain
+                is_slot = True
+            elif hasattr(type(in_class), "__get__") or hasattr(type(in_class), "__set__"):
+                raise NotPlain
+            break
+    if storing and not is_slot and not _has_dictionary(kind):
+        raise NotPlain  # to store there raises
+    try:
+        value = object.__getattribute__(target, name)
+    except AttributeError:
+        return UNBOUND
+    return UNBOUND if value is in_class else value
+
+
+def _sizes(key: Callable[[int], object]) -> set[int]:
+    """The sizes, in bytes, of dictionaries with up to a few thousand such keys."""
+    made: dict[object, None] = {}
+    sizes = set()
+    for n in range(4096):
+        made[key(n)] = None
+        sizes.add(sys.getsizeof(made))
+    return sizes
+
+
+_OF_STRINGS_ALONE = _sizes(str) - _sizes(int)
+"""CPython leaves out the hashes where all keys are strings, so that the size alone shows it."""
+
+
+def of_strings(space: dict[Any, Any]) -> bool:
+    """Whether all keys are strings, so that to look for one runs no code."""
+    return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
+
+
+def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
+    """Whether the `__dict__` of an object, or of one of its classes, has keys that are no strings, so that to look for
+    a name there may run code.
+
+    Such a `__dict__` is one that the object refers to as to any other.
+    """
+    odd = {id(v) for v in gc.get_referents(target, *classes) if type(v) is dict and not of_strings(v)}
+    if not odd:
+        return False
+    spaces = gc.get_referents(*classes)
+    getters = [attributes["__dict__"] for attributes in classes if "__dict__" in attributes]
+    if getters:
+        if type(getters[0]) not in _GETTERS:
+            return True  # what the class calls so is something else
+        spaces.append(getters[0].__get__(target))
+    return not odd.isdisjoint(map(id, spaces))
+
+
+def item(target: Any, key: Any) -> Any:
+    """The value of an item; raises if finding it may run code."""
+    if type(key) not in (str, int):
+        raise NotPlain
+    if type(target) in _DICTS:
+        if len(target) > _MOST_KEYS or not all(type(known) in (str, int) for known in target):
+            raise NotPlain  # another key might have an `__eq__`, and be asked
+        return dict.get(target, key, UNBOUND)
+    if type(target) is list and type(key) is int and -len(target) <= key < len(target):
+        return target[key]
+    raise NotPlain
