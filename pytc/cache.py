@@ -16,6 +16,7 @@ import jax
 
 from pytc import ownership
 from pytc.emit import Emitted
+from pytc.jax_compat.avals import AbstractValue
 from pytc.jax_compat.keys import is_key_type
 from pytc.leaves import Kind, static_key
 from pytc.program import Program
@@ -117,8 +118,12 @@ class Signature:
     sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.keys = tuple(i for i, leaf in enumerate(self.program.leaves) if is_key_type(leaf.aval))
+        avals: list[AbstractValue] = [leaf.aval for leaf in self.program.leaves]
+        keys = {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval)}
+        self.keys = tuple(keys)
         """Leaves (indices) that are PRNG keys."""
+        self.key_dtypes = [*keys.values()]
+        """Of which kind they are, which their bits do not tell."""
         traced: list[None] = []
         witness = jax.jit(lambda: traced.append(None))
         witness.trace()

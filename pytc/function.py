@@ -106,8 +106,8 @@ class Function:
         replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
         """
         keys = signature.keys
-        if keys and any(describe(leaves[i]) != signature.described[i] for i in keys):
-            raise Retrace  # bits do not tell of which kind their keys are
+        if keys and [leaves[i].dtype for i in keys] != signature.key_dtypes:
+            raise Retrace
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         looked = site is None or site.to_be_looked_at()
         if site is None or looked:

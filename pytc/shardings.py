@@ -1,11 +1,17 @@
-"""`in_shardings` and `out_shardings`: from the caller's pytree prefix to one request a leaf."""
+"""`in_shardings` and `out_shardings`: from the caller's pytree prefix to one request a leaf.
+
+A `PartitionSpec` alone speaks of the mesh in context, and is put together with that, as `jax.jit` does when it is
+called: what is staged is for one context.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import tree_broadcast, tree_leaves, tree_map, tree_structure
 
+from pytc.jax_compat.running import mesh_in_context
 from pytc.leaves import StaticArgument
 
 _UNASKED = object()
@@ -42,4 +48,17 @@ def _per_leaf(option: str, prefix: Any, tree: Any) -> list[Any]:
         raise ValueError(
             f"{option} must be a pytree prefix of {tree_structure(tree)}, but is {tree_structure(prefix)}: {error}"
         ) from error
-    return [None if x is _UNASKED else x for x in tree_leaves(full)]
+    return [None if x is _UNASKED else _placed(option, x) for x in tree_leaves(full)]
+
+
+def _placed(option: str, wanted: Any) -> Any:
+    """A spec on the mesh in context; what is no spec as it is."""
+    if not isinstance(wanted, PartitionSpec):
+        return wanted
+    mesh = mesh_in_context()
+    if mesh.empty:
+        raise RuntimeError(
+            f"{option} asks for {wanted}, which speaks of a mesh in context: jax.set_mesh(mesh), or ask for "
+            "jax.NamedSharding(mesh, spec)"
+        )
+    return NamedSharding(mesh, wanted)

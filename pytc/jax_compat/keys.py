@@ -14,6 +14,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from pytc.jax_compat.avals import AbstractValue, is_extended, is_ref, key_bits
 
+_key_arrays: set[type] = set()
+"""What key arrays are of that have been seen to wrap their bits: spares asking each for its dtype, which makes one."""
+
 
 def is_key_type(aval: AbstractValue | None) -> bool:
     """Whether values of this type are PRNG keys."""
@@ -23,11 +26,17 @@ def is_key_type(aval: AbstractValue | None) -> bool:
 def bits_of(value: Any) -> Any:
     """The array that a key array wraps, itself and no copy; of a `jax.ShapeDtypeStruct`, that of its bits. What is no
     key is returned as it is."""
+    if type(value) in _key_arrays:
+        return value._base_array
     if not (isinstance(value, jax.Array | jax.ShapeDtypeStruct) and is_extended(value.dtype)):
         return value
     if isinstance(value, jax.Array):
         bits = getattr(value, "_base_array", None)
-        return jax.random.key_data(value) if bits is None else bits
+        if bits is None:
+            return jax.random.key_data(value)
+        if not isinstance(value, jax.core.Tracer):
+            _key_arrays.add(type(value))
+        return bits
     aval, _ = key_bits(value)
     sharding = bits_sharding(value.sharding, aval.ndim)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)  # type: ignore[no-untyped-call]

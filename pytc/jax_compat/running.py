@@ -41,6 +41,13 @@ def inside_a_map() -> bool:
     return bool(mesh.manual_axes)
 
 
+def mesh_in_context() -> Any:
+    """The mesh that a `PartitionSpec` alone speaks of here; an empty one where there is none."""
+    # `jax.sharding.get_mesh` is refused while something is traced.
+    mesh: Any = jax.sharding.get_mesh() if executing() else jax.sharding.get_abstract_mesh()
+    return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
+
+
 def debugging() -> bool:
     """Whether JAX may run a failed call again, operation by operation, on the same arguments."""
     return bool(config.jax_debug_nans or config.jax_debug_infs)

@@ -7,6 +7,7 @@ import pytest
 
 import pytc
 from pytc.jax_compat.arrays import shards_of
+from pytc.jax_compat.keys import bits_of
 from tests.on_devices import devices  # noqa: F401 - sets up
 
 P = jax.P
@@ -101,6 +102,33 @@ def test_under_set_mesh(kind):
             lambda x: jnp.sin(x),
             lambda: jax.device_put(jnp.arange(64.0).reshape(8, 8), jax.NamedSharding(mesh, P("a"))),
         )
+
+
+def by_spec_alone(wrap, kind, make, fun):
+    with jax.set_mesh(mesh_of(kind)):
+        x, step = jax.device_put(make(), P("a")), wrap(fun, in_shardings=P("a"), out_shardings=P("a"))
+        for _ in range(3):
+            x = step(x)
+        return x
+
+
+@pytest.mark.parametrize("fun", [jnp.sin, split], ids=lambda fun: fun.__name__)
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT], ids=str)
+def test_everything_is_asked_for_by_specs_of_the_mesh_in_context(kind, fun):
+    def make():
+        return jax.random.split(jax.random.key(0), 8) if fun is split else jnp.arange(8.0)
+
+    got, wanted = (by_spec_alone(wrap, kind, make, fun) for wrap in (pytc.compile, jax.jit))
+    assert got.sharding == wanted.sharding
+    np.testing.assert_array_equal(*(bits_of(x) for x in (got, wanted)))
+
+
+def test_a_spec_without_a_mesh_is_refused_as_by_jax_jit():
+    for option in ("in_shardings", "out_shardings"):
+        with pytest.raises(RuntimeError, match="mesh in context if you are passing"):
+            jax.jit(jnp.sin, **{option: P("a")})(jnp.ones(8))
+        with pytest.raises(RuntimeError, match=rf"{option} .* mesh in context: jax.set_mesh"):
+            pytc.compile(jnp.sin, **{option: P("a")})(jnp.ones(8))
 
 
 def test_uneven_shardings():
