@@ -25,6 +25,7 @@ import jax
 from pytc import hlo
 from pytc.emit import Emitted, emit_jit
 from pytc.jax_compat.avals import nbytes
+from pytc.jax_compat.layouts import sharding_of
 from pytc.measurements import Figures, Measurements
 from pytc.passes.candidates import Candidate, candidates, without
 from pytc.program import Program
@@ -196,7 +197,7 @@ class _Search:
 def _on_a_device(program: Program, number: int) -> int:
     """The bytes of an input on each device."""
     aval, leaf = program.in_avals[number], program.inputs[number].leaf
-    sharding = None if leaf is None else program.leaves[leaf].requested or program.leaves[leaf].sharding
+    sharding = None if leaf is None else sharding_of(program.leaves[leaf].requested) or program.leaves[leaf].sharding
     if not isinstance(sharding, jax.sharding.Sharding) or not aval.size:
         return nbytes(aval)
     shard: int = nbytes(aval) * math.prod(sharding.shard_shape(aval.shape)) // aval.size

@@ -102,7 +102,7 @@ class Emitted:
     @staticmethod
     def _of_bits(shardings: Sequence[Any], keys: Mapping[int, KeyType]) -> list[Any]:
         """Shardings of which some are of keys, as those of their bits."""
-        return [bits_sharding(s, keys[k].bits.ndim) if k in keys else s for k, s in enumerate(shardings)]
+        return [bits_sharding(s, keys[k].more) if k in keys else s for k, s in enumerate(shardings)]
 
     def _flat(self, values: Sequence[Any]) -> list[Any]:
         values = [self._keys_in[k].wrap(value) if k in self._keys_in else value for k, value in enumerate(values)]

@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from pytc.jax_compat.avals import AbstractValue, is_extended, is_ref, key_bits
+from pytc.jax_compat.layouts import extended
 
 _key_arrays: set[type] = set()
 """What key arrays are of that have been seen to wrap their bits: spares asking each for its dtype, which makes one."""
@@ -38,22 +40,20 @@ def bits_of(value: Any) -> Any:
             _key_arrays.add(type(value))
         return bits
     aval, _ = key_bits(value)
-    sharding = bits_sharding(value.sharding, aval.ndim)
+    sharding = bits_sharding(value.sharding, aval.ndim - value.ndim)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)  # type: ignore[no-untyped-call]
 
 
-def bits_sharding(sharding: Any, ndim: int) -> Any:
-    """Where the bits are, in so many dimensions, of keys that are placed so: all bits of a key in one place."""
-
-    def padded(spec: Any) -> Any:
-        unchecked: Any = PartitionSpec
-        return unchecked(*spec, *[None] * (ndim - len(spec)))
-
-    if isinstance(sharding, PartitionSpec):
-        return padded(sharding)
-    if isinstance(sharding, NamedSharding):
-        return NamedSharding(sharding.mesh, padded(sharding.spec), memory_kind=sharding.memory_kind)
-    return sharding
+def bits_sharding(wanted: Any, more: int) -> Any:
+    """Where the bits are of keys that are placed so, in so many dimensions more: all bits of a key in one place."""
+    unchecked: Any = PartitionSpec
+    if isinstance(wanted, PartitionSpec):
+        return unchecked(*wanted, *[None] * more)
+    if isinstance(wanted, NamedSharding):
+        return NamedSharding(wanted.mesh, bits_sharding(wanted.spec, more), memory_kind=wanted.memory_kind)
+    if isinstance(wanted, Format):
+        return extended(wanted, more, lambda sharding: bits_sharding(sharding, more))
+    return wanted
 
 
 def key_types(avals: Iterable[AbstractValue]) -> dict[int, KeyType]:
@@ -67,6 +67,8 @@ class KeyType:
     def __init__(self, aval: AbstractValue) -> None:
         self.bits, self._impl = key_bits(aval)
         self._ndim = aval.ndim
+        self.more: int = self.bits.ndim - aval.ndim
+        """Dimensions that the bits have, and the keys have not."""
         self._make: Any = self._first
 
     def wrap(self, bits: Any) -> Any:

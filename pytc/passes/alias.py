@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from pytc.jax_compat.avals import AbstractValue, nbytes, short
 from pytc.jax_compat.jaxprs import Jaxpr
+from pytc.jax_compat.layouts import is_by_the_compiler, sharding_of
 from pytc.jax_compat.running import device_of
 from pytc.passes.cycles import bits, break_cycles
 from pytc.passes.dataflow import Flow, Kind, flatten
@@ -215,14 +216,12 @@ def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys,
     for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
         if given.leaf is not None and given.leaf not in kept and _is_array(aval):
             leaf = program.leaves[given.leaf]
-            sharding = leaf.requested if leaf.requested is not None else leaf.sharding
-            inputs[number] = (*_key(aval, sharding), _parts(aval, sharding) if spread else 0)
+            inputs[number] = _key(aval, leaf.sharding if leaf.requested is None else leaf.requested, spread)
     seen: set[int] = set()
     for number, (value, aval) in enumerate(zip(outputs, program.out_avals, strict=True)):
         # The same array twice: one buffer holds it, the other is a copy.
         if _is_array(aval) and value not in seen:
-            sharding = requested.get(number)
-            results[number] = (*_key(aval, sharding), _parts(aval, sharding) if spread else 0)
+            results[number] = _key(aval, requested.get(number), spread)
         if value is not None:
             seen.add(value)
     return inputs, results
@@ -253,10 +252,15 @@ def _is_array(aval: AbstractValue) -> bool:
     return type(aval) is jax.core.ShapedArray and nbytes(aval) > 0
 
 
-def _key(aval: AbstractValue, sharding: object) -> tuple[Hashable, ...]:
-    """What must be equal for one to be written over the other."""
+def _key(aval: AbstractValue, placed: Any, spread: bool) -> tuple[Hashable, ...]:
+    """What must be equal for one to be written over the other. `placed` is a sharding, with a layout (a `Format`) or
+    without; `spread` says that over how many devices the elements are divided is among it."""
+    sharding = sharding_of(placed)
     spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))  # only under a mesh with explicit axes
-    return aval.shape, aval.dtype, _in_host_memory(aval, sharding), spec if any(spec) else ()
+    # JAX refuses to pair an array whose layout the compiler chooses with one that has a layout.
+    by_compiler = is_by_the_compiler(placed)
+    parts = _parts(aval, sharding) if spread else 0
+    return aval.shape, aval.dtype, _memory(aval, sharding), by_compiler, spec if any(spec) else (), parts
 
 
 def _parts(aval: AbstractValue, sharding: Any) -> int:
@@ -264,10 +268,12 @@ def _parts(aval: AbstractValue, sharding: Any) -> int:
     return int(aval.size // max(1, math.prod(sharding.shard_shape(aval.shape))))
 
 
-def _in_host_memory(aval: AbstractValue, sharding: object) -> bool:
-    """Whether an array lives in the host's memory beside a device. (A CPU's own memory is its device memory.)"""
-    kind = getattr(sharding, "memory_kind", None)
-    return kind == "pinned_host" or "host" in str(getattr(aval, "memory_space", "")).lower()
+def _memory(aval: AbstractValue, sharding: object) -> str:
+    """The kind of memory that an array lives in. A type tells the host's memory beside a device, "pinned_host", from
+    the device's own; a sharding may also ask for "unpinned_host"."""
+    kind = getattr(sharding, "memory_kind", None) or "device"
+    in_host_memory = kind == "device" and "host" in str(getattr(aval, "memory_space", "")).lower()
+    return "pinned_host" if in_host_memory else str(kind)
 
 
 def _crossed(pairs: Sequence[Alias], read: Reads, outputs: Sequence[int | None]) -> list[Alias]:
