@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 from jax.tree_util import tree_broadcast, tree_leaves, tree_map, tree_structure
 
+from pytc.jax_compat.running import executing
 from pytc.leaves import StaticArgument
 
 _UNASKED = object()
@@ -42,4 +44,19 @@ def _per_leaf(option: str, prefix: Any, tree: Any) -> list[Any]:
         raise ValueError(
             f"{option} must be a pytree prefix of {tree_structure(tree)}, but is {tree_structure(prefix)}: {error}"
         ) from error
-    return [None if x is _UNASKED else x for x in tree_leaves(full)]
+    return [None if x is _UNASKED else _over_a_mesh(option, x) for x in tree_leaves(full)]
+
+
+def _over_a_mesh(option: str, asked: Any) -> Any:
+    """A sharding; a `PartitionSpec` alone is over the mesh in force. Raises `RuntimeError` where there is none, as
+    `jax.jit` does."""
+    if not isinstance(asked, jax.P) or not executing():
+        return asked
+    mesh: Any = jax.sharding.get_mesh()
+    mesh = jax.sharding.get_abstract_mesh() if mesh.empty else mesh
+    if mesh.empty:
+        raise RuntimeError(
+            f"{option} asks for {asked}, but no mesh is in force over which that would be: call under "
+            "jax.set_mesh(mesh), or ask for a jax.NamedSharding"
+        )
+    return jax.NamedSharding(mesh, asked)

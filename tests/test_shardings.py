@@ -36,6 +36,11 @@ def offloaded(params, momentum):
     return params - moved, jax.device_put(moved, host)
 
 
+def descended(params, momentum):
+    momentum = 0.9 * momentum + params
+    return params - 0.1 * momentum, momentum
+
+
 def both_on_the_device(params, momentum):
     return params + 1, jax.device_put(momentum, split) + params
 
@@ -45,11 +50,11 @@ def arguments(name):
     if name == "sharded":
         state = {"a": jax.device_put(ones, split), "b": jax.device_put(ones, whole)}
         return state, jax.device_put(np.ones(64, np.float32), whole)
-    return jax.device_put(ones, split), jax.device_put(2 * ones, host)
+    return jax.device_put(ones, split), jax.device_put(2 * ones, split if name == "descended" else host)
 
 
 def tell(fun, *, effort="default", **options):
-    name = "sharded" if fun is sharded else "offloaded"
+    name = fun.__name__
     wanted = jax.jit(fun, **options)(*arguments(name))
     args = arguments(name)
     step = pytc.compile(fun, donate="all", effort=effort, **options)
@@ -67,6 +72,18 @@ def tell(fun, *, effort="default", **options):
     }
 
 
+def specs_alone(**options):
+    with jax.set_mesh(mesh):
+        return tell(descended, in_shardings=jax.P("data"), out_shardings=(jax.P("data"), jax.P("data")), **options)
+
+
+def refused(jit):
+    try:
+        jit(descended, in_shardings=jax.P("data"), out_shardings=jax.P("data"))(*arguments("descended"))
+    except RuntimeError as error:
+        return str(error)
+
+
 print(json.dumps({
     "unspecified": tell(sharded),
     "specified": tell(sharded, out_shardings=({"a": split, "b": whole}, None)),
@@ -74,6 +91,9 @@ print(json.dumps({
     "host": tell(offloaded),
     "host, high": tell(offloaded, effort="high"),
     "one in the host's memory": tell(both_on_the_device),
+    "specs alone": specs_alone(),
+    "specs alone, high": specs_alone(effort="high"),
+    "a spec without a mesh": [refused(pytc.compile), refused(jax.jit)],
 }))
 """
 
@@ -108,3 +128,15 @@ def test_each_kind_of_memory_is_written_over_by_its_own(told, case):
 def test_an_array_in_the_hosts_memory_takes_no_output_of_the_devices(told):
     assert told["one in the host's memory"]["reused"] == ["params"]
     assert told["one in the host's memory"]["deleted"] == [True, False]
+
+
+@pytest.mark.parametrize("case", ["specs alone", "specs alone, high"])
+def test_a_partition_spec_alone_is_over_the_mesh_in_force(told, case):
+    assert told[case]["reused"] == told[case]["by xla"] == ["params", "momentum"]
+    assert told[case]["deleted"] == [True, True]
+
+
+def test_a_partition_spec_alone_without_a_mesh_is_refused_as_by_jax(told):
+    ours, theirs = told["a spec without a mesh"]
+    assert "no mesh is in force" in ours
+    assert "requires a non-empty mesh" in theirs
