@@ -41,7 +41,7 @@ from pytc.move import Moved, unmoved, unwrap, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
 from pytc.plan import Planner, apart
-from pytc.stage import Stageable
+from pytc.stage import CapturesError, Stageable
 
 
 class Function:
@@ -195,13 +195,16 @@ class Function:
         signatures = self.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        for signature in self.candidates(signatures, args, kwargs, leaves):
-            try:
-                result = self.run(signature, frame, args, kwargs, leaves, landed)
-            except Retrace:
-                continue
-            signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
-            return result
+        try:
+            for signature in self.candidates(signatures, args, kwargs, leaves):
+                try:
+                    result = self.run(signature, frame, args, kwargs, leaves, landed)
+                except Retrace:
+                    continue
+                signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+                return result
+        except CapturesError:
+            return self.as_jit(args, kwargs, leaves)
         raise _never_accepted(self.stageable.name)
 
     def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

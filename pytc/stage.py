@@ -222,7 +222,10 @@ class Stageable:
             )
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
         if len(traced.jaxpr.jaxpr.invars) > sum(not leaf.is_static and leaf.same_as is None for leaf in leaves):
-            self.jitted(*hidden_args, **hidden_kwargs)  # it reads a tracer that has escaped: JAX raises, and says which
+            raise CapturesError(
+                f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
+                "function, or an object that has a state in the trace. pytc.compile leaves its calls to jax.jit"
+            )
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = traced.out_tree.node_data()
@@ -251,6 +254,10 @@ class Stageable:
             outputs=tuple(Output(*each) for each in zip(paths, split.origins, requested, strict=True)),
             out_tree=split.tree,
         )
+
+
+class CapturesError(TypeError):
+    """The function reads something that `jax.jit` takes out of its trace again, for each call."""
 
 
 def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:

@@ -287,6 +287,14 @@ def test_a_tracer_that_has_escaped_is_refused_as_by_jax(decorator):
                 decorator(fun)(ONE)
 
 
+def test_a_tracer_that_has_escaped_is_nothing_to_stage():
+    escaped = []
+    jax.jit(escaped.append)(ONE)
+    for look in (pytc.stage, pytc.explain):
+        with pytest.raises(TypeError, match=r"has captured what can be no constant .*: a tracer that escaped"):
+            look(lambda x: x + escaped[0], ONE)
+
+
 def test_looking_for_tracers_ends():
     web = [Box(None) for _ in range(300)]
     for each in web:
