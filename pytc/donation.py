@@ -66,4 +66,4 @@ def _promised(parameters: Parameters, argnums: Any, argnames: Any) -> list[str]:
     numbers = () if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
     names = [] if argnames is None else [argnames] if isinstance(argnames, str) else list(argnames)
     parameters.check_names("donate_argnames", names)
-    return names + [parameters.name_at("donate_argnums", i) for i in numbers]
+    return names + [name for i in numbers if (name := parameters.name_at("donate_argnums", i)) is not None]

@@ -10,8 +10,11 @@ class DonationError(RuntimeError):
     """
 
 
-class StaticLeafError(TypeError):
-    """A leaf that is not an array cannot be part of the key under which a compiled program is kept."""
+class StaticLeafError(TypeError, ValueError):
+    """A leaf that is not an array cannot be part of the key under which a compiled program is kept.
+
+    Of a leaf that is no array `jax.jit` raises the one, of a static argument that cannot be hashed the other.
+    """
 
 
 class DonationWarning(UserWarning):

@@ -38,9 +38,10 @@ from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.move import Moved, unmoved, unwrap, use_up
-from pytc.ownership.collector import COLLECTING, PAUSED
+from pytc.ownership import collector
+from pytc.ownership.collector import COLLECTING
 from pytc.plan import Planner, apart
-from pytc.stage import Stageable
+from pytc.stage import CapturesError, Stageable
 
 
 class Function:
@@ -58,6 +59,9 @@ class Function:
         effort: Effort,
         jit_options: dict[str, Any],
     ) -> None:
+        self._made_of: tuple[Any, ...] = (
+            fun, donate, static_argnums, static_argnames, python_scalars, share, pipeline, effort, jit_options
+        )  # fmt: skip
         options = dict(jit_options)
         promised = {name: options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
         self.parameters = Parameters(fun, static_argnums, static_argnames)
@@ -76,7 +80,8 @@ class Function:
         self.layouts: dict[Any, Layout] = {}
         self.directly: dict[tuple[int, int], Direct] = {}
         """Call sites whose calls go straight to `jax.jit`."""
-        self.has_static_arguments = bool(self.parameters.static_argnums or self.parameters.static_argnames)
+        has_static = bool(self.parameters.static_argnums or self.parameters.static_argnames)
+        self.wrap_static = self.parameters.wrap_static if has_static else None
         static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
         shardings = {
             name: wanted
@@ -88,6 +93,10 @@ class Function:
         self.jitted: Any = jax.jit(plain(fun), **self.jit_options)
         """What stands in for the compiled function under a transformation, and ahead of time."""
         self._jitted_hiding: Any = jax.jit(self.stageable.traced, **options)
+
+    def __reduce__(self) -> tuple[type[Function], tuple[Any, ...]]:
+        """A copy made by `cloudpickle`, in another process as a rule, begins with nothing compiled."""
+        return type(self), self._made_of
 
     # -- a call, the fast way ------------------------------------------------------------------------------------
 
@@ -186,13 +195,16 @@ class Function:
         signatures = self.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        for signature in self.candidates(signatures, args, kwargs, leaves):
-            try:
-                result = self.run(signature, frame, args, kwargs, leaves, landed)
-            except Retrace:
-                continue
-            signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
-            return result
+        try:
+            for signature in self.candidates(signatures, args, kwargs, leaves):
+                try:
+                    result = self.run(signature, frame, args, kwargs, leaves, landed)
+                except Retrace:
+                    continue
+                signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+                return result
+        except CapturesError:
+            return self.as_jit(args, kwargs, leaves)
         raise _never_accepted(self.stageable.name)
 
     def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -329,18 +341,17 @@ def _never_accepted(name: str) -> RuntimeError:
     )
 
 
-def _explain(compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _explain(function: Function, *args: Any, **kwargs: Any) -> Any:
     from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
 
-    return explain(compiled, *args, **kwargs)
+    return explain(wrap(function), *args, **kwargs)
 
 
 def wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
     fun = function.stageable.fun
-    layouts, directly = function.layouts, function.directly
-    wrap_static = function.parameters.wrap_static if function.has_static_arguments else None
 
+    # `cloudpickle` copies this function with its globals, but modules: what changes is in one of these, or `function`.
     def compiled(*args: Any, **kwargs: Any) -> Any:
         # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
         # `leaves`, and the caller is one frame up.
@@ -348,14 +359,16 @@ def wrap(function: Function) -> Callable[..., Any]:
         landed: list[Any] = []
         leaves: list[Any] = []
         try:
-            direct = directly.get((id(frame.f_code), frame.f_lasti))
+            direct = function.directly.get((id(frame.f_code), frame.f_lasti))
             if direct is not None and executing() and not debugging():
                 if gone := direct.call(frame, args, kwargs, landed):
                     return landed[0].result(landed[2], ())
                 if gone is None:
                     function.stay_away(direct)
-            leaves, tree = tree_flatten((args, kwargs) if wrap_static is None else wrap_static(args, kwargs))
-            layout = layouts.get((tree, tuple(map(type, leaves))))
+            leaves, tree = tree_flatten(
+                (args, kwargs) if (hidden := function.wrap_static) is None else hidden(args, kwargs)
+            )
+            layout = function.layouts.get((tree, tuple(map(type, leaves))))
             if layout is not None and executing() and not debugging():
                 sharing = None
                 if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
@@ -373,15 +386,16 @@ def wrap(function: Function) -> Callable[..., Any]:
                 raise
             return deliver(lambda: landed[0].result(landed[2], landed[1]), raised)
         finally:
-            if PAUSED[0]:
-                PAUSED[0] = False
+            if collector.PAUSED[0]:
+                collector.PAUSED[0] = False
                 _ = -COLLECTING  # from here on nothing but returns
 
     resemble(compiled, fun)
+    # Nothing here refers to `compiled`: when it is let go of, what it has captured and compiled goes with it.
     give(
         compiled,
         **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "clear_cache")},
-        explain=lambda *args, **kwargs: _explain(compiled, *args, **kwargs),
+        explain=lambda *args, **kwargs: _explain(function, *args, **kwargs),
         _cache_size=function.cache_size,
         __pytc__=function,
     )

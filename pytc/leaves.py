@@ -143,16 +143,14 @@ class Parameters:
             kwargs = {k: StaticArgument(v) if k in self.static_argnames else v for k, v in kwargs.items()}
         return args, kwargs
 
-    def name_at(self, option: str, index: int) -> str:
-        """What the argument is called that `option` numbers, from the last one on where it is below 0.
+    def name_at(self, option: str, index: int) -> str | None:
+        """What the argument is called that `option` numbers, from the last one on where it is below 0; None where that
+        may be another one at every call, by which `jax.jit` donates nothing either.
 
-        Raises `ValueError` where the function has no such argument, or may have another one there at every call.
+        Raises `ValueError` where the function has no such argument.
         """
         if index < 0 and (self._starred or self.signature is None):
-            raise ValueError(
-                f"{option} names argument {index}, which may be another one at every call: count from 0, or name the "
-                'parameter in donate={...: "all"}'
-            )
+            return None
         self._check_numbers(option, (index,))
         return self.positional_name(index if index >= 0 else index + len(self.positional))
 

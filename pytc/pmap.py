@@ -121,6 +121,9 @@ class MappedFunction(Function):
         jit_options: dict[str, Any],
     ) -> None:
         super().__init__(fun, donate, static_argnums, static_argnames, "static", share, pipeline, effort, jit_options)
+        self._made_of = (
+            fun, mapped, donate, static_argnums, static_argnames, share, pipeline, effort, jit_options
+        )  # fmt: skip
         self.stageable: MappedStageable = MappedStageable(fun, self.parameters, "static", mapped=mapped)
         self.planner = dataclasses.replace(self.planner, emit=emit_pmap)
         options = self.planner.options

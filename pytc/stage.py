@@ -154,7 +154,7 @@ class Stageable:
     @functools.cached_property
     def traced(self) -> Callable[..., Returned]:
         """The one function that JAX traces, so that it traces it once: for calls and under transformations."""
-        return self.traceable()
+        return dataclasses.replace(self).traceable()  # of a copy, for it must not refer to what remembers it
 
     @functools.cached_property
     def jitted(self) -> Any:
@@ -221,6 +221,11 @@ class Stageable:
                 lambda _: stand_in((leaf := next(passed)).aval, leaf.sharding), (hidden_args, hidden_kwargs)
             )
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
+        if len(traced.jaxpr.jaxpr.invars) > sum(not leaf.is_static and leaf.same_as is None for leaf in leaves):
+            raise CapturesError(
+                f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
+                "function, or an object that has a state in the trace. pytc.compile leaves its calls to jax.jit"
+            )
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = traced.out_tree.node_data()
@@ -249,6 +254,10 @@ class Stageable:
             outputs=tuple(Output(*each) for each in zip(paths, split.origins, requested, strict=True)),
             out_tree=split.tree,
         )
+
+
+class CapturesError(TypeError):
+    """The function reads something that `jax.jit` takes out of its trace again, for each call."""
 
 
 def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:

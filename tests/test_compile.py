@@ -348,9 +348,12 @@ def test_what_is_no_pass_is_refused_when_decorating(decorator):
         decorator(lambda x: x, passes=(pytc.passes.prune, 3))
 
 
-def test_a_donated_argument_cannot_be_numbered_from_the_end_where_calls_differ_in_length():
-    with pytest.raises(ValueError, match="donate_argnums names argument -1, which may be another one at every call"):
-        pytc.compile(lambda x, *others: x, donate_argnums=-1)
+@pytest.mark.parametrize("decorator", [jax.jit, pytc.compile])
+def test_an_argument_numbered_from_the_end_where_calls_differ_in_length_is_not_donated(decorator, x):
+    f = decorator(lambda first, *others: first + others[-1], donate_argnums=-1)
+    last = x + 1
+    np.testing.assert_array_equal(f(x, last), np.arange(4.0) * 2 + 1)
+    np.testing.assert_array_equal(last, np.arange(4.0) + 1)
 
 
 def test_the_same_array_at_two_donated_leaves(x):

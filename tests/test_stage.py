@@ -210,6 +210,14 @@ def test_an_unhashable_static_leaf_is_named_at_every_call():
             times(ONE, n)
 
 
+@pytest.mark.parametrize("decorator", [jax.jit, pytc.compile])
+def test_what_is_no_array_nor_a_key_is_the_error_that_it_is_to_jax(decorator):
+    with pytest.raises(TypeError):
+        decorator(lambda x, names: x)(ONE, {1, 2})
+    with pytest.raises(ValueError, match=r"hash"):
+        decorator(lambda x, names: x, static_argnums=1)(ONE, [1, 2])
+
+
 class Box:
     def __init__(self, value):
         self.value = value
@@ -267,6 +275,24 @@ def test_a_tracer_of_what_is_around_is_returned():
 
     assert float(jax.jit(around)(2.0)) == 6.0
     assert float(jax.grad(around)(2.0)) == 3.0
+
+
+@pytest.mark.parametrize("decorator", [jax.jit, pytc.compile])
+def test_a_tracer_that_has_escaped_is_refused_as_by_jax(decorator):
+    escaped = []
+    decorator(escaped.append)(ONE)
+    for fun in (lambda x: x + escaped[0], lambda x: escaped[0]):
+        for _ in range(2):
+            with pytest.raises(jax.errors.UnexpectedTracerError, match="was created on line"):
+                decorator(fun)(ONE)
+
+
+def test_a_tracer_that_has_escaped_is_nothing_to_stage():
+    escaped = []
+    jax.jit(escaped.append)(ONE)
+    for look in (pytc.stage, pytc.explain):
+        with pytest.raises(TypeError, match=r"has captured what can be no constant .*: a tracer that escaped"):
+            look(lambda x: x + escaped[0], ONE)
 
 
 def test_looking_for_tracers_ends():
