@@ -58,8 +58,7 @@ def verify(before: Program, after: Program, by: str) -> None:
 
 def type_check(closed: ClosedJaxpr) -> None:
     """JAX's own type checker; it raises where the jaxpr is not well formed."""
-    change: subjaxprs.Memo = subjaxprs.Memo(lambda jaxpr: _checkable(jaxpr, change))
-    rules.check(change(closed))
+    rules.check(subjaxprs.Memo(_checkable)(closed))
 
 
 def _checkable(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
@@ -148,8 +147,7 @@ def _made_up(aval: Any, seed: int) -> Any:
 
 def _bounded(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program with every `while` loop stopped after a few rounds."""
-    change: subjaxprs.Memo = subjaxprs.Memo(lambda jaxpr: _bounded_jaxpr(jaxpr, change))
-    bounded: ClosedJaxpr = change(closed)
+    bounded: ClosedJaxpr = subjaxprs.Memo(_bounded_jaxpr)(closed)
     return bounded
 
 

@@ -30,18 +30,20 @@ def no_collections():
 @pytest.mark.parametrize("decorator", [jax.jit, pytc.compile])
 def test_the_last_reference_to_a_compiled_function_is_the_end_of_it(decorator):
     def build():
+        offset = jnp.arange(3.0)
+
         def shift(x):
-            return x + 1
+            return x + offset
 
-        return decorator(shift), weakref.ref(shift)
+        return decorator(shift), [weakref.ref(shift), weakref.ref(offset)]
 
-    compiled, function = build()
-    jax.vmap(compiled)(jnp.ones(3))
+    compiled, references = build()
+    advance(compiled)
+    jax.vmap(compiled)(jnp.ones((2, 3)))
     compiled.lower(jnp.ones(3))
-    of_compiled = weakref.ref(compiled)
+    references.append(weakref.ref(compiled))
     del compiled
-    assert of_compiled() is None
-    assert function() is None
+    assert [each() for each in references] == [None, None, None]
 
 
 def advance(compiled, *others):

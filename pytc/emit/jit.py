@@ -22,6 +22,7 @@ import collections
 import functools
 import itertools
 import operator
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -84,9 +85,10 @@ class Emitted:
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
         """The flat function under `jax.jit`, `donated` of its arguments donated, the last `captured` ones captured."""
+        this: Any = weakref.proxy(self)  # a cycle would keep the executable, and what was captured, after its last use
 
-        def flat(*values: Any) -> list[Any]:
-            return self._flat(values)
+        def flat(*values: Any) -> Any:
+            return this._flat(values)
 
         program = self.program
         flat.__name__ = flat.__qualname__ = program.name

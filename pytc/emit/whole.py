@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,12 +47,14 @@ class EmittedWhole(Emitted):
         self._ways_to_keys = [(ways[k], key_type) for k, key_type in self._keys_out.items()]
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
+        this: Any = weakref.proxy(self)  # as of any program
+
         def whole(*args: Any, **kwargs: Any) -> Any:
             values, tree = tree_flatten((args, kwargs))
-            if tree != self.tree:
+            if tree != this.tree:
                 raise Retrace
-            bits = [jax.random.key_data(x) if k in self._keys_in else x for k, x in enumerate(values)]
-            return self.program.out_tree.unflatten(self._flat(bits))
+            bits = [jax.random.key_data(x) if k in this._keys_in else x for k, x in enumerate(values)]
+            return this.program.out_tree.unflatten(this._flat(bits))
 
         whole.__name__ = whole.__qualname__ = self.program.name
         numbers, names = self.taken

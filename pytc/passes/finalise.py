@@ -168,6 +168,7 @@ class _Finaliser:
                 invars=jaxpr.invars,
                 names=jaxprs.input_names(jaxpr),
             )
+        del self._inner, self._regions  # they refer to this, and what is captured should go when the program does
 
     def _finalised(
         self,
@@ -227,7 +228,7 @@ class _Finaliser:
         """What finalises a jaxpr of which these invars are constants."""
         key = given if any(given) else ()
         if key not in self._regions:
-            self._regions[key] = subjaxprs.Memo(functools.partial(self._finalised, constants=None, given=key))
+            self._regions[key] = subjaxprs.Memo(lambda jaxpr, _: self._finalised(jaxpr, None, key))
         return self._regions[key]
 
     def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None) -> _Unwrapped | None:

@@ -25,9 +25,13 @@ OPAQUE = frozenset({"core_map", "custom_partitioning", "mpmd_map", "pallas_call"
 
 
 class Memo:
-    """`change`, a function from jaxpr to jaxpr, done once for each jaxpr (open or closed) that it is called with."""
+    """`change`, a function from jaxpr to jaxpr, done once for each jaxpr (open or closed) that it is called with.
 
-    def __init__(self, change: Callable[[Jaxpr], Jaxpr]) -> None:
+    `change` is given the jaxpr, and this, to do the same to those inside. (If it referred to this by itself, both would
+    live until a garbage collection, and with them the arrays that the jaxprs captured.)
+    """
+
+    def __init__(self, change: Callable[[Jaxpr, Memo], Jaxpr]) -> None:
         self._change = change
         self._done: dict[int, tuple[Any, Any]] = {}
 
@@ -40,7 +44,7 @@ class Memo:
 
     def _of(self, jaxpr: Any) -> Any:
         if isinstance(jaxpr, Jaxpr):
-            return self._change(jaxpr)
+            return self._change(jaxpr, self)
         changed = self(jaxpr.jaxpr)
         return jaxpr if changed is jaxpr.jaxpr else ClosedJaxpr(changed, jaxpr.consts)
 

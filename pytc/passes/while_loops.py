@@ -31,8 +31,7 @@ _NEUTRAL = {"add": 0, "add_any": 0, "div": 1, "mul": 1, "or": 0, "pow": 1, "sub"
 
 def narrowed(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The jaxpr with the dead carries of its loops taken out, at every depth; itself if there are none."""
-    change: subjaxprs.Memo = subjaxprs.Memo(lambda jaxpr: _narrowed(jaxpr, change))
-    result: ClosedJaxpr = change(closed)
+    result: ClosedJaxpr = subjaxprs.Memo(_narrowed)(closed)
     return result
 
 
