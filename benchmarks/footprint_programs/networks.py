@@ -131,9 +131,7 @@ PROGRAMS = [
         "convolutional",
         momentum(convolutional),
         (CONVOLUTIONAL, CONVOLUTIONAL, IMAGES, array(64, 10)),
-        remarks={
-            "v5e": "where the parameters, 0.6 MB, are written in place, it keeps 67 MB of activations longer."
-        },
+        remarks={"v5e": "where the parameters, 0.6 MB, are written in place, it keeps 67 MB of activations longer."},
     ),
     Workload(
         "batch norm",
