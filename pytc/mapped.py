@@ -128,7 +128,7 @@ class MappedStageable(Stageable):
     ) -> Row:
         """The function traced as one row of the map sees it.
 
-        Raises `TypeError` where it captured a `jax.Ref`.
+        Raises `TypeError` where it captured a `jax.Ref`, or a tracer that escaped from elsewhere.
         """
         hidden = self.hide(args, kwargs, leaves)
         tree: Any = tree_structure(hidden)
@@ -139,6 +139,7 @@ class MappedStageable(Stageable):
             traceable = self.traceable(lambda split, result: returned.append((split, result)))
             own_args, own_kwargs = tree.unflatten(own)
             jaxpr = jax.jit(traceable).trace(*own_args, **own_kwargs).jaxpr
+            self.check_captured(jaxpr, len(own))
             seen.append(Row(jaxpr, *returned[-1]))
             return []
 

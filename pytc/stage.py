@@ -221,11 +221,7 @@ class Stageable:
                 lambda _: stand_in((leaf := next(passed)).aval, leaf.sharding), (hidden_args, hidden_kwargs)
             )
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
-        if len(traced.jaxpr.jaxpr.invars) > sum(not leaf.is_static and leaf.same_as is None for leaf in leaves):
-            raise CapturesError(
-                f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
-                "function, or an object that has a state in the trace. pytc.compile leaves its calls to jax.jit"
-            )
+        self.check_captured(traced.jaxpr, sum(not leaf.is_static and leaf.same_as is None for leaf in leaves))
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = traced.out_tree.node_data()
@@ -233,6 +229,14 @@ class Stageable:
         staged = self.program(traced.jaxpr, leaves, split, result, shardings.for_result(self.out_shardings, result))
         in_tree = tree_structure(self.parameters.wrap_static(args, kwargs))
         return dataclasses.replace(staged, in_tree=in_tree)
+
+    def check_captured(self, jaxpr: ClosedJaxpr, count: int) -> None:
+        """Raises `CapturesError` where what was traced has more inputs than the `count` that it was given."""
+        if len(jaxpr.jaxpr.invars) > count:
+            raise CapturesError(
+                f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
+                "function (jax.checking_leaks() tells where), or an object that has a state in the trace"
+            )
 
     def program(
         self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, result: Any, requested: Sequence[Any]

@@ -376,3 +376,11 @@ def test_keys_captured_arrays_and_no_mapped_argument():
     each, same_for_all = pytc.pmap(f, "i", in_axes=None, devices=jax.devices()[:4])(key)
     assert (each.shape, same_for_all.shape) == ((4, 3), (3,))
     np.testing.assert_array_equal(same_for_all, jax.random.normal(key, (3,)) + captured[:3])
+
+
+def test_a_tracer_that_has_escaped_is_refused():
+    escaped = []
+    jax.jit(escaped.append)(jnp.ones(3))
+    for _ in range(2):
+        with pytest.raises(TypeError, match="a tracer that escaped from another function"):
+            pytc.pmap(lambda x: x + escaped[0], "rows")(jnp.zeros((2, 3)))

@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytc import ownership
 from tests.ownership.harness import Stub, both, expect, first, of_length
+from tests.ownership.odd_objects import Node
 
 Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
 
@@ -251,18 +252,6 @@ def test_held_container(made: Functions) -> None:
 
 def test_weak_reference_to_a_container(made: Functions) -> None:
     stub, f, _ = made
-
-    @jax.tree_util.register_pytree_node_class
-    class Node:
-        def __init__(self, part: Any):
-            self.part = part
-
-        def tree_flatten(self) -> Any:
-            return (self.part,), None
-
-        @classmethod
-        def tree_unflatten(cls, aux: Any, children: Any) -> Any:
-            return cls(*children)
 
     x = Node(stub.new())
     reference = weakref.ref(x)
