@@ -1,5 +1,8 @@
 """`pytc.pmap` against `jax.pmap` with everything written by hand."""
 
+import pickle
+
+import cloudpickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -384,3 +387,10 @@ def test_a_tracer_that_has_escaped_is_refused():
     for _ in range(2):
         with pytest.raises(TypeError, match="a tracer that escaped from another function"):
             pytc.pmap(lambda x: x + escaped[0], "rows")(jnp.zeros((2, 3)))
+
+
+def test_a_copy_by_cloudpickle():
+    mean = pytc.pmap(lambda x: jax.lax.pmean(x, "rows"), "rows", out_axes=None)
+    copy = pickle.loads(cloudpickle.dumps(mean))
+    same(copy(ROWS), mean(ROWS))
+    assert copy.__pytc__ is not mean.__pytc__
