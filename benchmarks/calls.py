@@ -33,20 +33,12 @@ def in_modules(leaves: int) -> Arrays:
     return [Linear(jnp.zeros(4), jnp.zeros(4)) for _ in range(leaves // 2)]
 
 
-STATES = {
-    "1": (in_dicts, 1),
-    "100": (in_dicts, 100),
-    "500": (in_dicts, 500),
-    "100 in 50 modules": (in_modules, 100),
-}
-"""By the number of leaves: what makes the state, and of how many."""
-
 CONTENDERS = (*contenders.ALL, contenders.PROMISED)
 
 
 def tiny(state: str) -> Workload:
     """A step that adds a number, which lives on, to each array of the state, and returns another beside it."""
-    make, leaves = STATES[state]
+    make, leaves, _ = STATES[state]
 
     def step(number: jax.Array, state: Arrays) -> tuple[Arrays, jax.Array]:
         return jax.tree.map(lambda x: x + number, state), number * 2
@@ -70,6 +62,38 @@ def run(step: Step, init: Init, count: int) -> float:
     return (time.perf_counter() - started) / count
 
 
+class Trainer:
+    """What has its state in an attribute."""
+
+    state: Arrays
+
+
+def run_in_attribute(step: Step, init: Init, count: int) -> float:
+    """The same, where the state is an attribute of an object."""
+    trainer = Trainer()
+    number, trainer.state = jax.block_until_ready(init())
+    for _ in range(3):
+        trainer.state, double = step(number, trainer.state)
+    jax.block_until_ready((trainer.state, double))
+    started = time.perf_counter()
+    for _ in range(count):
+        trainer.state, double = step(number, trainer.state)
+    jax.block_until_ready((trainer.state, double))
+    return (time.perf_counter() - started) / count
+
+
+STATES = {
+    "1": (in_dicts, 1, run),
+    "100": (in_dicts, 100, run),
+    "500": (in_dicts, 500, run),
+    "100 in 50 modules": (in_modules, 100, run),
+    "1 in an attribute": (in_dicts, 1, run_in_attribute),
+    "100 in an attribute": (in_dicts, 100, run_in_attribute),
+    "500 in an attribute": (in_dicts, 500, run_in_attribute),
+}
+"""By the number of leaves: what makes the state, of how many, and what calls the step."""
+
+
 def measure(rounds: int, count: int) -> dict[str, dict[str, Any]]:
     """For each state and each contender: microseconds a call, and over `jax.jit` with `donate_argnums`.
 
@@ -77,11 +101,11 @@ def measure(rounds: int, count: int) -> dict[str, dict[str, Any]]:
     long the slower contender is interrupted more.
     """
     found: dict[str, dict[str, Any]] = {}
-    for state, (_, leaves) in STATES.items():
+    for state, (_, leaves, loop) in STATES.items():
         workload = tiny(state)
         steps = {name: contenders.build(name, workload, workload.dead) for name in CONTENDERS}
         calls = max(5, 5 * count // (leaves + 4))
-        measurements = {name: functools.partial(run, step, workload.init, calls) for name, step in steps.items()}
+        measurements = {name: functools.partial(loop, step, workload.init, calls) for name, step in steps.items()}
         timing.interleaved(measurements, 1)  # compiles
         seconds = timing.interleaved(measurements, rounds)
         ratio = timing.ratios(seconds, contenders.BY_HAND)

@@ -120,12 +120,13 @@ def test_ratios_are_taken_within_a_round():
     assert "".join(order) == "abcbca"
 
 
-@pytest.mark.parametrize("state", ["1", "100", "100 in 50 modules"])
+@pytest.mark.parametrize("state", list(calls.STATES))
 def test_calls_are_timed_on_as_many_leaves_as_they_say(state):
     workload: Workload = calls.tiny(state)
+    loop = calls.STATES[state][-1]
     assert len(jax.tree.leaves(workload.arguments()[1])) == int(state.split()[0])
     for contender in calls.CONTENDERS:
-        assert calls.run(contenders.build(contender, workload, workload.dead), workload.init, 2) > 0
+        assert loop(contenders.build(contender, workload, workload.dead), workload.init, 2) > 0
 
 
 def test_on_eight_devices_pytc_takes_what_the_best_by_hand_takes(tmp_path):

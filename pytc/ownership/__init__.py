@@ -92,11 +92,11 @@ def held(
     site = known_site((id(frame.f_code), frame.f_lasti))
     if site is not None and site.hint is not None:
         try:
-            places = follow(site, frame, references, args, kwargs, outcome)
-            if _all_dead(args, kwargs, places, leaves, wanted, site):
+            places, slots = follow(site, frame, references, args, kwargs, outcome, wanted.walk)
+            if _all_dead(args, kwargs, places, slots, leaves, wanted, site):
                 return ()
             del places
-        except NotTrusted:
+        except (NotTrusted, LookupError):
             pass
     look = _look(frame, references + 1, args, kwargs, leaves, outcome)
     kept = look.held(wanted)
@@ -121,7 +121,9 @@ def all_dead(
     if sys._getframe(3) is not frame:
         return False
     try:
-        others = walk.all_inside(args, kwargs, follow(site, frame, 3, args, kwargs, outcome), site.executions)
+        places, slots = follow(site, frame, 3, args, kwargs, outcome, walk)
+        ending = slots.die_quietly if slots is not None else None
+        others = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
         return others is not None and (not others or _on_their_own(walk.found(args, kwargs), others, walk))
     except (NotTrusted, LookupError):
         return False
@@ -142,21 +144,26 @@ def _all_dead(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     places: list[Any],
+    slots: Slots | None,
     leaves: Sequence[Any],
     wanted: Wanted,
     site: Site,
 ) -> bool:
-    """Whether the places account for every reference, and the leaves are known to be on buffers of their own."""
+    """Whether the places account for every reference, and the leaves are known to be on buffers of their own; and, if
+    there are slots among the places, whether no code runs when what `wanted.walk` is of dies."""
     lists = 1
     if len(leaves) != len(wanted):
         leaves, lists = wanted.take(leaves), 2
     if wanted.walk is not None:
+        ending = slots.die_quietly if slots is not None else None
         try:
-            found = wanted.walk.all_inside(args, kwargs, places, site.executions, leaves, lists)
+            found = wanted.walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
         except LookupError:
             found = None
         if found is not None:
             return _on_their_own(leaves, found, wanted)
+        if slots is not None and not slots.end_quietly(wanted.walk.arguments(args, kwargs)):
+            return False
     if counts.weakly_referenced(leaves):
         return False
     unshared, others, _ = buffers.fresh(site.executions)

@@ -20,6 +20,7 @@ from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, var
 from pytc.ownership.liveness import Flow, Unknown
 from pytc.ownership.slots import Slots, interrupter, interruptible, onlookers
 from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
+from pytc.ownership.walk import Walk
 
 _HIGHEST = 32  # frames up the stack that are looked at
 
@@ -133,9 +134,11 @@ def follow(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     outcome: Outcome,
-) -> list[Any]:
-    """What stands in the dead places that the hint of a site names, that of `frame`. Raises `NotTrusted` if they are
-    not places to rely on."""
+    walk: Walk | None,
+) -> tuple[list[Any], Slots | None]:
+    """What stands in the dead places that the hint of a site names, that of `frame`; and the slots among them, if it
+    names any. Whether the arguments that `walk` is of run code when they die is then yet to be asked of it. Raises
+    `NotTrusted` if they are not places to rely on, `LookupError` if there are no such arguments."""
     found: list[Any] = []
     if known.hinted_locals is not None:
         # As `looked_up` says: nobody else has hold of the frame. Of no place, nothing needs to be known.
@@ -144,7 +147,7 @@ def follow(
         for number in known.hinted_locals:
             if (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a comprehension would be another frame
-        return found
+        return found, None
     route: Route = known.hint
     below = sys._getframe(references)
     references += 1  # the variable here
@@ -152,7 +155,9 @@ def follow(
     overwritten = None
     if any(level.slots for level in route):
         onlooker = onlookers(outcome.calls_python, outcome.atomic)
-        overwritten = Slots([*args, *kwargs.values()], onlooker, outcome.classes)
+        walked = walk.arguments(args, kwargs) if walk is not None else ()
+        overwritten = Slots([*args, *kwargs.values()], onlooker, outcome.classes, walked)
+        del walked
     for level in route:
         site, readable = looked_up(frame, references)
         # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
@@ -181,7 +186,10 @@ def follow(
             break
         below, frame, references = frame, above, 1
         del above
-    return found if overwritten is None else found + overwritten.values
+    if overwritten is not None:
+        found += overwritten.values
+        overwritten.values.clear()
+    return found, overwritten
 
 
 @dataclasses.dataclass

@@ -40,6 +40,11 @@ MOST = 4096
 """Objects that are looked at."""
 
 
+def lives_on(kind: type) -> bool:
+    """Whether objects of this type are referred to by somebody else as well, or run no code when they die."""
+    return kind in LIVE_ON or issubclass(kind, type)
+
+
 def is_loud(value: Any) -> bool:
     """Whether code runs when the object itself dies, or it has contents that cannot be looked at; not of an array."""
     kind = type(value)

@@ -25,10 +25,11 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import collections
 import gc
+import operator
 import sys
 import threading
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any
 from weakref import getweakrefcount
@@ -49,6 +50,8 @@ _CONTAINERS = frozenset((tuple, list, dict))
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _DEFAULT_HANDLERS = _NOT_HANDLED | {id(_signal.default_int_handler)}
+_last_handlers: list[Any] = []
+"""Those of all signals the last time that they were looked at, if all were such."""
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
@@ -98,7 +101,11 @@ def interrupter() -> str:
 
 
 def _signal_handler() -> str:
-    if _DEFAULT_HANDLERS.issuperset(map(id, map(_signal.getsignal, _SIGNALS))):
+    if _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
+        return ""
+    handlers = [*map(_signal.getsignal, _SIGNALS)]
+    if _DEFAULT_HANDLERS.issuperset(map(id, handlers)):
+        _last_handlers[:] = handlers
         return ""
     for number in _SIGNALS:
         handler = _signal.getsignal(number)
@@ -145,12 +152,20 @@ class Slots:
     """What stands in the slots that the frames of a call overwrite right behind it, in order.
 
     `onlooker` is who may read them before they are overwritten; if there is anybody, none of them counts. `classes`
-    are those of the containers in the result, if they are known.
+    are those of the containers in the result, if they are known. Of `walked`, which are some of the arguments, somebody
+    else finds out whether they run code when they die, with `die_quietly`.
     """
 
-    def __init__(self, roots: Iterable[Any], onlooker: str, classes: Iterable[type] | None = None):
+    def __init__(
+        self,
+        roots: Iterable[Any],
+        onlooker: str,
+        classes: Iterable[type] | None = None,
+        walked: Iterable[Any] = (),
+    ):
         self.onlooker = onlooker
         self._classes = classes
+        self._walked = frozenset(map(id, walked))
         self.values: list[Any] = []
         self._open = not onlooker
         self._roots = [] if onlooker else [*roots]
@@ -187,10 +202,15 @@ class Slots:
 
     def _end_quietly(self, roots: list[Any], frame: FrameType) -> bool:
         """Whether those arguments that end with the call itself run no code then."""
-        if not roots:
-            return True
-        variables = {id(value) for value in _variables(frame)}
-        return all(id(root) in variables or self._dies_quietly(root, None) for root in roots)
+        if roots := [root for root in roots if id(root) not in self._walked]:
+            variables = {id(value) for value in _variables(frame)}
+            return self.end_quietly(root for root in roots if id(root) not in variables)
+        return True
+
+    def end_quietly(self, arguments: Iterable[Any]) -> bool:
+        """Whether these arguments run no code when they die."""
+        self._quiet.clear()  # `die_quietly` may have got stuck in the midst of one
+        return all(self._dies_quietly(argument, None) for argument in arguments)
 
     def _may_end_loudly(self) -> bool:
         """Whether code may run when a part of the result dies."""
@@ -212,7 +232,7 @@ class Slots:
             # here, and `getrefcount`'s own. (Of arguments, the proof has references, too.)
             most = self._leaving[id(value)] + own[id(value)] + 2
             ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
-            if ends and not self._dies_quietly(value, own[id(value)] + 2):
+            if ends and id(value) not in self._walked and not self._dies_quietly(value, own[id(value)] + 2):
                 return False
         return True
 
@@ -245,7 +265,9 @@ class Slots:
                 self._counted.add((key, id(value)))
             if container is not frame or readable:  # else it is for `liveness` to call it dead
                 self.values.append(value)
-            if not self._dies_quietly(value, None if id(value) in self._arguments else 3):
+            if id(value) not in self._walked and not self._dies_quietly(
+                value, None if id(value) in self._arguments else 3
+            ):
                 return False
         return True
 
@@ -264,9 +286,17 @@ class Slots:
         """Whether no code runs when the value, and what only it refers to, is let go of.
 
         `ours` is how many references to the value we have ourselves; None for an argument: the functions that its tree
-        holds are static, and live on with the compiled one. Level by level, for most of this is loops in C.
+        holds are static, and live on with the compiled one.
         """
-        level = [value]
+        return self._die_quietly([value], 3, ours or 0, None if ours is not None else value)
+
+    def die_quietly(self, values: Sequence[Any]) -> bool:
+        """The same of parts of the arguments, each of which is in one list of the asker's as often as it is here."""
+        return self._die_quietly(values, 4, 0, None)
+
+    def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, argument: Any) -> bool:
+        """The same of several values, each of which stands in so many `lists` as often as in `level`. Level by level,
+        for most of this is loops in C."""
         while level:
             found = [each for each in level if type(each) not in LIVE_ON]
             arrays = [v for v in found if type(v) in ARRAYS]
@@ -288,14 +318,14 @@ class Slots:
                 hidden += [v.base for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
                     self._leaving.update(shared)
-                    # Each stands in three lists here, and one variable refers to the last that was looked at.
+                    # Besides, one variable refers to the last that was looked at.
                     ending = {
                         key
                         for key, count in shared.items()
-                        if interpreter.references(key) <= self._leaving[key] + 3 * count + (ours or 0) + 1
+                        if interpreter.references(key) <= self._leaving[key] + lists * count + ours + 1
                     }
-                    if ending and ours is None:
-                        ending -= static(value)
+                    if ending and argument is not None:
+                        ending -= static(argument)
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
                     if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
@@ -303,7 +333,7 @@ class Slots:
             if any(map(getweakrefcount, nodes)):
                 return False
             level = gc.get_referents(*nodes) + hidden
-            ours = None if ours is None else 0
+            lists, ours = 3, 0
         return True
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:

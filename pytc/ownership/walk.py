@@ -27,7 +27,7 @@ import jax
 from jax.tree_util import tree_leaves
 
 from pytc.jax_compat.keys import bits_of
-from pytc.ownership import buffers, counts
+from pytc.ownership import buffers, counts, endings
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
@@ -50,6 +50,12 @@ class Walk:
         self.roots: tuple[bool, ...] = ()
         """Of each argument, whether it is an array itself."""
         self._placed = _Placed((), 0, 0)
+        self._types: list[type] = []
+        """Of everything that is seen."""
+        self._rest: _Picker = tuple
+        """What else is seen, of which no type says that it runs no code when it dies."""
+        self._is_loud = False
+        """Whether a container does."""
         self.count = 0
         """How many arrays there are."""
         self.kinds: buffers.Kinds | None = None
@@ -87,9 +93,11 @@ class Walk:
         seen = self.arguments(args, kwargs)
         self.roots = tuple(isinstance(value, jax.Array) for value in seen)
         containers = _between(seen, wanted, opens)
+        opened: set[int] = set()
         start = 0
         while nodes := [k for k in range(start, len(seen)) if id(seen[k]) in containers]:
             start = len(seen)
+            opened.update(nodes)
             types = [type(seen[k]) for k in nodes]
             weakly = any(kind.__weakrefoffset__ for kind in types)
             sharing = [k for k, kind in zip(nodes, types, strict=True) if may_share_attributes(kind)]
@@ -102,6 +110,11 @@ class Walk:
             return False
         self._arrays = picker([places[id(leaf)] for leaf in leaves])
         self.count = len(leaves)
+        self._types = [*map(type, seen)]
+        opened_or_wanted = opened.union(places[id(leaf)] for leaf in leaves)
+        others = (k for k in range(len(seen)) if k not in opened_or_wanted)
+        self._rest = picker([k for k in others if not endings.lives_on(self._types[k])])
+        self._is_loud = any(endings.is_loud(seen[k]) for k in opened)
         return True
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -130,12 +143,15 @@ class Walk:
         most: int,
         leaves: Sequence[Any] = (),
         lists: int = 0,
+        ending: Callable[[Sequence[Any]], bool] | None = None,
     ) -> list[Any] | None:
         """Whether nothing refers to the arrays but these arguments and `places`, and each came out of one of the last
         executions, at most `most`: then everything else that has been made since the oldest of these, else None.
 
         `places` has what stands in each dead place of the callers. `leaves` are what the arrays have to be, where that
-        is known, and each is in so many `lists` of ours. Raises `LookupError` where the arguments are not such a tree.
+        is known, and each is in so many `lists` of ours. Where `ending` is given, no code may run when the
+        arguments die, and it says whether that is so of the parts that are neither containers on the way nor these
+        arrays. Raises `LookupError` where the arguments are not such a tree.
 
         Each number here is of references that are there in any case, so none of them can make up for another.
         """
@@ -166,6 +182,8 @@ class Walk:
         arrays = self._arrays(seen)
         if lists and not (len(leaves) == self.count and all(map(operator.is_, arrays, leaves))):
             return None
+        if ending is not None and not self._ends_quietly(seen, arrays, ending):
+            return None
         before = sum(map(getrefcount, arrays))
         fresh = buffers.fresh(most)
         if counts.weakly_referenced(arrays, fresh.marks):
@@ -177,6 +195,15 @@ class Walk:
         # somebody has got hold of in between, by a weak reference that is gone by now, would be counted, too.
         accounted_for = (4 + lists) * self.count + placed.of_arrays
         return fresh.others if before == accounted_for and after - before == 2 * self.count else None
+
+    def _ends_quietly(self, seen: list[Any], arrays: Sequence[Any], ending: Callable[[Sequence[Any]], bool]) -> bool:
+        """Whether no code runs when all of this dies. That nothing refers to it weakly is for the counts to say."""
+        if self._is_loud or [*map(type, seen)] != self._types:
+            return False
+        if len(_referents(*arrays)) != len(arrays):  # its class each, and what people have attached to it
+            return False
+        rest = self._rest(seen)
+        return not rest or ending(rest)
 
 
 class _Level(NamedTuple):

@@ -23,13 +23,26 @@ from unittest import mock
 import jax
 
 from pytc import ownership
-from pytc.ownership import buffers, callers, callsite, collector, counts, interpreter, liveness, plain, slots, starred
+from pytc.ownership import (
+    buffers,
+    callers,
+    callsite,
+    collector,
+    counts,
+    interpreter,
+    liveness,
+    plain,
+    slots,
+    starred,
+    walk,
+)
 from pytc.ownership.callsite import Site
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
 from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
 from tests.ownership.harness import Stub, both, first, of_length
+from tests.ownership.odd_objects import Last
 
 Mutant = Callable[[], Any]
 Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
@@ -182,9 +195,9 @@ def _add_always(self: Any, frame: Any, site: Site, length: Any, at_once: bool, r
 def routes_are_not_checked() -> Any:
     """What was dead at this site the last time is taken for dead again, whoever called."""
 
-    def follow(known: Site, frame: Any, references: int, args: Any, kwargs: Any, outcome: Any) -> Any:
+    def follow(known: Site, frame: Any, references: int, args: Any, kwargs: Any, *more: Any) -> Any:
         with mock.patch.object(Site, "dead", lambda site, *_: _Everything()):
-            return _follow(known, frame, references + 1, args, kwargs, outcome)
+            return _follow(known, frame, references + 1, args, kwargs, *more)
 
     return mock.patch.object(ownership, "follow", follow)
 
@@ -217,6 +230,11 @@ def c_code_in_between_is_ignored() -> Any:
 def everything_dies_quietly() -> Any:
     """What destructors run when arguments, variables or old values die is not thought of."""
     return mock.patch.object(slots.Slots, "_dies_quietly", lambda *_: True)
+
+
+def walked_arguments_die_quietly() -> Any:
+    """What runs when arguments die that are walked by what was seen before is not thought of."""
+    return mock.patch.object(walk.Walk, "_ends_quietly", lambda *_: True)
 
 
 def variables_end_quietly() -> Any:
@@ -280,7 +298,8 @@ ALL: tuple[Mutant, ...] = (
     newer_arrays_do_not_count, frames_are_trusted, introspection_is_allowed, observers_are_ignored,
     onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
-    c_code_in_between_is_ignored, everything_dies_quietly, variables_end_quietly, helpers_return_the_result,
+    c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly, variables_end_quietly,
+    helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, every_tuple_is_the_interpreters,
     collections_go_on, stores_never_fail,
 )  # fmt: skip
@@ -569,10 +588,21 @@ def _store_fails(s: Stub, f: Any, f2: Any) -> None:
         s.read(box.a)
 
 
+def _dies_oddly(s: Stub, f: Any, f2: Any) -> None:
+    """After ordinary ones comes a state that looks at the other one when it dies, before that is overwritten."""
+    box = types.SimpleNamespace(a=s.new(), b=s.new())
+    seen: list[Any] = []
+    for i in range(6):
+        if i == 5:
+            box.a.note = Last(lambda: seen.append(box.b))
+        box.a, box.b = f2(box.a, box.b)
+    s.read(seen)
+
+
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
-    _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails,
+    _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip
