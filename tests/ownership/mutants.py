@@ -195,9 +195,9 @@ def _add_always(self: Any, frame: Any, site: Site, length: Any, at_once: bool, r
 def routes_are_not_checked() -> Any:
     """What was dead at this site the last time is taken for dead again, whoever called."""
 
-    def follow(known: Site, frame: Any, references: int, args: Any, kwargs: Any, *more: Any) -> Any:
+    def follow(known: Site, frame: Any, references: int, args: Any, kwargs: Any, outcome: Any, walked: Any) -> Any:
         with mock.patch.object(Site, "dead", lambda site, *_: _Everything()):
-            return _follow(known, frame, references + 1, args, kwargs, *more)
+            return _follow(known, frame, references + 1, args, kwargs, outcome, walked)
 
     return mock.patch.object(ownership, "follow", follow)
 
