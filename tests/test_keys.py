@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import types
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -201,6 +203,88 @@ def test_a_step_that_is_handed_a_key_goes_straight_to_jax_jit():
     assert seen(with_one_key(compiled, 6)) == seen(with_one_key(jax.jit(step), 6))
     (direct,) = compiled.__pytc__.directly.values()
     assert (direct.site.calls, direct.site.missed) == (6, 0)
+
+
+class Walker(NamedTuple):
+    x: jax.Array
+    key: jax.Array
+
+
+CONTAINERS = {
+    "tuple": lambda x, key: (x, key),
+    "named tuple": Walker,
+    "list": lambda x, key: [x, key],
+    "dict": lambda x, key: {"x": x, "key": key},
+    "ordered": lambda x, key: collections.OrderedDict(key=key, x=x),
+    "nested": lambda x, key: [{"x": x}, Walker(x * 2, (key,))],
+    "key alone": lambda x, key: key,
+}
+
+
+def in_a_loop(step, make):
+    """The states, as their classes and contents, in order."""
+    state, found = make(jnp.zeros(9), jax.random.key(0)), []
+    for _ in range(6):
+        state = step(state)
+        found.append((str(jax.tree.structure(state)), seen(state)))
+    return found
+
+
+def drawn_from(tree):
+    """Every key split, every array increased."""
+
+    def one(x):
+        return jax.random.split(x)[0] if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x + 1
+
+    return jax.tree.map(one, tree)
+
+
+@pytest.mark.parametrize("make", CONTAINERS.values(), ids=CONTAINERS.keys())
+def test_containers_of_keys_are_of_their_classes(make):
+    compiled = pytc.compile(drawn_from)
+    assert in_a_loop(compiled, make) == in_a_loop(jax.jit(drawn_from), make)
+    assert str(jax.tree.structure(make(1, 2))) in {place for place, _ in in_a_loop(compiled, make)}
+
+
+@pytest.mark.parametrize("name", CONTAINERS.keys() - {"ordered"})
+def test_a_state_with_a_key_that_is_taken_over_goes_straight_to_jax_jit(name):
+    compiled = pytc.compile(drawn_from)
+    in_a_loop(compiled, CONTAINERS[name])
+    (direct,) = compiled.__pytc__.directly.values()
+    assert (direct.site.calls, direct.site.missed) == (6, 0)
+
+
+def test_what_comes_in_the_place_of_a_key_goes_the_usual_way():
+    """Bits as they are, which are other numbers to add to; a key of another kind with bits of the same shape."""
+
+    def run(step):
+        found, state = [], jax.random.key(0, impl="rbg")
+        for i in range(12):
+            if i == 4:
+                state = jax.random.key_data(state) + 0
+            if i == 8:
+                state = jax.random.wrap_key_data(state, impl="unsafe_rbg")
+            state = step(state)
+            found.append(seen(state))
+        return found
+
+    assert run(pytc.compile(drawn_from)) == run(jax.jit(drawn_from))
+
+
+def with_an_array_attached(step):
+    """Where a walk has found the bits of other keys there is an array that nobody has, and somebody has the bits."""
+    state, held = {"key": jax.random.key(0)}, []
+    for i in range(9):
+        if i > 4:
+            held.append(jax.random.key_data(state["key"]))
+            del state["key"]._consumed
+            state["key"].attached = jax.random.key_data(step({"key": jax.random.key(1)})["key"])
+        state = step(state)
+    return seen(held), seen(state)
+
+
+def test_what_is_attached_to_a_key_is_not_taken_for_its_bits():
+    assert with_an_array_attached(pytc.compile(drawn_from)) == with_an_array_attached(jax.jit(drawn_from))
 
 
 def with_one_held_later(step):

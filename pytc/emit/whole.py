@@ -3,7 +3,7 @@
 `jax.jit` takes trees of tuples, lists and dicts apart in C++, and puts its results together there. So where a program
 takes over all leaves of some arguments and none of the others, and JAX by itself pairs what the program pairs, it is
 given the arguments whole and returns the result whole: a call then costs little more than a call of
-`jax.jit(donate_argnums=...)`. PRNG keys in the arguments, none of which is donated here, `jax.jit` takes apart itself.
+`jax.jit(donate_argnums=...)`. Only the containers that PRNG keys are in are made anew, with bits in their places.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc.emit.jit import Emitted, Retrace, pairs_by_jax
-from pytc.jax_compat.keys import bits_of, is_key_type
+from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Program
 
@@ -41,10 +41,11 @@ class EmittedWhole(Emitted):
         self.tree, self.taken = tree, taken
         super().__init__(program, options)
         count = program.out_tree.num_leaves
-        numbers = program.out_tree.unflatten(range(count))
-        ways = {functools.reduce(operator.getitem, way, numbers): way for way in _ways(numbers)}
+        ways = {place: way for way, place in _ways(program.out_tree.unflatten(range(count)))}
         self._ways = [ways[k] for k in self._marks]
         self._ways_to_keys = [(ways[k], key_type) for k, key_type in self._keys_out.items()]
+        places = {place: way for way, place in _ways(tree.unflatten(range(tree.num_leaves)))}
+        self._ways_to_bits = [(places[k], functools.partial(_bits_of, program.leaves[k].aval)) for k in self._keys_in]
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
         this: Any = weakref.proxy(self)  # as of any program
@@ -53,8 +54,7 @@ class EmittedWhole(Emitted):
             values, tree = tree_flatten((args, kwargs))
             if tree != this.tree:
                 raise Retrace
-            bits = [jax.random.key_data(x) if k in this._keys_in else x for k, x in enumerate(values)]
-            return this.program.out_tree.unflatten(this._flat(bits))
+            return this.program.out_tree.unflatten(this._flat(values))
 
         whole.__name__ = whole.__qualname__ = self.program.name
         numbers, names = self.taken
@@ -62,15 +62,12 @@ class EmittedWhole(Emitted):
 
     def call_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]) -> None:
         """As `call`, with the arguments themselves; not for the first call."""
+        for way, bits in self._ways_to_bits:
+            args, kwargs = _replaced((args, kwargs), way, bits)
         self._call(args, kwargs, landed)
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        if self._keys_in:
-            leaves = list(leaves)
-            for k, key_type in self._keys_in.items():
-                if bits_of(leaves[k]) is leaves[k]:  # else they are keys still
-                    leaves[k] = key_type(leaves[k])
-        args, kwargs = self.tree.unflatten(leaves)
+        args, kwargs = self.tree.unflatten(super()._given(leaves)[0])
         return args, kwargs
 
     def result(self, results: Any, leaves: Sequence[Any]) -> Any:
@@ -96,8 +93,6 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     if any(leaf.is_static or leaf.same_as is not None or leaf.requested is not None for leaf in leaves):
         return None
     if any(given.leaf is None for given in program.inputs):
-        return None
-    if any(is_key_type(program.in_avals[alias.input]) for alias in program.aliases):
         return None
     if [output.origin for output in program.outputs] != [Computed(k) for k in range(len(program.out_avals))]:
         return None
@@ -131,14 +126,24 @@ def _replaced(tree: Any, way: tuple[Any, ...], make: Callable[[Any], Any]) -> An
         return make(tree)
     key, part = way[0], _replaced(tree[way[0]], way[1:], make)
     if isinstance(tree, tuple):
-        return (*tree[:key], part, *tree[key + 1 :])
+        parts = (*tree[:key], part, *tree[key + 1 :])
+        return parts if type(tree) is tuple else type(tree)(*parts)
     replaced = tree.copy()
     replaced[key] = part
     return replaced
 
 
-def _ways(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The keys that lead to each leaf of a plain tree with its leaves' numbers in their places, in no order."""
+def _bits_of(aval: Any, keys: Any) -> Any:
+    """The bits of such keys. Raises `Retrace` where that is not what they are."""
+    bits = bits_of(keys)
+    if bits is keys or keys.dtype != aval.dtype:
+        raise Retrace
+    return bits
+
+
+def _ways(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
+    """The keys that lead to each leaf of a plain tree with its leaves' numbers in their places, in no order; and the
+    number."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from _ways(value, (*way, key))
@@ -146,4 +151,4 @@ def _ways(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         for position, value in enumerate(tree):
             yield from _ways(value, (*way, position))
     elif tree is not None:
-        yield way
+        yield way, tree

@@ -10,7 +10,9 @@ stands there. Or the arguments are not flattened at all, and the positions are o
 check, before anything is donated, that the arguments have the very tree that the program was made for. In a tree of
 that many arrays made of tuples, lists and dicts (named tuples among them), there are that many places for arrays, and
 none elsewhere: the walk opens nothing else. So if it finds that many arrays, no two of them in one place, it has found
-all of them, wherever they stood; if it does not, the answer is no.
+all of them, wherever they stood; if it does not, the answer is no. (PRNG keys are containers of their bits, and people
+may have attached more to them. So of each it is looked whether it refers to things of the same types as before, of
+which none but its bits is an array or could be taken for another container.)
 """
 
 from __future__ import annotations
@@ -56,6 +58,8 @@ class Walk:
         """What else is seen, of which no type says that it runs no code when it dies."""
         self._is_loud = False
         """Whether a container does."""
+        self._keys: list[tuple[int, list[type]]] = []
+        """Where keys are, and what they refer to, if the arrays are not known otherwise."""
         self.count = 0
         """How many arrays there are."""
         self.kinds: buffers.Kinds | None = None
@@ -79,8 +83,15 @@ class Walk:
     def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Walk to all arrays in the arguments, and remember the way; False where an array is there twice, or not in
         plain containers."""
-        leaves = [leaf for leaf in tree_leaves(self.arguments(args, kwargs)) if isinstance(leaf, jax.Array)]
-        return self._learn(args, kwargs, leaves, _opens_plain)
+        leaves = [bits_of(leaf) for leaf in tree_leaves(self.arguments(args, kwargs)) if isinstance(leaf, jax.Array)]
+        if not self._learn(args, kwargs, leaves, _opens_plain):
+            return False
+        seen = self._seen(args, kwargs)
+        self._keys = [(k, [*map(type, _referents(v))]) for k, v in enumerate(seen) if bits_of(v) is not v]
+        return all(
+            _PLAIN.isdisjoint(types) and sum(issubclass(kind, jax.Array) for kind in types) == 1
+            for _, types in self._keys
+        )
 
     def _learn(
         self,
@@ -91,7 +102,7 @@ class Walk:
     ) -> bool:
         wanted = set(map(id, leaves))
         seen = self.arguments(args, kwargs)
-        self.roots = tuple(isinstance(value, jax.Array) for value in seen)
+        self.roots = tuple(isinstance(value, jax.Array) and bits_of(value) is value for value in seen)
         containers = _between(seen, wanted, opens)
         opened: set[int] = set()
         start = 0
@@ -124,10 +135,14 @@ class Walk:
 
     def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """The arrays, in flattening order. Raises `LookupError` where the arguments are not such a tree."""
+        return self._arrays(self._seen(args, kwargs))
+
+    def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """Everything on the way."""
         seen = self.arguments(args, kwargs)
         for level in self._levels:
             seen += _referents(*level.pick(seen))
-        return self._arrays(seen)
+        return seen
 
     def distinct(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether no array is there twice. Raises `LookupError` where the arguments are not such a tree."""
@@ -180,6 +195,9 @@ class Walk:
                 return None  # a hook of `sys.addaudithook` was just shown them, and has kept one
             extra = 0
         arrays = self._arrays(seen)
+        for k, types in () if lists else self._keys:
+            if [*map(type, _referents(seen[k]))] != types:
+                return None
         if lists and not (len(leaves) == self.count and all(map(operator.is_, arrays, leaves))):
             return None
         if ending is not None and not self._ends_quietly(seen, arrays, ending):
@@ -284,7 +302,7 @@ def _is_plain(kind: type) -> bool:
 
 
 def _opens_plain(seen: list[Any], at: int) -> bool:
-    return _is_plain(type(seen[at]))
+    return _is_plain(type(seen[at])) or bits_of(seen[at]) is not seen[at]
 
 
 def picker(positions: Sequence[int]) -> _Picker:
