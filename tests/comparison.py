@@ -100,6 +100,7 @@ def check_passes(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str,
     wanted = by_jax_jit(fun, args, kwargs)
     wanted_log = list(log)
     got, staged = _by_pytc(fun, args, kwargs, log)
+    _alike(wanted, got)
     _equal("pytc.compile", wanted, wanted_log, got, log)
     runs = _Runs(jax.tree.leaves((tuple(args), kwargs)), log)
     for name, after in _after_each_pass(staged):
@@ -131,6 +132,7 @@ def check_passes_together(fun: Callable[..., Any], args: Sequence[Any], kwargs: 
     arrays, *others = jax.jit(everything)(plain.arrays, captured)
     jax.effects_barrier()
     wanted = plain.result(arrays)
+    _alike(wanted, got)
     _equal("pytc.compile", wanted, log, got, log_of_pytc * (1 + len(variants)))
     leaves = plain.leaves(plain.arrays)
     for (name, after), results in zip(variants, others, strict=True):
@@ -206,6 +208,11 @@ def _well_formed(each: Callable[[Program], Program], before: Program, after: Pro
     unchanged = again.jaxpr is after.jaxpr or str(again.jaxpr) == str(after.jaxpr)
     assert unchanged, f"{name}: doing it again changes something"
     assert again.outputs == after.outputs, f"{name}: doing it again changes the outputs"
+
+
+def _alike(wanted: Any, got: Any) -> None:
+    one, other = jax.tree.structure(wanted), jax.tree.structure(got)
+    assert one == other, f"pytc.compile: the result is\n{other}\nand by jax.jit\n{one}"
 
 
 def _equal(what: str, wanted: Any, wanted_log: Sequence[Any], got: Any, log: Sequence[Any]) -> None:

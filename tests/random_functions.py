@@ -31,7 +31,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,13 @@ SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4))
 class Colour(enum.Enum):
     RED = 1
     BLUE = 2
+
+
+class Pair(NamedTuple):
+    """A tree of two."""
+
+    one: Any
+    other: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +139,7 @@ def _tree(rng: random.Random, leaves: Sequence[Any]) -> Any:
         return leaves[0] if leaves else None
     cut = rng.randrange(1, len(leaves))
     parts = [_tree(rng, leaves[:cut]), _tree(rng, leaves[cut:])]
-    return rng.choice([tuple, list, lambda p: {"a": p[0], "b": p[1]}])(parts)
+    return rng.choice([tuple, list, lambda p: {"a": p[0], "b": p[1]}, lambda p: Pair(*p)])(parts)
 
 
 class LostByJax(Exception):
