@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import re
 
 import jax
@@ -202,3 +203,27 @@ def test_the_bits_of_a_key_take_no_place_that_another_output_has(swapped):
     for one, other in zip(got, expected, strict=True):
         bits = [jax.random.key_data(x) if x is got[key] or x is expected[key] else x for x in (one, other)]
         np.testing.assert_array_equal(*bits)
+
+
+def test_no_garbage_is_collected_while_programs_are_made():
+    def collecting(program):
+        seen.append(gc.isenabled())
+        return program
+
+    seen: list[bool] = []
+    step = pytc.compile(lambda x: seen.append(gc.isenabled()) or x + 1, passes=(collecting, *pytc.passes.pipeline))
+    was = gc.isenabled()
+    try:
+        for on in (True, False):
+            (gc.enable if on else gc.disable)()
+            step(jnp.ones(3))
+            step.clear_cache()
+            assert gc.isenabled() == on
+            assert seen == [on, False]
+            seen.clear()
+        gc.enable()
+        with pytest.raises(ZeroDivisionError):
+            pytc.passes.run(pytc.stage(jnp.sin, 1.0), (lambda _: 1 // 0,))
+        assert gc.isenabled()
+    finally:
+        (gc.enable if was else gc.disable)()

@@ -11,8 +11,8 @@ SIZE = 4
 
 _ORDER = "what differs is in which order results and arguments are handed to the compiler; `high` tries both."
 _PAIRS = (
-    "with the results reversed, the pairs that are made by hand are of other arrays of the same shape. They cost copies,"
-    " and the compiler gets by with less memory all the same; `high` tries them."
+    "with the results reversed, the pairs that are made by hand are of other arrays of the same shape. They cost"
+    " copies, and the compiler gets by with less memory all the same; `high` tries them."
 )
 REMARKS = {
     "ema": {"cpu": _ORDER, "v5e": _ORDER},

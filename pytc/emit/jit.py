@@ -36,6 +36,7 @@ from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
+from pytc.uncollected import uncollected
 
 
 class Retrace(Exception):
@@ -113,7 +114,8 @@ class Emitted:
         self._untraced = False
         closed = self.program.jaxpr
         given = [values[place] for place in self.place_of_input]
-        results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
+        with uncollected():
+            results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
         results = [results[i] for i in self._order]
         return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 

@@ -42,6 +42,8 @@ _FEW = 1024
 _QUICK = 64
 _BYTES_EACH = 200
 """Looking at one array takes about as long as copying this many bytes."""
+_A_COPY = 30 * _BYTES_EACH
+"""To make a copy takes as long as looking at so many arrays, however small it is."""
 _ROUND = 10_000
 """No call makes so many objects in between."""
 _MOST = 32
@@ -215,14 +217,20 @@ def addresses(array: Any) -> list[int]:
     """Where the buffers of an array are, one for each device of this process that has a part of it."""
     if array.is_deleted() or array.size == 0:
         return []
-    if len(array.sharding.device_set) == 1:
+    if _is_whole(array):
         return [array.unsafe_buffer_pointer()]
     return [shard.unsafe_buffer_pointer() for shard in own_shards(array)]
 
 
 def own_shards(array: Any) -> list[Any]:
     """The arrays that an array on several devices consists of. It makes them when first asked, and keeps them."""
-    return [] if len(array.sharding.device_set) == 1 else shards_of(array)
+    return [] if _is_whole(array) else shards_of(array)
+
+
+def _is_whole(array: Any) -> bool:
+    """Whether all of an array is in one buffer."""
+    sharding = array.sharding
+    return type(sharding) is jax.sharding.SingleDeviceSharding or len(sharding.device_set) == 1
 
 
 def shared(leaves: Sequence[Any]) -> list[bool]:
@@ -234,7 +242,8 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     held = [any(count > 3 for count in map(interpreter.getrefcount, shards)) for shards in own]
     apart = {id(shard) for shards in own for shard in shards}
     everything = [array for array in alive() if id(array) not in apart]
-    if len(everything) > _FEW and _BYTES_EACH * len(everything) > sum(leaf.nbytes for leaf in leaves):
+    saved = sum(_A_COPY + leaf.nbytes for leaf in leaves)
+    if len(everything) > _FEW and _BYTES_EACH * len(everything) > saved:
         return [True] * len(leaves)
     try:
         seen = collections.Counter(address for array in everything for address in addresses(array))

@@ -15,6 +15,7 @@ from pytc.passes.hoist import hoist
 from pytc.passes.prune import prune
 from pytc.passes.share import share
 from pytc.program import Program
+from pytc.uncollected import uncollected
 from pytc.verify import verify
 
 __all__ = ["Pass", "alias", "finalise", "forward", "hoist", "pipeline", "prune", "run", "share", "split", "varying"]
@@ -28,7 +29,8 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     """The program after all of `passes`. With `PYTC_VERIFY=1` in the environment each one's result is checked."""
     verifying = os.environ.get("PYTC_VERIFY") == "1"
     for each in passes:
-        after = each(program)
+        with uncollected():
+            after = each(program)
         if verifying and after is not program:
             verify(program, after, by=name_of(each))
         program = after
