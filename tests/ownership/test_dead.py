@@ -18,10 +18,12 @@ import flax.core
 import flax.struct
 import flax.training.train_state
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
 
-from tests.ownership.harness import Stub, both, expect, expect_dead, first, of_length
+from pytc.ownership import buffers
+from tests.ownership.harness import Stub, both, expect, expect_dead, first, of_length, shares
 
 Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
 
@@ -674,3 +676,10 @@ def test_stored_in_a_variable_first(made: Functions, body: str, where: str) -> N
     loop = "y = new()\nfor _ in range(3):\n" + textwrap.indent(body, "    ")
     exec(loop if where == "script" else "def run():\n" + textwrap.indent(loop, "    ") + "\nrun()", space)
     expect_dead(stub, 3)
+
+
+def test_where_many_arrays_are_alive_it_is_looked_at_them_if_copies_would_cost_more():
+    many = [jnp.zeros(1) + i for i in range(1100)]
+    assert buffers.shared(many[:1]) == [True]
+    assert buffers.shared(many) == [False] * 1100
+    assert buffers.shared([*many[1:], shares(many[0])]) == [*[False] * 1099, True]
