@@ -274,7 +274,7 @@ def _static(program: Program) -> Iterator[Any]:
     for leaf in program.leaves:
         if leaf.is_static:
             yield leaf.value
-        elif is_key_type(leaf.aval):
+        elif leaf.aval is not None and is_key_type(leaf.aval):
             yield leaf.aval.dtype  # it has the implementation of the key
     if program.in_tree is not None:
         yield from ownership.told_apart_by(program.in_tree)

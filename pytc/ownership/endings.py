@@ -27,9 +27,9 @@ _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sh
 """Types whose objects have no part in garbage collection, for they refer to nothing."""
 _SECRETIVE: frozenset[Any] = frozenset((
     type(re.compile("").scanner("")),  # type: ignore[attr-defined]
-    type(datetime.datetime_CAPI),  # type: ignore[attr-defined]
+    type(datetime.datetime_CAPI),
 ))  # fmt: skip
-"""A scanner has the text that it searches, a capsule what it is for (an array, by `__dlpack__`), and neither says so."""
+"""A scanner has the text that it searches, a capsule what it is for (`__dlpack__`: an array), and neither says so."""
 OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
     "Function", "BuiltinFunction", "Method", "Module", "Frame",
 ))))  # fmt: skip

@@ -328,7 +328,7 @@ class Slots:
                 hidden += [v.base for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
                     self._leaving.update(shared)
-                    # Besides, one variable refers to the last that was looked at.
+                    # Besides, one variable refers to the last that was looked at, or a `Census` to what it has opened.
                     ending = {
                         key
                         for key, count in shared.items()
