@@ -11,7 +11,7 @@ import datetime
 import gc
 import re
 import types
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import jax
@@ -36,6 +36,7 @@ OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") fo
 """Types of objects that mostly live on: a function that is part of a state is handed on to the next."""
 BOUND = frozenset((types.MethodType, types.BuiltinMethodType))
 """Those of them that may be equal to others, and are mostly made where they are used."""
+_SUSPENDED = frozenset((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 ARRAYS: set[type] = set()
 """The types of arrays that were seen, but for PRNG keys, which are objects around arrays."""
 MOST = 4096
@@ -83,14 +84,16 @@ def attached(arrays: Sequence[Any]) -> list[Any]:
     return [part for part in found if type(part) is dict] if len(found) != len(arrays) else []
 
 
-def reached(held: Iterable[Any]) -> set[int]:
-    """The ids of these objects, and of what lives on with them."""
+def reached(held: Iterable[Any], without: Set[int]) -> set[int]:
+    """The ids of these objects, and of all that they refer to, without what only these others (ids) lead to; what a
+    function or a generator refers to may change as it runs."""
     found: set[int] = set()
     level = [*held]
     while level and len(found) < MOST:
-        new = [v for v in level if id(v) not in found and type(v) not in LIVE_ON and type(v) not in ARRAYS]
+        new = [v for v in level if id(v) not in found and id(v) not in without]
+        new = [v for v in new if type(v) not in LIVE_ON and type(v) not in ARRAYS]
         found.update(map(id, new))
-        level = gc.get_referents(*(v for v in new if type(v) not in OFTEN_SHARED))
+        level = gc.get_referents(*(v for v in new if type(v) not in OFTEN_SHARED and type(v) not in _SUSPENDED))
     return found
 
 

@@ -153,7 +153,8 @@ class Slots:
 
     `onlooker` is who may read them before they are overwritten; if there is anybody, none of them counts. `classes`
     are those of the containers in the result, if they are known. Of `walked`, which are some of the arguments, somebody
-    else finds out whether they run code when they die, with `die_quietly`. `static` is what lives on in any case.
+    else finds out whether they run code when they die, with `die_quietly`. `static` is what lives on in any case, with
+    all that it refers to, but for what is overwritten there.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class Slots:
         self._walked = frozenset(map(id, walked))
         self._static = static
         self._living: set[int] = set()
-        """The ids of what lives on with it, once that has mattered."""
+        """The ids of what lives on with it though some slots are overwritten, once that has mattered."""
         self.values: list[Any] = []
         self._open = not onlooker
         self._roots = [] if onlooker else [*roots]
@@ -273,6 +274,7 @@ class Slots:
                 if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
                     return False
                 self._counted.add((key, id(value)))
+                self._living = set()
             if container is not frame or readable:  # else it is for `liveness` to call it dead
                 self.values.append(value)
             if id(value) not in self._walked and not self._dies_quietly(
@@ -312,7 +314,7 @@ class Slots:
             if weakly_referenced(arrays):
                 return False
             hidden = attached(arrays) if arrays else []
-            seen = self._quiet | self._living if self._living else self._quiet
+            seen = self._quiet | self._living if of_arguments else self._quiet
             nodes = [v for v in found if type(v) not in ARRAYS and id(v) not in seen]
             self._quiet.update(map(id, nodes))
             if len(self._quiet) > MOST:
@@ -334,10 +336,10 @@ class Slots:
                         for key, count in shared.items()
                         if interpreter.references(key) <= self._leaving[key] + lists * count + ours + 1
                     }
-                    if of_arguments:  # `leaves` may refer to it, too, or `jax.jit`'s tree, and what is equal live on
+                    if of_arguments:  # `leaves` may refer to it, too, or a tree of the call's own
                         ending.update(id(v) for v in nodes if type(v) in BOUND)
-                    if ending:
-                        self._living = self._living or reached(self._static)
+                    if ending and of_arguments:
+                        self._living = self._living or reached(self._static, {value for _, value in self._counted})
                         ending -= self._living
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]

@@ -155,6 +155,35 @@ def test_method_that_is_handed_over_at_each_call():
     assert len({*places[2:]}) == 1
 
 
+class Model:
+    """Equal to nothing but itself."""
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_slot_of_a_static_argument(attached):
+    """The compiled function has the argument, but not for long what is in its slot."""
+
+    def call():
+        step = pytc.compile(lambda a, b, model: of_nodes(a, b), static_argnums=2)
+        model = Model()
+
+        def once(box, look):
+            node = Node(jnp.zeros(9))
+            model.note = last_in_a_function(look)
+            if attached:
+                node.note = model.note
+            box.a = [node]
+            del node
+            model.note, box.b = step(box.a.pop(), box.b, model)
+
+        return once
+
+    for odd in (lambda i: True, lambda i: i > 5):
+        seen, _ = run(call(), odd)
+        assert seen
+        assert not any(seen)
+
+
 class Name(str):
     """A keyword as good as a string."""
 
