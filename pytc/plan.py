@@ -28,6 +28,7 @@ from pytc.errors import DonationError, DonationWarning
 from pytc.jax_compat.arrays import private_copy
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
+from pytc.jax_compat.keys import is_key_type
 from pytc.passes.candidates import Candidate
 from pytc.program import Leaf, Program
 
@@ -264,7 +265,19 @@ def _outcome(program: Program) -> ownership.Outcome:
     node = program.out_tree.node_data()
     length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
     calls_python = may_call_python(program.jaxpr)
-    return ownership.Outcome(calls_python, length, not calls_python, frozenset(_classes(program.out_tree)))
+    classes = frozenset(_classes(program.out_tree))
+    return ownership.Outcome(calls_python, length, not calls_python, classes, tuple(_static(program)))
+
+
+def _static(program: Program) -> Iterator[Any]:
+    """What a program holds that may be in the arguments, too."""
+    for leaf in program.leaves:
+        if leaf.is_static:
+            yield leaf.value
+        elif leaf.aval is not None and is_key_type(leaf.aval):
+            yield leaf.aval.dtype  # it has the implementation of the key
+    if program.in_tree is not None:
+        yield from ownership.told_apart_by(program.in_tree)
 
 
 def _classes(tree: PyTreeDef) -> Iterator[type]:

@@ -43,9 +43,11 @@ from pytc.ownership.callers import (
     levels,
     remember,
     site_of,
+    slots_of,
 )
 from pytc.ownership.callsite import Site
 from pytc.ownership.collector import resume as resume_collections
+from pytc.ownership.endings import told_apart_by
 from pytc.ownership.holders import Held
 from pytc.ownership.slots import Slots, onlookers
 from pytc.ownership.walk import Walk
@@ -64,6 +66,7 @@ __all__ = [
     "reasons",
     "resume_collections",
     "survivors",
+    "told_apart_by",
     "where",
 ]
 
@@ -92,8 +95,9 @@ def held(
     site = known_site((id(frame.f_code), frame.f_lasti))
     if site is not None and site.hint is not None:
         try:
-            places, slots = follow(site, frame, references, args, kwargs, outcome, wanted.walk)
-            if _all_dead(args, kwargs, places, slots, leaves, wanted, site):
+            walk = wanted.walk  # a finaliser that runs before slots are counted may itself make a call, and change it
+            places, slots = follow(site, frame, references, args, kwargs, outcome, walk)
+            if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site):
                 return ()
             del places
         except (NotTrusted, LookupError):
@@ -147,22 +151,23 @@ def _all_dead(
     slots: Slots | None,
     leaves: Sequence[Any],
     wanted: Wanted,
+    walk: Walk | None,
     site: Site,
 ) -> bool:
     """Whether the places account for every reference, and the leaves are known to be on buffers of their own; and, if
-    there are slots among the places, whether no code runs when what `wanted.walk` is of dies."""
+    there are slots among the places, whether no code runs when the arguments die that `walk` is of."""
     lists = 1
     if len(leaves) != len(wanted):
         leaves, lists = wanted.take(leaves), 2
-    if wanted.walk is not None:
+    if walk is not None:
         ending = slots.die_quietly if slots is not None else None
         try:
-            found = wanted.walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
+            found = walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
         except LookupError:
             found = None
         if found is not None:
             return _on_their_own(leaves, found, wanted)
-        if slots is not None and not slots.end_quietly(wanted.walk.arguments(args, kwargs)):
+        if slots is not None and not slots.end_quietly(walk.arguments(args, kwargs)):
             return False
     if counts.weakly_referenced(leaves):
         return False
@@ -190,7 +195,7 @@ def _look(
     census = counts.Census(args, kwargs, leaves)
     census.settle()
     onlooker = onlookers(outcome.calls_python, outcome.atomic)
-    slots = Slots([*args, *kwargs.values()], onlooker, outcome.classes)
+    slots = slots_of(args, kwargs, onlooker, outcome)
     look = _Look(leaves, census)
     for found in levels(frame, references, args, slots, outcome, look.refusals):
         if not look.add(found):

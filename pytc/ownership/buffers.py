@@ -29,6 +29,7 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from weakref import getweakrefcount
 
 import jax
 import numpy as np
@@ -240,6 +241,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     own = [own_shards(leaf) for leaf in leaves]
     # The leaf has a list of them, the list here, and `getrefcount` itself.
     held = [any(count > 3 for count in map(interpreter.getrefcount, shards)) for shards in own]
+    weakly = [any(map(getweakrefcount, shards)) for shards in own]
     apart = {id(shard) for shards in own for shard in shards}
     everything = [array for array in alive() if id(array) not in apart]
     saved = sum(_A_COPY + leaf.nbytes for leaf in leaves)
@@ -248,7 +250,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     try:
         seen = collections.Counter(address for array in everything for address in addresses(array))
         taken = [any(seen[address] > 1 for address in addresses(leaf)) for leaf in leaves]
-        return [any(either) for either in zip(taken, held, strict=True)]
+        return [any(either) for either in zip(taken, held, weakly, strict=True)]
     except RuntimeError:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         return [True] * len(leaves)
 

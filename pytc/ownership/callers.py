@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
 from pytc.ownership.callsite import Site
-from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable
+from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
 from pytc.ownership.slots import Slots, interrupter, interruptible, onlookers
 from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
@@ -37,6 +37,8 @@ class Outcome:
     """Whether a call that raises, whatever it raises and an interrupt included, has donated nothing."""
     classes: frozenset[type] | None = None
     """The classes of the containers in the result, if they are known."""
+    static: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
+    """Objects that the compiled function holds, and that may also be in its arguments: what is static there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +158,8 @@ def follow(
     if any(level.slots for level in route):
         onlooker = onlookers(outcome.calls_python, outcome.atomic)
         walked = walk.arguments(args, kwargs) if walk is not None else ()
-        overwritten = Slots([*args, *kwargs.values()], onlooker, outcome.classes, walked)
+        overwritten = slots_of(args, kwargs, onlooker, outcome, walked)
+        overwritten.call(running(below), 1 + waits_for_c(frame))
         del walked
     for level in route:
         site, readable = looked_up(frame, references)
@@ -192,6 +195,14 @@ def follow(
     return found, overwritten
 
 
+def slots_of(
+    args: tuple[Any, ...], kwargs: dict[str, Any], onlooker: str, outcome: Outcome, walked: Iterable[Any] = ()
+) -> Slots:
+    """What is known beforehand of the slots of a call. A keyword, too, may be of a class that people have written, and
+    dies with the arguments."""
+    return Slots([*args, *kwargs, *kwargs.values()], onlooker, outcome.classes, walked, outcome.static)
+
+
 @dataclasses.dataclass
 class Found:
     """What stands in one dead place."""
@@ -214,6 +225,7 @@ def levels(
     below = sys._getframe(references)
     references += 1  # the variable here
     atomic, length = outcome.atomic, outcome.length
+    slots.call(running(below), 1 + waits_for_c(frame))
     if slots.onlooker:
         refusals.append(slots.onlooker)
     for level in range(_HIGHEST):

@@ -7,17 +7,16 @@ then be anything. To go on to what an object refers to is for those who ask (`sl
 
 from __future__ import annotations
 
+import datetime
 import gc
 import re
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
-from jax.tree_util import PyTreeDef, tree_flatten
-
-from pytc.jax_compat.keys import bits_of
+from jax.tree_util import PyTreeDef
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
@@ -26,14 +25,18 @@ _COLLECTED = 1 << 14
 """The flag of classes whose objects tell what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
 _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
 """Types whose objects have no part in garbage collection, for they refer to nothing."""
-_BY_IDENTITY: Any = object.__eq__
-_BY_PARTS: Any = tuple.__eq__
-_SCANNER: type = type(re.compile("").scanner(""))  # type: ignore[attr-defined]
-"""It has the text that it searches, and does not say so."""
+_SECRETIVE: frozenset[Any] = frozenset((
+    type(re.compile("").scanner("")),  # type: ignore[attr-defined]
+    type(datetime.datetime_CAPI),
+))  # fmt: skip
+"""A scanner has the text that it searches, a capsule what it is for (`__dlpack__`: an array), and neither says so."""
 OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
     "Function", "BuiltinFunction", "Method", "Module", "Frame",
 ))))  # fmt: skip
 """Types of objects that mostly live on: a function that is part of a state is handed on to the next."""
+BOUND = frozenset((types.MethodType, types.BuiltinMethodType))
+"""Those of them that may be equal to others, and are mostly made where they are used."""
+_SUSPENDED = frozenset((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 ARRAYS: set[type] = set()
 """The types of arrays that were seen, but for PRNG keys, which are objects around arrays."""
 MOST = 4096
@@ -43,6 +46,12 @@ MOST = 4096
 def lives_on(kind: type) -> bool:
     """Whether objects of this type are referred to by somebody else as well, or run no code when they die."""
     return kind in LIVE_ON or issubclass(kind, type)
+
+
+def is_told_by_class(kind: type) -> bool:
+    """Whether what `is_loud` says of an object of this type is so of all of them, for as long as the class has no
+    `__del__`; memory tells of its owner only when that lets go of it."""
+    return not issubclass(kind, np.ndarray | np.dtype | memoryview)
 
 
 def is_loud(value: Any) -> bool:
@@ -60,7 +69,7 @@ def is_loud(value: Any) -> bool:
 
 def _hides_contents(kind: type) -> bool:
     """Whether objects of this class, or of one written in C that it is made of, refer to what they do not tell of."""
-    if kind is _SCANNER:
+    if kind in _SECRETIVE:
         return True
     while kind.__flags__ & _COLLECTED:
         kind = kind.__base__ or object
@@ -75,32 +84,23 @@ def attached(arrays: Sequence[Any]) -> list[Any]:
     return [part for part in found if type(part) is dict] if len(found) != len(arrays) else []
 
 
-def static(value: Any) -> set[int]:
-    """The ids of what the tree of an argument holds besides arrays, and what the compiled function holds as well:
-    leaves that are static, and what its nodes are told apart by. That function has what is equal to them, so this is
-    about what is equal to nothing but itself, and all that it refers to. What is only in an attribute that is no part
-    of the tree is not among it."""
-    leaves, tree = tree_flatten(value)
-    equal = [*leaves, *_told_apart_by(tree)]
-    # The implementation of a key is part of its type, which the compiled function has.
-    level: list[Any] = [v.dtype for v in leaves if isinstance(v, jax.Array) and bits_of(v) is not v]
+def reached(held: Iterable[Any], without: Set[int]) -> set[int]:
+    """The ids of these objects, and of all that they refer to, without what only these others (ids) lead to; what a
+    function or a generator refers to may change as it runs."""
     found: set[int] = set()
-    while equal and len(found) < MOST:
-        found.update(map(id, equal))
-        level += [v for v in equal if type(v) in OFTEN_SHARED or type(v).__eq__ is _BY_IDENTITY]
-        equal = gc.get_referents(*(v for v in equal if type(v).__eq__ is _BY_PARTS))
-        equal = [v for v in equal if id(v) not in found]
-    found = set()
+    level = [*held]
     while level and len(found) < MOST:
-        new = [v for v in level if id(v) not in found and type(v) not in LIVE_ON and type(v) not in ARRAYS]
+        new = [v for v in level if id(v) not in found and id(v) not in without]
+        new = [v for v in new if type(v) not in LIVE_ON and type(v) not in ARRAYS]
         found.update(map(id, new))
-        level = gc.get_referents(*(v for v in new if type(v) not in OFTEN_SHARED))
+        level = gc.get_referents(*(v for v in new if type(v) not in OFTEN_SHARED and type(v) not in _SUSPENDED))
     return found
 
 
-def _told_apart_by(tree: PyTreeDef) -> Iterator[Any]:
+def told_apart_by(tree: PyTreeDef) -> Iterator[Any]:
+    """What the nodes of a tree are told apart by, besides their types."""
     node = tree.node_data()
     if node is not None:
         yield node[1]
     for child in tree.children():
-        yield from _told_apart_by(child)
+        yield from told_apart_by(child)

@@ -42,7 +42,7 @@ from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
 from pytc.ownership.counts import weakly_referenced
-from pytc.ownership.endings import ARRAYS, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, static
+from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.plain import NotPlain, attribute, item, of_strings
 
@@ -153,7 +153,8 @@ class Slots:
 
     `onlooker` is who may read them before they are overwritten; if there is anybody, none of them counts. `classes`
     are those of the containers in the result, if they are known. Of `walked`, which are some of the arguments, somebody
-    else finds out whether they run code when they die, with `die_quietly`.
+    else finds out whether they run code when they die, with `die_quietly`. `static` is what lives on in any case, with
+    all that it refers to, but for what is overwritten there.
     """
 
     def __init__(
@@ -162,10 +163,14 @@ class Slots:
         onlooker: str,
         classes: Iterable[type] | None = None,
         walked: Iterable[Any] = (),
+        static: Iterable[Any] = (),
     ):
         self.onlooker = onlooker
         self._classes = classes
         self._walked = frozenset(map(id, walked))
+        self._static = static
+        self._living: set[int] = set()
+        """The ids of what lives on with it though some slots are overwritten, once that has mattered."""
         self.values: list[Any] = []
         self._open = not onlooker
         self._roots = [] if onlooker else [*roots]
@@ -176,6 +181,12 @@ class Slots:
         self._loaded: set[int] = set()
         self._leaving: collections.Counter[int] = collections.Counter()
         """How many references functions have that return before the next store."""
+
+    def call(self, function: int, references: int) -> None:
+        """Take over which function is called, by id. If nothing but the call refers to it, which has so many
+        references, it ends with the call, and what it has captured and compiled with it."""
+        self._leaving[function] += references
+        self._open = self._open and interpreter.references(function) > references
 
     def add(self, frame: FrameType, site: Site, length: int | None, at_once: bool, readable: bool = False) -> None:
         """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
@@ -202,7 +213,7 @@ class Slots:
 
     def _end_quietly(self, roots: list[Any], frame: FrameType) -> bool:
         """Whether those arguments that end with the call itself run no code then."""
-        if roots := [root for root in roots if id(root) not in self._walked]:
+        if roots := [root for root in roots if id(root) not in self._walked and type(root) not in LIVE_ON]:
             variables = {id(value) for value in _variables(frame)}
             return self.end_quietly(root for root in roots if id(root) not in variables)
         return True
@@ -263,6 +274,7 @@ class Slots:
                 if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
                     return False
                 self._counted.add((key, id(value)))
+                self._living = set()
             if container is not frame or readable:  # else it is for `liveness` to call it dead
                 self.values.append(value)
             if id(value) not in self._walked and not self._dies_quietly(
@@ -285,16 +297,15 @@ class Slots:
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value, and what only it refers to, is let go of.
 
-        `ours` is how many references to the value we have ourselves; None for an argument: the functions that its tree
-        holds are static, and live on with the compiled one.
+        `ours` is how many references to the value we have ourselves; None for an argument, to which all may be ours.
         """
-        return self._die_quietly([value], 3, ours or 0, None if ours is not None else value)
+        return self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
 
     def die_quietly(self, values: Sequence[Any]) -> bool:
         """The same of parts of the arguments, each of which is in one list of the asker's as often as it is here."""
-        return self._die_quietly(values, 4, 0, None)
+        return self._die_quietly(values, 4, 0, True)
 
-    def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, argument: Any) -> bool:
+    def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, of_arguments: bool) -> bool:
         """The same of several values, each of which stands in so many `lists` as often as in `level`. Level by level,
         for most of this is loops in C."""
         while level:
@@ -303,7 +314,8 @@ class Slots:
             if weakly_referenced(arrays):
                 return False
             hidden = attached(arrays) if arrays else []
-            nodes = [v for v in found if type(v) not in ARRAYS and id(v) not in self._quiet]
+            seen = self._quiet | self._living if of_arguments else self._quiet
+            nodes = [v for v in found if type(v) not in ARRAYS and id(v) not in seen]
             self._quiet.update(map(id, nodes))
             if len(self._quiet) > MOST:
                 return False
@@ -318,14 +330,17 @@ class Slots:
                 hidden += [v.base for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
                     self._leaving.update(shared)
-                    # Besides, one variable refers to the last that was looked at.
+                    # Besides, one variable refers to the last that was looked at, or a `Census` to what it has opened.
                     ending = {
                         key
                         for key, count in shared.items()
                         if interpreter.references(key) <= self._leaving[key] + lists * count + ours + 1
                     }
-                    if ending and argument is not None:
-                        ending -= static(argument)
+                    if of_arguments:  # `leaves` may refer to it, too, or a tree of the call's own
+                        ending.update(id(v) for v in nodes if type(v) in BOUND)
+                    if ending and of_arguments:
+                        self._living = self._living or reached(self._static, {value for _, value in self._counted})
+                        ending -= self._living
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
                     if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):

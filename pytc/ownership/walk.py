@@ -125,7 +125,7 @@ class Walk:
         opened_or_wanted = opened.union(places[id(leaf)] for leaf in leaves)
         others = (k for k in range(len(seen)) if k not in opened_or_wanted)
         self._rest = picker([k for k in others if not endings.lives_on(self._types[k])])
-        self._is_loud = any(endings.is_loud(seen[k]) for k in opened)
+        self._is_loud = any(not endings.is_told_by_class(self._types[k]) or endings.is_loud(seen[k]) for k in opened)
         return True
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

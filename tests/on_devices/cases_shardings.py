@@ -1,5 +1,7 @@
 """Compiled functions on meshes: the results and the places of `jax.jit`, and donation where the shardings match."""
 
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,3 +176,25 @@ def test_shardings_that_do_not_match_share_no_memory():
     np.testing.assert_array_equal(got, x * 2)
     told = pytc.explain(step, jax.device_put(x, whole))
     assert [each.verdict for each in told.inputs] == ["kept"]
+
+
+def read_weakly(step):
+    """What weak references to parts of the old arrays find after the calls."""
+    x = jax.device_put(jnp.zeros(8), jax.NamedSharding(mesh_of(AUTO), P("a")))
+    found = []
+    for _ in range(6):
+        x = step(x)
+        part = weakref.ref(x.addressable_data(0))
+        new = step(x)
+        found.append(None if part() is None else part().tolist())
+        x = new
+    return found
+
+
+def test_a_part_that_is_referred_to_weakly():
+    def step(x):
+        return x + 1
+
+    expected = read_weakly(jax.jit(step))
+    assert expected[0] == [1.0, 1.0]
+    assert read_weakly(pytc.compile(step)) == expected
