@@ -97,3 +97,43 @@ def test_each_site_has_its_own_plan_and_there_are_two_at_most():
     assert plans(step) == [2]
     by_site = {site.calls: site.copied_calls for site in step.explain().sites}
     assert sum(by_site.values()) <= 5
+
+
+class Trainer:
+    def __init__(self, step):
+        self.step, self.state, self.best = step, jnp.zeros(4), None
+
+    def train(self, calls):
+        for _ in range(calls):
+            self.state = self.step(self.state)
+
+    def train_in_a_handler(self, calls):
+        state = self.state
+        del self.state
+        try:
+            for _ in range(calls):
+                state = self.step(state)
+        finally:
+            self.state = state
+
+
+@pytest.mark.parametrize("train", [Trainer.train, Trainer.train_in_a_handler])
+def test_require_is_not_about_what_the_first_call_keeps_because_it_compiles(train):
+    step = pytc.compile(lambda state: state + 1, donate="require")
+    trainer = Trainer(step)
+    train(trainer, 5)
+    assert trainer.state.tolist() == [5] * 4
+    assert copied_calls(step) == 1
+    trainer.best = trainer.state
+    with pytest.raises(pytc.DonationError, match=r"state: f32\[4\], 16 bytes: attribute `best` of Trainer"):
+        train(trainer, 1)
+
+
+def test_require_holds_from_the_first_call_on():
+    step = pytc.compile(lambda state: state + 1, donate="require")
+    trainer = Trainer(step)
+    trainer.best = trainer.state
+    with pytest.raises(pytc.DonationError, match="attribute `best` of Trainer"):
+        trainer.train(1)
+    assert trainer.best is trainer.state
+    assert trainer.state.tolist() == [0] * 4
