@@ -77,6 +77,8 @@ class Site:
     """How many calls found this leaf (an index) alive that the plan takes over."""
     why: dict[int, str] = dataclasses.field(default_factory=dict)
     """What held it the first time, as a person would say it."""
+    compiling: frozenset[int] = frozenset()
+    """Leaves that the call which compiled has copied for no other reason."""
     settled: bool = False
     """Whether the plan comes of what was alive call after call, rather than of what the code shows."""
     streak: int = 0

@@ -99,14 +99,13 @@ class Planner:
             site.streak = 0
             return leaves
         program = signature.program
-        required = [i for i in held if self._mode(program.leaves[i]) == "require"]
-        outcome = site.plan.outcome
-        if required and site.plan.emitted.is_new:
-            # What the first call keeps because it compiles, the next one takes over.
-            later = ownership.held(frame, args, kwargs, leaves, site.plan.proven, outcome)
+        alive, outcome = held, site.plan.outcome
+        if site.plan.emitted.is_new:
+            # What is kept because this call compiles, the next one takes over.
+            alive = ownership.held(frame, args, kwargs, leaves, site.plan.proven, outcome)
             ownership.resume_collections()
-            required = [i for i in required if i in later]
-        if required:
+            site.compiling = frozenset(held).difference(alive)
+        if required := [i for i in alive if self._mode(program.leaves[i]) == "require"]:
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
         if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:

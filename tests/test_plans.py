@@ -124,6 +124,7 @@ def test_require_is_not_about_what_the_first_call_keeps_because_it_compiles(trai
     train(trainer, 5)
     assert trainer.state.tolist() == [5] * 4
     assert copied_calls(step) == 1
+    assert "still in use in 1 call: the first, which compiles" in str(pytc.explain(step))
     trainer.best = trainer.state
     with pytest.raises(pytc.DonationError, match=r"state: f32\[4\], 16 bytes: attribute `best` of Trainer"):
         train(trainer, 1)
