@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 import types
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -147,6 +149,8 @@ class Signatures:
     newest: tuple[Signature, ...] = ()
     _probe: tuple[int, ...] = ()
     _found: dict[tuple[Hashable, ...], Signature] = dataclasses.field(default_factory=dict)
+    being_made: AbstractContextManager[Any] = dataclasses.field(default_factory=threading.RLock)
+    """Held by the thread that stages and compiles a new one."""
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
