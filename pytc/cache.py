@@ -149,8 +149,7 @@ class Signatures:
     newest: tuple[Signature, ...] = ()
     _probe: tuple[int, ...] = ()
     _found: dict[tuple[Hashable, ...], Signature] = dataclasses.field(default_factory=dict)
-    being_made: AbstractContextManager[Any] = dataclasses.field(default_factory=threading.RLock)
-    """Held by the thread that stages and compiles a new one."""
+    _being_made: dict[tuple[Hashable, ...], AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
@@ -162,6 +161,10 @@ class Signatures:
         """Every signature whose leaves have these shapes and dtypes, newest first."""
         described = tuple(map(describe, leaves))
         return tuple(s for s in self.newest if s.described == described)
+
+    def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
+        """A lock for the thread that stages and compiles for leaves of these shapes and dtypes."""
+        return self._being_made.setdefault(tuple(map(describe, leaves)), threading.RLock())
 
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest. The oldest of many alike is dropped: its context may be gone for good."""

@@ -247,7 +247,7 @@ class Function:
         """
         known = signatures.alike(leaves)
         yield from known
-        with signatures.being_made:
+        with signatures.being_made(leaves):
             yield from (signature for signature in signatures.alike(leaves) if signature not in known)
             staged = self.stageable.stage(args, kwargs, share=self.share)
             signature = Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))

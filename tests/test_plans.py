@@ -132,6 +132,17 @@ def test_threads_that_call_first_at_the_same_time_compile_once():
     assert len(traces) == step._cache_size() == 1
 
 
+def test_threads_with_other_shapes_compile_at_the_same_time():
+    all_tracing = threading.Barrier(3, timeout=60)
+
+    @pytc.compile
+    def step(state):
+        all_tracing.wait()
+        return state + 1
+
+    assert [result.size for result in in_threads(3, lambda i: step(jnp.zeros(i)))] == [0, 1, 2]
+
+
 def test_threads_need_not_wait_for_one_that_failed_to_compile():
     turns = []
 
