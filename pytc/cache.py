@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 import types
 from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -77,6 +79,8 @@ class Site:
     """How many calls found this leaf (an index) alive that the plan takes over."""
     why: dict[int, str] = dataclasses.field(default_factory=dict)
     """What held it the first time, as a person would say it."""
+    compiling: frozenset[int] = frozenset()
+    """Leaves that the call which compiled has copied for no other reason."""
     settled: bool = False
     """Whether the plan comes of what was alive call after call, rather than of what the code shows."""
     streak: int = 0
@@ -145,6 +149,7 @@ class Signatures:
     newest: tuple[Signature, ...] = ()
     _probe: tuple[int, ...] = ()
     _found: dict[tuple[Hashable, ...], Signature] = dataclasses.field(default_factory=dict)
+    _being_made: dict[tuple[Hashable, ...], AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
@@ -156,6 +161,10 @@ class Signatures:
         """Every signature whose leaves have these shapes and dtypes, newest first."""
         described = tuple(map(describe, leaves))
         return tuple(s for s in self.newest if s.described == described)
+
+    def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
+        """A lock for the thread that stages and compiles for leaves of these shapes and dtypes."""
+        return self._being_made.setdefault(tuple(map(describe, leaves)), threading.RLock())
 
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest. The oldest of many alike is dropped: its context may be gone for good."""

@@ -15,9 +15,10 @@ every call under a transformation or in a debugging mode: there a compiled funct
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +35,7 @@ from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import deliver
 from pytc.jax_compat.donated import unusable_donations_ignored
+from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
@@ -196,13 +198,14 @@ class Function:
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            for signature in self.candidates(signatures, args, kwargs, leaves):
-                try:
-                    result = self.run(signature, frame, args, kwargs, leaves, landed)
-                except Retrace:
-                    continue
-                signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
-                return result
+            with contextlib.closing(self.candidates(signatures, args, kwargs, leaves)) as candidates:
+                for signature in candidates:
+                    try:
+                        result = self.run(signature, frame, args, kwargs, leaves, landed)
+                    except Retrace:
+                        continue
+                    signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+                    return result
         except CapturesError:
             return self.as_jit(args, kwargs, leaves)
         raise _never_accepted(self.stageable.name)
@@ -236,11 +239,22 @@ class Function:
 
     def candidates(
         self, signatures: Signatures, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-    ) -> Iterator[Signature]:
-        """The known signatures with leaves like these, then a newly staged one: JAX accepts one of them."""
-        yield from signatures.alike(leaves)
-        staged = self.stageable.stage(args, kwargs, share=self.share)
-        yield Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
+    ) -> Generator[Signature, None, None]:
+        """The known signatures with leaves like these, then a newly staged one: JAX accepts one of them.
+
+        Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
+        `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them.)
+        """
+        known = signatures.alike(leaves)
+        yield from known
+        with signatures.being_made(leaves):
+            yield from (signature for signature in signatures.alike(leaves) if signature not in known)
+            staged = self.stageable.stage(args, kwargs, share=self.share)
+            signature = Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
+            if not may_call_python(signature.program.jaxpr):
+                yield signature
+                return
+        yield signature
 
     def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
@@ -249,21 +263,22 @@ class Function:
         signatures = self.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        for signature in self.candidates(signatures, args, kwargs, leaves):
-            try:
-                emitted = self.planner.plan_moved(signature, leaves, moved).emitted
-                results: list[Any] = []
-                given = list(map(bits_of, leaves))
-                emitted.call(apart(given, emitted.program), results)
-                result = emitted.result(results[0], given)
-            except Retrace:
-                continue
-            except (RuntimeError, ValueError) as error:
-                check_not_deleted(error, signature, leaves)
-                raise
-            signatures.add(signature)
-            use_up([leaves[i] for i in moved], result)
-            return result
+        with contextlib.closing(self.candidates(signatures, args, kwargs, leaves)) as candidates:
+            for signature in candidates:
+                try:
+                    emitted = self.planner.plan_moved(signature, leaves, moved).emitted
+                    results: list[Any] = []
+                    given = list(map(bits_of, leaves))
+                    emitted.call(apart(given, emitted.program), results)
+                    result = emitted.result(results[0], given)
+                except Retrace:
+                    continue
+                except (RuntimeError, ValueError) as error:
+                    check_not_deleted(error, signature, leaves)
+                    raise
+                signatures.add(signature)
+                use_up([leaves[i] for i in moved], result)
+                return result
         raise _never_accepted(self.stageable.name)
 
     def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:

@@ -100,8 +100,13 @@ class Planner:
             site.streak = 0
             return leaves
         program = signature.program
-        if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
-            outcome = site.plan.outcome_now
+        alive, outcome = held, site.plan.outcome
+        if site.plan.emitted.is_new:
+            # What is kept because this call compiles, the next one takes over.
+            alive = ownership.held(frame, args, kwargs, leaves, site.plan.proven, outcome)
+            ownership.resume_collections()
+            site.compiling = frozenset(held).difference(alive)
+        if required := [i for i in alive if self._mode(program.leaves[i]) == "require"]:
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
         if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:

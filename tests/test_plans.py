@@ -5,6 +5,10 @@ The callers are functions without asserts: pytest's look into `locals()`, which 
 
 from __future__ import annotations
 
+import threading
+import time
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -97,3 +101,127 @@ def test_each_site_has_its_own_plan_and_there_are_two_at_most():
     assert plans(step) == [2]
     by_site = {site.calls: site.copied_calls for site in step.explain().sites}
     assert sum(by_site.values()) <= 5
+
+
+def in_threads(count, call):
+    together, results = threading.Barrier(count), [None] * count
+
+    def run(i):
+        together.wait()
+        results[i] = call(i)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_threads_that_call_first_at_the_same_time_compile_once():
+    traces = []
+
+    @pytc.compile
+    def step(state):
+        traces.append(None)
+        time.sleep(0.05)
+        return state + 1
+
+    results = in_threads(4, lambda i: step(jnp.full(4, i)))
+    assert [result.tolist() for result in results] == [[i + 1] * 4 for i in range(4)]
+    assert len(traces) == step._cache_size() == 1
+
+
+def test_threads_with_other_shapes_compile_at_the_same_time():
+    all_tracing = threading.Barrier(3, timeout=60)
+
+    @pytc.compile
+    def step(state):
+        all_tracing.wait()
+        return state + 1
+
+    assert [result.size for result in in_threads(3, lambda i: step(jnp.zeros(i)))] == [0, 1, 2]
+
+
+def test_threads_need_not_wait_for_one_that_failed_to_compile():
+    turns = []
+
+    @pytc.compile
+    def step(state):
+        turns.append(None)
+        if len(turns) == 1:
+            time.sleep(0.05)
+            raise LookupError("only the first time")
+        return state + 1
+
+    kept = []
+
+    def call(i):
+        try:
+            return step(jnp.full(4, i)).tolist()
+        except LookupError as error:
+            kept.append(error)  # with its traceback, and the frames in it
+            return None
+
+    results = in_threads(3, call)
+    assert len(kept) == 1
+    assert sorted(result is None for result in results) == [False, False, True]
+    assert len(turns) == 2
+
+
+def test_a_program_may_wait_for_a_thread_that_calls_it_for_the_first_time():
+    inner = []
+
+    def ask(state):
+        if not inner:
+            inner.append(None)
+            inner[:] = in_threads(1, lambda _: step(np.asarray(state) + 1))
+        return state
+
+    @pytc.compile
+    def step(state):
+        return jax.pure_callback(ask, jax.ShapeDtypeStruct(state.shape, state.dtype), state) * 2
+
+    assert step(np.ones(3, np.float32)).tolist() == [2, 2, 2]
+    assert inner[0].tolist() == [4, 4, 4]
+
+
+class Trainer:
+    def __init__(self, step):
+        self.step, self.state, self.best = step, jnp.zeros(4), None
+
+    def train(self, calls):
+        for _ in range(calls):
+            self.state = self.step(self.state)
+
+    def train_in_a_handler(self, calls):
+        state = self.state
+        del self.state
+        try:
+            for _ in range(calls):
+                state = self.step(state)
+        finally:
+            self.state = state
+
+
+@pytest.mark.parametrize("train", [Trainer.train, Trainer.train_in_a_handler])
+def test_require_is_not_about_what_the_first_call_keeps_because_it_compiles(train):
+    step = pytc.compile(lambda state: state + 1, donate="require")
+    trainer = Trainer(step)
+    train(trainer, 5)
+    assert trainer.state.tolist() == [5] * 4
+    assert copied_calls(step) == 1
+    assert "still in use in 1 call: the first, which compiles" in str(pytc.explain(step))
+    trainer.best = trainer.state
+    with pytest.raises(pytc.DonationError, match=r"state: f32\[4\], 16 bytes: attribute `best` of Trainer"):
+        train(trainer, 1)
+
+
+def test_require_holds_from_the_first_call_on():
+    step = pytc.compile(lambda state: state + 1, donate="require")
+    trainer = Trainer(step)
+    trainer.best = trainer.state
+    with pytest.raises(pytc.DonationError, match="attribute `best` of Trainer"):
+        trainer.train(1)
+    assert trainer.best is trainer.state
+    assert trainer.state.tolist() == [0] * 4

@@ -49,7 +49,7 @@ from pytc.ownership.callsite import Site
 from pytc.ownership.collector import resume as resume_collections
 from pytc.ownership.endings import told_apart_by
 from pytc.ownership.holders import Held
-from pytc.ownership.slots import Slots, onlookers
+from pytc.ownership.slots import Slots, interrupter, onlookers
 from pytc.ownership.walk import Walk
 from pytc.ownership.wanted import Wanted
 
@@ -319,10 +319,12 @@ def _reason(leaf: Any, frame: FrameType, look: _Look, roots: list[Any], ours: se
         if (odd := holders.oddity(value)) is not None:
             return odd
         found = holders.in_variables(frame, value) or holders.in_objects(
-            value, ours | set(map(id, path)), holders.sources(frame)
+            value, ours | holders.letting_go(frame, value) | set(map(id, path)), holders.sources(frame)
         )
         if found is not None or (found := holders.in_threads(value)) is not None:
-            return found
+            return holders.lasting(found, frame, look.refusals)
+        if (named := holders.in_handlers(frame, value)) and (who := interrupter()):
+            return Held("thread", f"{named}: {who}, may raise an exception in the midst of the call")
         break
     if look.refusals:
         return Held("introspection", look.refusals[0])
@@ -343,7 +345,7 @@ def glance(
         for value in holders.path_to(leaves[i], roots):
             held = holders.in_variables(frame, value) or holders.in_members(frame, value, roots)
             if held is not None:
-                found[i] = held
+                found[i] = holders.lasting(held, frame, ())
                 break
     return found
 

@@ -20,7 +20,7 @@ import jax
 
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.callsite import Step, loaded
+from pytc.ownership.callsite import Place, Step, loaded
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.slots import Slots, other_frames
@@ -39,8 +39,9 @@ class Held:
     """As a person would say it: "also `best` in train.py:41"."""
     file: str | None = None
     line: int | None = None
-    is_source: bool = False
-    """Whether it is where the call itself got the value from, as `state` in `self.state = step(self.state)`."""
+    source: Step | None = None
+    """The last step to where the call itself got the value from, as `state` in `self.state = step(self.state)`, if that
+    is what holds it."""
 
 
 def place_in(frame: FrameType, line: int | None) -> str:
@@ -67,6 +68,7 @@ def in_variables(frame: FrameType, value: Any) -> Held | None:
 def _in_frame(frame: FrameType, value: Any) -> Held | None:
     flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
     arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
+    released = letting_go(frame, value)
     for number, name in enumerate(code.co_varnames):
         found = variable(frame, number)
         if found is UNBOUND or number in site.dead(True, site.unpacks):
@@ -84,11 +86,24 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
         if (
             type(found) in (list, tuple, dict)
             and not is_space
+            and id(found) not in released
             and any(part is value for part in gc.get_referents(found))
         ):
             line = _assigned(flow, site.at, number)
             return Held("item", f"an item of `{name}` in {place_in(frame, line)}", code.co_filename, line)
     return None
+
+
+def letting_go(frame: FrameType, value: Any) -> set[int]:
+    """The ids of lists and dictionaries that have the value once, in an item that the instructions behind the call
+    overwrite, as `states[i]` in `for i, state in enumerate(states): states[i] = step(state)`."""
+    slots, ids = Slots([], ""), set()
+    for event in site_of(frame).events:
+        if event.does == "store" and event.place[-1].kind == "item" and slots.peek(frame, event.place) is value:
+            owner = slots.peek(frame, event.place[:-1])
+            if sum(part is value for part in gc.get_referents(owner)) == 1:
+                ids.add(id(owner))
+    return ids
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -123,19 +138,61 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
     except NotTrusted:
         return None
     slots = Slots(roots, "")
-    for place in places:
-        if slots.peek(frame, place) is not value:
-            continue
-        last = place[-1]
-        if last.kind == "global":
-            return _by_dict(frame.f_globals, value, sources(frame))
-        if last.kind not in ("attribute", "item"):
-            continue  # a variable
-        owner = type(slots.peek(frame, place[:-1])).__name__
-        if last.kind == "attribute":
-            return Held("attribute", f"attribute `{last.name}` of {owner}")
-        return Held("item", f"item {last.name!r} of a {owner}" if isinstance(last.name, str | int) else f"a {owner}")
+    stands = [(place, slots.peek(frame, place)) for place in places]
+    for place, found in stands:
+        if found is value:
+            if place[-1].kind == "global":
+                return _by_dict(frame.f_globals, value, sources(frame))
+            if held := _member(slots, frame, place):
+                return held
+    for place, found in stands:  # the arguments of a call with `*` or `**`
+        has = type(found) in (tuple, dict) and any(part is value for part in gc.get_referents(found))
+        if has and (held := _member(slots, frame, place)):
+            return dataclasses.replace(held, text=f"an item of {held.text}")
     return None
+
+
+def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
+    """What a place is called that is an attribute or an item; None for variables."""
+    last = place[-1]
+    if last.kind not in ("attribute", "item"):
+        return None
+    owner = type(slots.peek(frame, place[:-1])).__name__
+    if last.kind == "attribute":
+        return Held("attribute", f"attribute `{last.name}` of {owner}", source=last)
+    named = f"item {last.name!r} of a {owner}" if isinstance(last.name, str | int) else f"a {owner}"
+    return Held("item", named, source=last)
+
+
+def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held:
+    """The same where it is the place that the call got the value from: with why that counts on, although the result
+    may be stored there. `refusals` are the reasons why such places are not relied on at this call."""
+    if held.source is None:
+        return held
+    stored = {event.place[-1] for event in site_of(frame).events if event.does == "store"}
+    if held.source not in stored:
+        if held.kind == "global":
+            return held  # its text says enough
+        why = ", to which the result is not assigned at once"
+    elif refusals:
+        why = f": {refusals[0]}"
+    else:
+        why = ", and something may read it before the result is there"
+    return dataclasses.replace(held, text=held.text + why)
+
+
+def in_handlers(frame: FrameType, value: Any) -> str:
+    """The variable of the callers that has the value and is read again only where the call raises, in words."""
+    above: FrameType | None = frame
+    for _ in range(_HIGHEST):
+        if above is None:
+            break
+        site, names = site_of(above), above.f_code.co_varnames
+        for number in site.dead(True, site.unpacks) - site.dead(False, None):
+            if variable(above, number) is value:
+                return f"`{names[number]}` in {place_in(above, None)}, which an exception handler reads"
+        above = above.f_back
+    return ""
 
 
 def in_objects(value: Any, ours: set[int], arguments: frozenset[Step]) -> Held | None:
@@ -146,7 +203,7 @@ def in_objects(value: Any, ours: set[int], arguments: frozenset[Step]) -> Held |
         if id(referrer) not in ours and (held := _by(referrer, value, arguments)) is not None:
             found.append(held)  # noqa: PERF401
     order = ("history", "attribute", "global", "closure", "item", "unknown")
-    return min(found, key=lambda held: (held.is_source, order.index(held.kind)), default=None)
+    return min(found, key=lambda held: (held.source is not None, order.index(held.kind)), default=None)
 
 
 def _by(referrer: Any, value: Any, arguments: frozenset[Step]) -> Held | None:
@@ -157,10 +214,14 @@ def _by(referrer: Any, value: Any, arguments: frozenset[Step]) -> Held | None:
     if isinstance(referrer, types.CellType):
         return Held("closure", "a nested function that has captured it")
     if isinstance(referrer, list | tuple | set | frozenset):
+        if type(referrer) is tuple and (iterator := _hands_out(referrer)):
+            return Held("item", f"the `{iterator}` of a loop, which holds what it has handed out until the next")
         name = _named(referrer)
         return Held("item", f"an item of {name}" if name else f"an item of a {type(referrer).__name__}")
     if isinstance(referrer, types.GeneratorType | types.CoroutineType):
         return Held("unknown", f"the suspended {referrer.__qualname__}")
+    if type(referrer).__name__ == "managedbuffer":
+        return Held("unknown", "a NumPy array or a memoryview that shows its memory")
     names = _attributes(referrer, value)
     if names:
         return _by_name("attribute", names, f"attribute `{{}}` of {type(referrer).__name__}", arguments)
@@ -170,7 +231,7 @@ def _by(referrer: Any, value: Any, arguments: frozenset[Step]) -> Held | None:
 def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str, arguments: frozenset[Step]) -> Held:
     """Of several names for the value in one object, one that the call did not read, if there is one."""
     others = [name for name in names if Step(kind, name) not in arguments]
-    return Held(kind, text.format((others or names)[0]), is_source=not others)
+    return Held(kind, text.format((others or names)[0]), source=None if others else Step(kind, names[0]))
 
 
 def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = frozenset()) -> Held | None:
@@ -187,7 +248,8 @@ def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = fro
         where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
         others = [key for key in keys if Step("global", key) not in arguments]
         text = f"also `{others[0]}`{where}" if others else f"the global `{key}`{where}, which any function can read"
-        return Held("global", text, file if isinstance(file, str) else None, is_source=not others)
+        source = None if others else Step("global", key)
+        return Held("global", text, file if isinstance(file, str) else None, source=source)
     for owner in gc.get_referrers(space):
         if not isinstance(owner, type) and _own(owner) is space:
             return _by_name("attribute", keys, f"attribute `{{}}` of {type(owner).__name__}", arguments)
@@ -213,6 +275,20 @@ def _own(owner: Any) -> dict[str, Any]:
     except AttributeError:
         return {}
     return own if isinstance(own, dict) else {}
+
+
+_HAND_OUT_ONE_TUPLE = {
+    enumerate: "enumerate",
+    zip: "zip",
+    type(iter({}.items())): "items()",
+    type(reversed({}.items())): "items()",
+}
+
+
+def _hands_out(container: tuple[Any, ...]) -> str:
+    """Which iterator uses this tuple again and again, if one does."""
+    owners = (_HAND_OUT_ONE_TUPLE.get(type(owner)) for owner in gc.get_referrers(container))
+    return next((name for name in owners if name is not None), "")
 
 
 def _named(container: Any) -> str:

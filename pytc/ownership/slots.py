@@ -97,7 +97,9 @@ def interruptible() -> bool:
 def interrupter() -> str:
     """Who may raise an exception in the midst of a call, after it has donated; empty if nobody. (A handler of a signal,
     or a thread by `PyThreadState_SetAsyncExc`. The default Ctrl-C is put off until the result is stored.)"""
-    return _signal_handler() or (not interpreter.alone() and other_thread()) or ""
+    if handler := _signal_handler():
+        return handler
+    return f"another thread, {name}" if not interpreter.alone() and (name := other_thread()) else ""
 
 
 def _signal_handler() -> str:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pytc import ownership
-from pytc.ownership import slots
+from pytc.ownership import holders, slots
 from tests.ownership.harness import Stub, expect, first
 
 
@@ -123,12 +126,15 @@ def test_what_a_glance_shows(made: Functions) -> None:
     stub, f = made
     trainer = types.SimpleNamespace(ema=stub.new(), states={"a": [stub.new()]})
     y = f(trainer.ema)
-    stub.shows("^attribute `ema` of SimpleNamespace$")
+    stub.shows("^attribute `ema` of SimpleNamespace, to which the result is not assigned at once$")
     z = f(trainer.states["a"])
-    stub.shows("^item 'a' of a dict$")
+    stub.shows("^item 'a' of a dict, to which the result is not assigned at once$")
     key = "a"
     z = f(trainer.states[key][0])
-    stub.shows("^item 0 of a list$")
+    stub.shows("^item 0 of a list, to which the result is not assigned at once$")
+    trainer.args = (trainer.ema,)
+    z = f(*trainer.args)
+    stub.shows("^an item of attribute `args` of SimpleNamespace, to which the result is not assigned at once$")
     hidden = (lambda x: lambda: x)(y)
     y = f(y)
     expect(stub.glances[-1] == {})
@@ -140,6 +146,89 @@ def test_what_a_glance_shows_of_globals(made: Functions) -> None:
     space: dict[str, Any] = {"__name__": "__main__", "__file__": "/a/train.py", "f": f, "x": stub.new()}
     exec(compile("y = f(x)", "train.py", "exec"), space)
     stub.shows("^the global `x` in train.py, which any function can read$")
+
+
+def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> None:
+    stub, f = made
+    trainer = types.SimpleNamespace(state=stub.new())
+    trainer.state = [f(trainer.state)][0]
+    stub.says("^attribute `state` of SimpleNamespace, to which the result is not assigned at once$")
+    with _another_thread("prefetch"):
+        trainer.state = f(trainer.state)
+    stub.says("^attribute `state` of SimpleNamespace: another thread, 'prefetch', may read it$")
+    told = _Told()
+    told.state = stub.new()
+    told.state = f(told.state)
+    stub.says("^attribute `state` of _Told, and something may read it before the result is there$")
+    stub.read((trainer, told))
+
+
+class _Told:
+    state: Any
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+
+@contextlib.contextmanager
+def _another_thread(name: str) -> Iterator[None]:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_handler_that_another_thread_may_cause_to_run(made: Functions) -> None:
+    stub, f = made
+
+    def run() -> Any:
+        x = stub.new()
+        try:
+            x = f(x)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            stub.read(x)
+        return x
+
+    with _another_thread("prefetch"):
+        run()
+    stub.says(
+        r"^`x` in test_reasons.py:\d+, which an exception handler reads: another thread, 'prefetch', may raise an "
+        "exception in the midst of the call$"
+    )
+    run()
+    expect(stub.why[-1] == {})
+
+
+def test_a_loop_that_holds_what_it_has_handed_out(made: Functions) -> None:
+    stub, f = made
+    states = [stub.new()]
+    for i, state in enumerate(states):
+        states[i] = f(state)
+    stub.says("^the `enumerate` of a loop, which holds what it has handed out until the next$")
+    named = {"a": stub.new()}
+    for name, state in named.items():
+        named[name] = f(state)
+    stub.says(r"^the `items\(\)` of a loop, which")
+    history = list(states)
+    for state in states:
+        states[0] = f(state)
+    stub.says("an item of `history` in test_reasons.py")
+    stub.read((states, named, history))
+
+
+def test_a_view_by_numpy() -> None:
+    x = jnp.arange(4.0)
+    view = np.asarray(x)
+    found = holders.in_objects(x, set(), frozenset())
+    assert found is not None
+    assert "NumPy" in found.text
+    assert view.tolist() == [0, 1, 2, 3]
 
 
 def test_an_item(made: Functions) -> None:
