@@ -52,7 +52,8 @@ class Plan:
 
     @property
     def outcome_now(self) -> ownership.Outcome:
-        """`outcome`, for the next call: the first one compiles, and returns through Python code of `jax.jit`."""
+        """`outcome`, for the next call: the first one compiles, and returns through Python code of `jax.jit`, unless
+        that is done ahead of it."""
         if not self.emitted.is_new:
             return self.outcome
         return ownership.Outcome(calls_python=True, length=self.outcome.length, atomic=False)
@@ -79,8 +80,6 @@ class Site:
     """How many calls found this leaf (an index) alive that the plan takes over."""
     why: dict[int, str] = dataclasses.field(default_factory=dict)
     """What held it the first time, as a person would say it."""
-    compiling: frozenset[int] = frozenset()
-    """Leaves that the call which compiled has copied for no other reason."""
     settled: bool = False
     """Whether the plan comes of what was alive call after call, rather than of what the code shows."""
     streak: int = 0

@@ -9,15 +9,23 @@ after a call of a C function; not when a Python function returns, nor at a store
 - What the program returns is put into a list by C code alone (`list.extend` over `itertools.starmap`), so that there
   is no instruction between the two at which it could be lost.
 - The signal is raised anew by an instruction that is no call, a subscript, followed by nothing but returns.
+
+The first call of a program returns through Python code of JAX. If it has been compiled ahead, that takes a moment, in
+which the signal is only noted (`put_off`).
 """
 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import itertools
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+_ROOM = 200
+"""So many frames are more than JAX's Python code has between an execution and the return of its results."""
 
 
 class _RaiseSignal:
@@ -49,3 +57,35 @@ def deliver(make: Callable[[], Any], raised: BaseException) -> Any:
             continue
     _RAISE_SIGNAL[signal.SIGINT]  # from here on nothing but returns
     return result
+
+
+@contextlib.contextmanager
+def put_off() -> Iterator[None]:
+    """A Ctrl-C inside, or another signal with a handler in Python, strikes at the end, as a Ctrl-C. (Handlers run in
+    the main thread alone.)"""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = [(number, handler) for number in signal.valid_signals() if callable(handler := signal.getsignal(number))]
+    came: list[int] = []
+    try:
+        for number, _ in handlers:
+            signal.signal(number, lambda number, _: came.append(number))
+        yield
+    finally:
+        while handlers:
+            try:
+                signal.signal(*handlers[-1])
+                handlers.pop()
+            except KeyboardInterrupt:
+                came.append(signal.SIGINT)
+        if came:
+            raise KeyboardInterrupt
+
+
+def has_room(frames: int = _ROOM) -> bool:
+    """Whether the stack is not nearly full, so that it cannot be a `RecursionError` that loses results."""
+    try:
+        return frames == 0 or has_room(frames - 1)
+    except RecursionError:
+        return False

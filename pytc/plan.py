@@ -25,6 +25,7 @@ from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
+from pytc.interrupt import has_room
 from pytc.jax_compat.arrays import private_copy
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
@@ -99,13 +100,16 @@ class Planner:
         if not held:
             site.streak = 0
             return leaves
-        program = signature.program
-        alive, outcome = held, site.plan.outcome
+        program, outcome, alive = signature.program, site.plan.outcome, held
         if site.plan.emitted.is_new:
-            # What is kept because this call compiles, the next one takes over.
             alive = ownership.held(frame, args, kwargs, leaves, site.plan.proven, outcome)
             ownership.resume_collections()
-            site.compiling = frozenset(held).difference(alive)
+            if len(alive) < len(held) and has_room():
+                # The rest is kept only because this call compiles. So that is done now, and then looked once more.
+                site.plan.emitted.compile(leaves)
+                held = alive = ownership.held(frame, args, kwargs, leaves, site.plan.proven, outcome)
+                if not held:
+                    return leaves
         if required := [i for i in alive if self._mode(program.leaves[i]) == "require"]:
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -108,6 +109,45 @@ def test_interrupts_at_random_moments(others):
     assert lost == 0
     assert reuses(step, holder)
     np.testing.assert_array_equal(holder.state["a"], np.full(64, int(holder.state["n"])))
+
+
+def struck_at_first(rng):
+    """Whether a signal came around the execution of a first call, whether what the caller can name then is gone, and
+    whether the state is where it was."""
+    holder, came = Holder(), False
+    holder.state = {"a": jnp.zeros(64), "n": jnp.zeros((), jnp.int32)}
+    where = holder.state["a"].unsafe_buffer_pointer()
+    step = pytc.compile(lambda state: {"a": state["a"] + 1, "n": state["n"] + 1})
+    ahead = Emitted.compile
+
+    def compiles(emitted, leaves):
+        ahead(emitted, leaves)
+        signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-6, 1e-3)))
+
+    with mock.patch.object(Emitted, "compile", compiles):
+        try:
+            holder.state = step(holder.state)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            came = True
+    gone = any(x.is_deleted() for x in holder.state.values())
+    return came, gone, not gone and holder.state["a"].unsafe_buffer_pointer() == where
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no interval timers")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts in finalisers
+def test_interrupts_of_the_first_call():
+    rng = np.random.default_rng(0)
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    found = [struck_at_first(rng) for _ in range(40)]
+    assert signal.getsignal(signal.SIGALRM) is signal.default_int_handler
+    signal.signal(signal.SIGALRM, before[signal.SIGALRM])
+    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
+    struck, gone, in_place = zip(*found, strict=True)
+    assert sum(struck) > 5
+    assert not any(gone)
+    assert all(in_place)
 
 
 def test_what_has_run_is_returned_though_the_stack_is_full(monkeypatch):

@@ -19,6 +19,7 @@ arguments gone already, where here that is done once the results have landed.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import operator
@@ -29,7 +30,7 @@ from typing import Any
 import jax
 
 from pytc import ownership
-from pytc.interrupt import call_into
+from pytc.interrupt import call_into, put_off
 from pytc.jax_compat.arrays import place_with
 from pytc.jax_compat.avals import held_as
 from pytc.jax_compat.donated import unusable_donations_ignored
@@ -80,6 +81,7 @@ class Emitted:
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
         self._untraced = True
+        self._ahead = False
         self.is_new = True
         """Whether it has not been called yet: its first call may compile, and returns through Python code of JAX."""
         self._jitted = self._jit(options, [place_of_input[alias.input] for alias in aliased], len(captured))
@@ -158,17 +160,23 @@ class Emitted:
         """Run the program on the leaves of the arguments, and append what it returns to `landed`, keys as their bits.
 
         The results are in `landed` as soon as the arguments are gone, whatever interrupts the call; but for the first
-        call, after which some of `jax.jit` is Python code.
+        call, after which some of `jax.jit` is Python code, unless it was compiled ahead.
 
         Raises `Retrace`, or whatever compiling or running raises.
         """
         args, kwargs = self._given(leaves)
         if self.is_new:
-            with unusable_donations_ignored():
+            with unusable_donations_ignored(), put_off() if self._ahead else contextlib.nullcontext():
                 landed.append(self._jitted(*args, **kwargs))
             self.is_new = False
         else:
             self._call(args, kwargs, landed)
+
+    def compile(self, leaves: Sequence[Any]) -> None:
+        """Compile for these leaves, whose call then only runs."""
+        with unusable_donations_ignored():
+            self.lower(leaves).compile()
+        self._ahead = True
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """What the function under `jax.jit` is called with."""

@@ -101,7 +101,7 @@ def _report(function: Function, signature: Signature, site: Site) -> SiteReport:
         if i in program.keep and policy.of((leaf := program.leaves[i]).parameter) == "auto" and is_plain(leaf)
     )
     held = [
-        HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, _why_held(site, i, calls))
+        HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why.get(i, ""))
         for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))
     ]
     return SiteReport(
@@ -117,9 +117,3 @@ def _report(function: Function, signature: Signature, site: Site) -> SiteReport:
         site.copied_bytes,
         tuple(held),
     )
-
-
-def _why_held(site: Site, leaf: int, calls: int) -> str:
-    if calls == 1 and leaf in site.compiling:
-        return "the first, which compiles"
-    return site.why.get(leaf, "")
