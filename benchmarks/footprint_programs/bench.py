@@ -17,7 +17,7 @@ _PAIRS = (
 REMARKS = {
     "ema": {"cpu": _ORDER, "v5e": _ORDER},
     "equinox_mixer": {"v5e": _PAIRS},
-    "finetune": {"v5e": _ORDER},
+    "finetune": {"h200": _ORDER, "v5e": _ORDER},
     "gpt_adamw": {"v5e": _PAIRS},
     "gpt_reordered": {"v5e": _PAIRS},
     "grad_accumulation": {"v5e": _ORDER},
