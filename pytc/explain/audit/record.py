@@ -21,12 +21,13 @@ from sys import getrefcount
 from typing import Any, Protocol
 
 import jax
-from jax.tree_util import tree_flatten
+from jax.tree_util import tree_flatten, tree_structure
 
 from pytc import ownership
 from pytc.attributes import name_of
 from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
+from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
 from pytc.leaves import Parameters, StaticArgument
 from pytc.ownership import buffers
@@ -97,6 +98,8 @@ class Signature:
     """The leaves that are arrays on a device."""
     nbytes: tuple[int, ...]
     """Bytes of each leaf, over all devices; 0 for what is no array on a device."""
+    static: tuple[Any, ...]
+    """What is static in the arguments of the first such call: what JAX made of the function holds the same objects."""
     traced: Traced | None = None
     length: int | None = None
     """The length of the result, where it is a tuple or a list."""
@@ -109,7 +112,7 @@ class Signature:
         """What the look at a call may assume. As anybody who writes `donate_argnums` does: that a call which fails is
         not gone on from."""
         calls_python = self.traced is not None and self.traced.calls_python
-        return ownership.Outcome(calls_python, self.length, atomic=not calls_python)
+        return ownership.Outcome(calls_python, self.length, atomic=not calls_python, static=self.static)
 
 
 class Tracing(Protocol):
@@ -242,6 +245,11 @@ class Function:
             tuple(map(self.parameters.positional_name, range(len(args)))),
             ownership.Wanted([i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]),
             tuple(leaf.nbytes if isinstance(leaf, jax.Array) else 0 for leaf in leaves),
+            (
+                *ownership.told_apart_by(tree_structure(wrapped)),
+                *(leaf.value for leaf in leaves if type(leaf) is StaticArgument),
+                *(leaf.dtype for leaf in leaves if bits_of(leaf) is not leaf),
+            ),
         )
         if self._tracing is not None:
             signature.traced = self._tracing.read(stage, args, kwargs)
