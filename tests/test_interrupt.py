@@ -140,7 +140,7 @@ def test_interrupts_of_the_first_call():
     rng = np.random.default_rng(0)
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    found = [struck_at_first(rng) for _ in range(40)]
+    found = [struck_at_first(rng) for _ in range(25)]
     assert signal.getsignal(signal.SIGALRM) is signal.default_int_handler
     signal.signal(signal.SIGALRM, before[signal.SIGALRM])
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
