@@ -61,8 +61,8 @@ def deliver(make: Callable[[], Any], raised: BaseException) -> Any:
 
 @contextlib.contextmanager
 def put_off() -> Iterator[None]:
-    """A Ctrl-C inside, or another signal with a handler in Python, strikes at the end, as a Ctrl-C. (Handlers run in
-    the main thread alone.)"""
+    """A Ctrl-C inside, or another signal with a handler in Python, strikes at the end. (Handlers run in the main thread
+    alone.)"""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -79,8 +79,8 @@ def put_off() -> Iterator[None]:
                 handlers.pop()
             except KeyboardInterrupt:
                 came.append(signal.SIGINT)
-        if came:
-            raise KeyboardInterrupt
+        for each in came:
+            signal.raise_signal(each)
 
 
 def has_room(frames: int = _ROOM) -> bool:

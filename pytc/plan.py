@@ -97,20 +97,14 @@ class Planner:
         Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
         """
         held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
+        if held and site.plan.emitted.is_new:
+            held = _compiled_ahead(site.plan, held, frame, args, kwargs, leaves)
         if not held:
             site.streak = 0
             return leaves
-        program, outcome, alive = signature.program, site.plan.outcome, held
-        if site.plan.emitted.is_new:
-            alive = ownership.held(frame, args, kwargs, leaves, site.plan.proven, outcome)
-            ownership.resume_collections()
-            if len(alive) < len(held) and has_room():
-                # The rest is kept only because this call compiles. So that is done now, and then looked once more.
-                site.plan.emitted.compile(leaves)
-                held = alive = ownership.held(frame, args, kwargs, leaves, site.plan.proven, outcome)
-                if not held:
-                    return leaves
-        if required := [i for i in alive if self._mode(program.leaves[i]) == "require"]:
+        program = signature.program
+        if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
+            outcome = site.plan.outcome
             raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
         site.streak += 1
         if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:
@@ -120,6 +114,8 @@ class Planner:
             site.plan = self.plan(signature, keep | frozenset(held), keep, leaves)
             site.settled = True
             held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
+            if held and site.plan.emitted.is_new:
+                held = _compiled_ahead(site.plan, held, frame, args, kwargs, leaves)
         if not site.why and not site.plan.emitted.is_new:
             largest = self._largest(program, held)
             found = ownership.reasons(frame, args, kwargs, leaves, largest, site.plan.outcome_now)
@@ -264,6 +260,24 @@ def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
     for i in shared:
         given[i] = private_copy(leaves[i])
     return given
+
+
+def _compiled_ahead(
+    plan: Plan,
+    held: Collection[int],
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> Collection[int]:
+    """`held` without what the plan's first call would keep only because it compiles: where there is anything of the
+    kind, that is done now, and then looked once more."""
+    alive = ownership.held(frame, args, kwargs, leaves, plan.proven, plan.outcome)
+    ownership.resume_collections()
+    if len(alive) == len(held) or not has_room():
+        return held
+    plan.emitted.compile(leaves)
+    return ownership.held(frame, args, kwargs, leaves, plan.proven, plan.outcome)
 
 
 def _outcome(program: Program) -> ownership.Outcome:

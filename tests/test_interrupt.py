@@ -13,6 +13,7 @@ import pytest
 
 import pytc
 from pytc.emit import Emitted
+from pytc.interrupt import put_off
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
 
@@ -148,6 +149,22 @@ def test_interrupts_of_the_first_call():
     assert sum(struck) > 5
     assert not any(gone)
     assert all(in_place)
+
+
+def test_signals_that_are_put_off_go_to_their_own_handlers():
+    seen, before = [], signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        with put_off():
+            signal.raise_signal(signal.SIGTERM)
+            assert not seen
+        assert seen == [signal.SIGTERM]
+        inside = []
+        with pytest.raises(KeyboardInterrupt), put_off():  # noqa: PT012 - not before the end
+            signal.raise_signal(signal.SIGINT)
+            inside.append(True)
+        assert inside
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_what_has_run_is_returned_though_the_stack_is_full(monkeypatch):

@@ -230,3 +230,25 @@ def test_require_holds_from_the_first_call_on():
         trainer.train(1)
     assert trainer.best is trainer.state
     assert trainer.state.tolist() == [0] * 4
+
+
+def test_what_others_may_read_is_taken_over_as_the_plan_changes():
+    """The new plan compiles, too."""
+    step = pytc.compile(lambda one, other: (one + 1, other * 2))
+
+    class Both:
+        one, other = None, None
+
+        def run(self, calls):
+            held, places = [], []
+            self.one, self.other = jnp.zeros(4), jnp.ones(5)
+            for _ in range(calls):
+                held.append(self.one)
+                places.append(self.other.unsafe_buffer_pointer())
+                self.one, self.other = step(self.one, self.other)
+            return [x.tolist()[0] for x in held], places
+
+    values, places = Both().run(8)
+    assert values == list(range(8))
+    assert plans(step) == [2]
+    assert len({*places}) == 1

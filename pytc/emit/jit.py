@@ -168,7 +168,7 @@ class Emitted:
         if self.is_new:
             with unusable_donations_ignored(), put_off() if self._ahead else contextlib.nullcontext():
                 landed.append(self._jitted(*args, **kwargs))
-            self.is_new = False
+                self.is_new = False
         else:
             self._call(args, kwargs, landed)
 

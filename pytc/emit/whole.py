@@ -142,8 +142,8 @@ def _bits_of(aval: Any, keys: Any) -> Any:
 
 
 def _ways(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
-    """The keys that lead to each leaf of a plain tree with its leaves' numbers in their places, in no order; and the
-    number."""
+    """For each leaf of a plain tree that has its leaves' numbers in their places, in no order: the keys that lead to
+    it, and its number."""
     if isinstance(tree, dict):
         for key, value in tree.items():
             yield from _ways(value, (*way, key))
