@@ -197,6 +197,24 @@ def progress_bar(step):
 
 
 @lets_go
+def every_state_of_a_list(step):
+    states = [init()]
+    for batch in range(STEPS):
+        for i, state in enumerate(states):
+            states[i] = step(state, float(batch))
+    return states
+
+
+@lets_go
+def every_state_of_a_dictionary(step):
+    states = {"a": init()}
+    for batch in range(STEPS):
+        for name, state in states.items():
+            states[name] = step(state, float(batch))
+    return states
+
+
+@lets_go
 def several_attributes(step):
     run = types.SimpleNamespace(a={"w": jnp.ones(3)}, b=jnp.ones(4))
     for i in range(STEPS):

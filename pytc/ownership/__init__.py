@@ -240,13 +240,16 @@ class _Look:
 
     def route(self) -> Route:
         depth = max((place.level for place in self.used), default=-1)
-        return tuple(
-            Level(
-                tuple(p.local for p in self.used if p.level == level and p.local is not None),
-                any(p.local is None and not p.is_slot for p in self.used if p.level == level),
-                any(p.is_slot for p in self.used if p.level == level),
-            )
-            for level in range(depth + 1)
+        return tuple(self._level(level) for level in range(depth + 1))
+
+    def _level(self, level: int) -> Level:
+        used = [(place.kind, place.number) for place in self.used if place.level == level]
+        kinds = {kind for kind, _ in used}
+        return Level(
+            tuple(number for kind, number in used if kind == "local"),
+            tuple(dict.fromkeys(number for kind, number in used if kind == "loop")),
+            "starred" in kinds,
+            "slot" in kinds,
         )
 
 

@@ -13,11 +13,12 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 from pytc.ownership.callsite import Site
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
+from pytc.ownership.loops import handed_out
 from pytc.ownership.slots import Slots, interrupter, interruptible, onlookers
 from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
 from pytc.ownership.walk import Walk
@@ -46,6 +47,7 @@ class Level:
     """The dead places in one frame that mattered."""
 
     locals: tuple[int, ...]
+    loops: tuple[int, ...]
     starred: bool
     slots: bool
 
@@ -123,7 +125,7 @@ def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
 def remember(route: Route, site: Site) -> None:
     """Let the next call from `site` look where this one has found everything."""
     site.hint = route
-    alone = not route or (len(route) == 1 and not route[0].starred and not route[0].slots)
+    alone = not route or (len(route) == 1 and route[0] == Level(route[0].locals, (), starred=False, slots=False))
     site.hinted_locals = None
     if alone and not site.refusal and not site.is_read_by_handlers:
         site.hinted_locals = tuple(number for level in route for number in level.locals)
@@ -177,6 +179,9 @@ def follow(
             # The route is that of the innermost site; the frames above may be elsewhere this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
+        for position in level.loops:
+            if position in site.beneath:
+                found += handed_out(frame, position)
         if level.starred and starred is not None:
             found += kept_by(frame, starred, below, args if level is route[0] else ())
         if overwritten is not None:
@@ -208,10 +213,10 @@ class Found:
     """What stands in one dead place."""
 
     level: int
-    local: int | None
-    """The number of the local variable; None for the tuple of a starred call, or a slot."""
-    is_slot: bool
+    kind: Literal["local", "loop", "starred", "slot"]
     value: Any
+    number: int = -1
+    """Of the local variable, or the position on the stack of the loop's iterator."""
 
 
 def levels(
@@ -249,16 +254,18 @@ def levels(
         # What a starred call of a helper keeps dies with the call, before the store, and nothing else tells of it.
         slots.add(frame, site, length, at_once and (starred is None or level == 0), bool(readable))
         found = [
-            Found(level, number, False, value)
+            Found(level, "local", value, number)
             for number in (() if readable else site.dead(atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
         ]
         if starred is not None:
             given = args if level == 0 else ()
-            found += [Found(level, None, False, value) for value in kept_by(frame, starred, below, given)]
+            found += [Found(level, "starred", value) for value in kept_by(frame, starred, below, given)]
+        for position in site.beneath:
+            found += [Found(level, "loop", value, position) for value in handed_out(frame, position)]
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
-        found += [Found(level, None, True, value) for value in slots.values[known:]]
+        found += [Found(level, "slot", value) for value in slots.values[known:]]
         value = None
         yield found
         above = frame.f_back

@@ -125,6 +125,8 @@ class Site:
         """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
         self.starred = _starred(flow, self.at)
         """What is on the stack, if this is a starred call."""
+        self.beneath = _beneath(flow, self.at)
+        """Where on the stack, counted from the first local, values lie beneath the call: the iterators of loops."""
         self.is_read_by_handlers = len(set(self._dead)) > 1
         """Whether it matters for the locals that a call which raises has donated nothing."""
         self.hint: Any = None
@@ -382,6 +384,18 @@ def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
     return (*target, Step(kind, name))
 
 
+def _beneath(flow: Flow, at: int) -> range:
+    if not flow.instructions[at].opname.startswith("CALL"):
+        return range(0)  # how much of the stack another instruction has taken when it calls is not known
+    height = flow.heights()[at + 1]
+    first = _first_of_stack(flow.code)
+    return range(first, first + height - 1) if height is not None else range(0)
+
+
+def _first_of_stack(code: CodeType) -> int:
+    return len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
+
+
 def _starred(flow: Flow, at: int) -> Starred | None:
     """Where the function, the tuple and the dictionary of a starred call lie; None unless instruction `at` is one."""
     instruction = flow.instructions[at]
@@ -391,8 +405,7 @@ def _starred(flow: Flow, at: int) -> Starred | None:
     height = heights[at]
     if height is None:
         return None
-    code = flow.code
-    locals_and_cells = len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
+    first = _first_of_stack(flow.code)
 
     def made(position: int) -> dis.Instruction | None:
         makers = [n for n in range(at) if heights[n + 1] == position + 1]
@@ -412,10 +425,10 @@ def _starred(flow: Flow, at: int) -> Starred | None:
     maker = made(positional)
     local = maker.arg if maker is not None and maker.opname == "LOAD_FAST" else None
     return Starred(
-        locals_and_cells + positional - 1,
-        locals_and_cells + positional if local is not None or is_made(maker) else None,
+        first + positional - 1,
+        first + positional if local is not None or is_made(maker) else None,
         local,
-        locals_and_cells + height - 1 if has_keywords else None,
+        first + height - 1 if has_keywords else None,
     )
 
 

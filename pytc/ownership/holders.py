@@ -23,6 +23,7 @@ from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Place, Step, loaded
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.liveness import Flow
+from pytc.ownership.loops import REUSE_A_TUPLE
 from pytc.ownership.slots import Slots, other_frames
 
 _HIGHEST = 16
@@ -277,17 +278,9 @@ def _own(owner: Any) -> dict[str, Any]:
     return own if isinstance(own, dict) else {}
 
 
-_HAND_OUT_ONE_TUPLE = {
-    enumerate: "enumerate",
-    zip: "zip",
-    type(iter({}.items())): "items()",
-    type(reversed({}.items())): "items()",
-}
-
-
 def _hands_out(container: tuple[Any, ...]) -> str:
     """Which iterator uses this tuple again and again, if one does."""
-    owners = (_HAND_OUT_ONE_TUPLE.get(type(owner)) for owner in gc.get_referrers(container))
+    owners = (REUSE_A_TUPLE.get(type(owner)) for owner in gc.get_referrers(container))
     return next((name for name in owners if name is not None), "")
 
 

@@ -165,7 +165,10 @@ class Writer:
         rng = self.rng
         kind = rng.randrange(13)
         if kind < 3:
-            self.loop()
+            if rng.random() < 0.3:
+                self.loop_through_states()
+            else:
+                self.loop()
         elif kind < 5:
             with self.block("if flip():"):
                 self.body(3)
@@ -241,6 +244,31 @@ class Writer:
                 self.body(2)
         if rng.random() < 0.2:
             with self.block("else:"):
+                self.body(2)
+        self.in_loop = was
+
+    def loop_through_states(self) -> None:
+        """A loop that overwrites each state where it comes from, or does something of the kind."""
+        rng, name = self.rng, self.name()
+        header, first, place = rng.choice(
+            [
+                ("for at, {0} in enumerate(c):", "if at > 2: break", "c[at]"),
+                ("for at, {0} in zip(range({1}), c):", "pass", "c[at]"),
+                ("for {0}, at in zip(c, range({1})):", "pass", "c[at]"),
+                ("for at, {0} in d.items():", "pass", "d[at]"),
+                ("for at, {0} in reversed(d.items()):", "pass", "d[at]"),
+                ("for pair in enumerate(c[:{1}]):", "at, {0} = pair; saved.append(pair) if flip() else None", "c[at]"),
+                ("for at, {0} in enumerate(generate({2})):", "pass", "{0}"),
+            ]
+        )
+        was, self.in_loop = self.in_loop, True
+        with self.block(header.format(name, rng.randint(1, 2), self.place())):
+            self.line(first.format(name))
+            if rng.random() < 0.3:
+                self.body(1)
+            place = place.format(name)
+            self.line(f"{place} = {self.call(rng.choice([name, place]))}")
+            if rng.random() < 0.5:
                 self.body(2)
         self.in_loop = was
 

@@ -31,6 +31,7 @@ from pytc.ownership import (
     counts,
     interpreter,
     liveness,
+    loops,
     plain,
     slots,
     starred,
@@ -292,6 +293,11 @@ def stores_never_fail() -> Any:
     return mock.patch.object(plain, "_has_dictionary", lambda kind: True)
 
 
+def iterators_are_alone_with_their_tuples() -> Any:
+    """Nobody asks who else has the tuple that an `enumerate` has handed out."""
+    return mock.patch.object(loops, "getrefcount", lambda value: 3)
+
+
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, counts_do_not_matter,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
@@ -301,7 +307,7 @@ ALL: tuple[Mutant, ...] = (
     c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly, variables_end_quietly,
     helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, every_tuple_is_the_interpreters,
-    collections_go_on, stores_never_fail,
+    collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
 )  # fmt: skip
 
 
@@ -599,10 +605,19 @@ def _dies_oddly(s: Stub, f: Any, f2: Any) -> None:
     s.read(seen)
 
 
+def _pair_of_a_loop(s: Stub, f: Any, f2: Any) -> None:
+    """The tuple that `enumerate` has handed out lives on as a whole."""
+    states = [s.new(), s.new()]
+    for pair in enumerate(states):
+        i, state = pair
+        states[i] = f(state)
+        s.read(pair)
+
+
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
-    _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly,
+    _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly, _pair_of_a_loop,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip

@@ -223,6 +223,44 @@ def test_loops(made: Functions) -> None:
     stub.read(x)
 
 
+def test_loops_through_a_list_of_states(made: Functions) -> None:
+    stub, f, _ = made
+    states = [tree(stub), tree(stub)]
+    for i, state in enumerate(states):
+        states[i] = f(state)
+    for state, i in zip(states, range(2), strict=True):
+        states[i] = f(state)
+    expect_dead(stub, 4, leaves=3)
+    stub.read(states)
+
+
+def test_loops_through_a_dictionary_of_states(made: Functions) -> None:
+    stub, f, f2 = made
+    states = {"a": stub.new(), "b": stub.new()}
+    losses = []
+    for name, state in states.items():
+        states[name], loss = f2(state, stub.new())
+        losses.append(loss)
+    for name, state in reversed(states.items()):
+        states[name] = f(state)
+    expect_dead(stub, 4)
+    stub.read((states, losses))
+
+
+def test_loops_around_a_helper(made: Functions) -> None:
+    stub, f, _ = made
+
+    def step(state: Any) -> Any:
+        return f(state)
+
+    states = [stub.new(), stub.new()]
+    for _ in range(2):
+        for i, state in enumerate(states):
+            states[i] = step(state)
+    expect_dead(stub, 4)
+    stub.read(states)
+
+
 def test_progress_bar(made: Functions) -> None:
     stub, _, f2 = made
 

@@ -208,11 +208,13 @@ def test_a_handler_that_another_thread_may_cause_to_run(made: Functions) -> None
 def test_a_loop_that_holds_what_it_has_handed_out(made: Functions) -> None:
     stub, f = made
     states = [stub.new()]
-    for i, state in enumerate(states):
+    numbered = enumerate(states)
+    for i, state in numbered:
         states[i] = f(state)
     stub.says("^the `enumerate` of a loop, which holds what it has handed out until the next$")
     named = {"a": stub.new()}
-    for name, state in named.items():
+    items = iter(named.items())
+    for name, state in items:
         named[name] = f(state)
     stub.says(r"^the `items\(\)` of a loop, which")
     history = list(states)
