@@ -215,6 +215,30 @@ def every_state_of_a_dictionary(step):
 
 
 @lets_go
+def a_comprehension(step):
+    states = [init()]
+    for batch in range(STEPS):
+        states = [step(state, float(batch)) for state in states]
+    return states
+
+
+@lets_go
+def a_comprehension_over_items(step):
+    states = {"a": init()}
+    for batch in range(STEPS):
+        states = {name: step(state, float(batch)) for name, state in states.items()}
+    return states
+
+
+@lets_go
+def a_comprehension_with_each_its_batch(step):
+    states = [init()]
+    for batch in range(STEPS):
+        states = [step(state, own) for state, own in zip(states, [float(batch)], strict=True)]
+    return states
+
+
+@lets_go
 def several_attributes(step):
     run = types.SimpleNamespace(a={"w": jnp.ones(3)}, b=jnp.ones(4))
     for i in range(STEPS):

@@ -29,7 +29,7 @@ from typing import Any
 import jax
 from jax.tree_util import all_leaves, tree_leaves
 
-from pytc.ownership import buffers, collector, counts, holders, interpreter
+from pytc.ownership import buffers, collector, counts, holders, interpreter, loops
 from pytc.ownership.buffers import collections_so_far, executed
 from pytc.ownership.callers import (
     Found,
@@ -197,10 +197,11 @@ def _look(
     onlooker = onlookers(outcome.calls_python, outcome.atomic)
     slots = slots_of(args, kwargs, onlooker, outcome)
     look = _Look(leaves, census)
-    for found in levels(frame, references, args, slots, outcome, look.refusals):
+    for found in levels(frame, references, args, slots, outcome, look.places, look.refusals):
         if not look.add(found):
             break
     slots.values.clear()
+    look.settle()
     census.add(look.places)
     census.settle()
     return look
@@ -214,6 +215,8 @@ class _Look:
         self.census = census
         self.used: list[Found] = []
         self.places: list[Any] = []
+        self.left: list[Found] = []
+        """In loops."""
         self.refusals: list[str] = []
         self.shared: set[int] = set()
         self.barren = 0
@@ -221,13 +224,25 @@ class _Look:
     def add(self, found: list[Found]) -> bool:
         """Take over the places of one frame that have to do with the arguments; False when it is time to stop."""
         useful = [place for place in found if self.census.sees(place.value)]
-        self.places += [place.value for place in useful]
+        self.left += [place for place in useful if place.left is not None]
+        gone_through = {id(place.left.container) for place in self.left if place.left is not None}
+        used = [p for p in found if p.left is None and (id(p.value) in gone_through or self.census.sees(p.value))]
+        self.places += [place.value for place in used]
+        self.used += used
         # A loop over a generator, or a method that was handed nothing, may stand between two that hold the object.
         self.barren = 0 if useful else self.barren + 1
         for place in found:
             place.value = None
-        self.used += useful
         return self.barren <= _BARREN
+
+    def settle(self) -> None:
+        """Take over what iterators have left in dead places, now that all others are known."""
+        dead = loops.dead([place.left for place in self.left if place.left is not None], self.places)
+        found = set(map(id, dead))
+        self.used += [place for place in self.left if id(place.left) in found]
+        self.places += [left.value for left in dead]
+        for place in self.left:
+            place.left = None
 
     def held(self, wanted: Sequence[int]) -> list[int]:
         if not self.census.stands():

@@ -11,14 +11,14 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, Literal
 
+from pytc.ownership import loops
 from pytc.ownership.callsite import Site
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
-from pytc.ownership.loops import handed_out
 from pytc.ownership.slots import Slots, interrupter, interruptible, onlookers
 from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
 from pytc.ownership.walk import Walk
@@ -153,6 +153,7 @@ def follow(
                 found.append(value)  # noqa: PERF401 - a comprehension would be another frame
         return found, None
     route: Route = known.hint
+    left: list[loops.Left] = []
     below = sys._getframe(references)
     references += 1  # the variable here
     atomic, length = outcome.atomic, outcome.length
@@ -174,19 +175,17 @@ def follow(
         at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
         atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
+        if overwritten is not None:  # first, because it counts references to what the frame has
+            quietly = at_once and (starred is None or level is route[0])
+            overwritten.add(frame, site, length, quietly, found, bool(readable))
         dead = () if readable else site.dead(atomic, length)
         for number in level.locals:
             # The route is that of the innermost site; the frames above may be elsewhere this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
-        for position in level.loops:
-            if position in site.beneath:
-                found += handed_out(frame, position)
+        left += loops.handed_out(frame, {*level.loops}.intersection(site.beneath))
         if level.starred and starred is not None:
             found += kept_by(frame, starred, below, args if level is route[0] else ())
-        if overwritten is not None:
-            quietly = at_once and (starred is None or level is route[0])
-            overwritten.add(frame, site, length, quietly, bool(readable))
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         above = frame.f_back
@@ -197,6 +196,7 @@ def follow(
     if overwritten is not None:
         found += overwritten.values
         overwritten.values.clear()
+    found += [each.value for each in loops.dead(left, found)]
     return found, overwritten
 
 
@@ -217,15 +217,24 @@ class Found:
     value: Any
     number: int = -1
     """Of the local variable, or the position on the stack of the loop's iterator."""
+    left: loops.Left | None = None
+    """For a loop: by what it is told whether the place is dead, once all others are known."""
 
 
 def levels(
-    frame: FrameType, references: int, args: tuple[Any, ...], slots: Slots, outcome: Outcome, refusals: list[str]
+    frame: FrameType,
+    references: int,
+    args: tuple[Any, ...],
+    slots: Slots,
+    outcome: Outcome,
+    places: Sequence[Any],
+    refusals: list[str],
 ) -> Iterator[list[Found]]:
     """The dead places of each frame from `frame` up, in turn; ends at a frame that cannot be analysed.
 
     `slots` is filled on the way, and `refusals` with the reasons why the variables of a frame, or all slots, are not
-    relied on. (A function rather than an object, so that it is known how many variables refer to the frame.)
+    relied on. `places` is the list of those of the values so far to which the asker holds on. (A function rather than
+    an object, so that it is known how many variables refer to the frame.)
     """
     below = sys._getframe(references)
     references += 1  # the variable here
@@ -250,10 +259,13 @@ def levels(
         atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
         length = length if direct else None
         known = len(slots.values)
-        # First, because it counts references to what the frame has.
+        # First, because it counts references to what the frame has; as loops do next.
         # What a starred call of a helper keeps dies with the call, before the store, and nothing else tells of it.
-        slots.add(frame, site, length, at_once and (starred is None or level == 0), bool(readable))
+        slots.add(frame, site, length, at_once and (starred is None or level == 0), places, bool(readable))
         found = [
+            Found(level, "loop", each.value, each.position, each) for each in loops.handed_out(frame, site.beneath)
+        ]
+        found += [
             Found(level, "local", value, number)
             for number in (() if readable else site.dead(atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
@@ -261,8 +273,6 @@ def levels(
         if starred is not None:
             given = args if level == 0 else ()
             found += [Found(level, "starred", value) for value in kept_by(frame, starred, below, given)]
-        for position in site.beneath:
-            found += [Found(level, "loop", value, position) for value in handed_out(frame, position)]
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         found += [Found(level, "slot", value) for value in slots.values[known:]]

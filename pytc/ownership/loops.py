@@ -1,42 +1,100 @@
-"""What the iterator of a loop keeps of the item that it has handed out last.
+"""What the iterators of loops still refer to, of what they have handed out.
 
-`enumerate`, `zip` and the iterator of `dict.items()` hand out tuples. Each keeps the last, to fill it again if by then
-nobody else refers to it; so in `for i, state in enumerate(states): states[i] = step(state)` the state is in the list,
-in the variable, and in that tuple.
+Two things, which nobody can ask an iterator for, and which it does not read again itself:
 
-Nobody can ask an iterator for the tuple, and the iterator itself reads it only to let go of what is in it. So where the
-iterator lies on the stack of a frame and is referred to from there alone, and the tuple by the iterator alone, what is
-in the tuple is dead there.
+- `enumerate`, `zip` and the iterator of `dict.items()` hand out tuples. Each keeps the last, to fill it again if by
+  then nobody else refers to it. So in `for i, state in enumerate(states): states[i] = step(state)` the state is in the
+  list, in the variable, and in that tuple.
+- The iterator of a list, a tuple or a dictionary goes on from where it is. In `states = [step(state) for state in
+  states]` nothing reads the items that are behind it, if nothing but the iterator and dead places refers to the list.
+
+All of this only of iterators that lie on the stack of a frame and are referred to from there alone, or from such an
+iterator alone: anybody else might have them go on in the midst of the proof.
 """
 
 from __future__ import annotations
 
+import collections
 import gc
+from collections.abc import Iterable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytc.ownership.interpreter import getrefcount, variable
 
-REUSE_A_TUPLE = {
-    enumerate: "enumerate",
-    zip: "zip",
-    type(iter({}.items())): "items()",
-    type(reversed({}.items())): "items()",
-}
-"""Types of iterators, and what people call them."""
+_OF_ITEMS: dict[Any, str] = {type(iter({}.items())): "items()", type(reversed({}.items())): "items()"}
+REUSE_A_TUPLE: dict[Any, str] = {enumerate: "enumerate", zip: "zip", **_OF_ITEMS}
+"""Types of iterators that fill a tuple again, and what people call them."""
+_OF_SEQUENCES: frozenset[Any] = frozenset((type(iter([])), type(iter(()))))
+_ITERATORS = frozenset(REUSE_A_TUPLE) | _OF_SEQUENCES
 
 
-def handed_out(frame: FrameType, position: int) -> list[Any]:
-    """The values in the tuple that the iterator at this position of a frame's stack, counted from the first local, will
-    fill again; none if there is no such iterator, or somebody else refers to one of the two."""
-    iterator = variable(frame, position)
-    if type(iterator) not in REUSE_A_TUPLE:
+class Left(NamedTuple):
+    """A reference that an iterator has left to a value."""
+
+    value: Any
+    container: Any
+    """Of which it is an item; None where the value is in a tuple that is filled again."""
+    position: int
+    """Of the iterator on the stack, counted from the first local."""
+
+
+def handed_out(frame: FrameType, positions: Iterable[int]) -> list[Left]:
+    """What the iterators at these positions of a frame's stack still refer to of what they have handed out."""
+    found: list[Left] = []
+    for position in positions:
+        iterator = variable(frame, position)
+        if type(iterator) in _ITERATORS:
+            # A comprehension gets its iterator as an argument that no code can name.
+            is_argument = frame.f_code.co_varnames[:1] == (".0",) and variable(frame, 0) is iterator
+            # The stack, and the variable here.
+            found += [Left(*each, position) for each in _handed_out(iterator, 2 + is_argument)]
+    return found
+
+
+def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any]]:
+    """The same of one iterator, value and container each, if there are no more than so many references to it."""
+    kind = type(iterator)
+    parts = gc.get_referents(iterator)
+    # The variable here, and `getrefcount`'s own. A hook of `sys.addaudithook` was just shown it, and may have kept it.
+    if getrefcount(iterator) != references + 2:
         return []
-    # The iterators that a `zip` goes through are in a tuple, too, which comes first.
-    own = [part for part in gc.get_referents(iterator) if type(part) is tuple][-1:]
-    # Of the iterator: the stack, the variable here, and `getrefcount`'s own. A hook of `sys.addaudithook` was just
-    # shown it, and may have kept it.
-    if not own or getrefcount(iterator) != 3:
-        return []
-    # Of the tuple: the iterator, the list here, and `getrefcount`'s own.
-    return list(own[0]) if getrefcount(own[0]) == 3 else []
+    if kind in _OF_SEQUENCES:
+        if not parts or type(parts[0]) not in (list, tuple):  # at its end, or of a class that may run code
+            return []
+        at = len(parts[0]) - iterator.__length_hint__()
+        return [(parts[0][at - 1], parts[0])] if at > 0 else []
+    tuples = [part for part in parts if type(part) is tuple]
+    found: list[tuple[Any, Any]] = []
+    # The iterator, the two lists here, and `getrefcount`'s own.
+    is_filled_again = bool(tuples) and getrefcount(tuples[-1]) == 4
+    if is_filled_again:
+        found += [(value, None) for value in tuples[-1]]
+    if kind is enumerate:
+        for part in parts:
+            if type(part) in _ITERATORS:
+                found += _handed_out(part, 3)  # the iterator, the list, and the variable here
+    elif kind is zip and len(tuples) > 1 and getrefcount(tuples[0]) == 4:
+        for part in tuples[0]:
+            if type(part) in _ITERATORS:
+                found += _handed_out(part, 2)
+    elif kind in _OF_ITEMS and is_filled_again:
+        value = tuples[-1][1]
+        found += [(value, part) for part in parts if type(part) is dict and _has(part, value)]
+    return found
+
+
+def _has(container: Any, value: Any) -> bool:
+    return any(part is value for part in gc.get_referents(container))
+
+
+def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:
+    """Those in places that are dead: in a container only if nothing refers to it but one iterator and `places`, a list
+    of what stands in dead places."""
+    standing = collections.Counter(map(id, places))
+    # Of the container: the iterator, `left`, and `getrefcount`'s own; each place, and the list of these.
+    return [
+        each
+        for each in left
+        if each.container is None or getrefcount(each.container) == 3 + 2 * standing[id(each.container)]
+    ]

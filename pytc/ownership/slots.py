@@ -25,6 +25,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import collections
 import gc
+import itertools
 import operator
 import sys
 import threading
@@ -190,11 +191,21 @@ class Slots:
         self._leaving[function] += references
         self._open = self._open and interpreter.references(function) > references
 
-    def add(self, frame: FrameType, site: Site, length: int | None, at_once: bool, readable: bool = False) -> None:
+    def add(
+        self,
+        frame: FrameType,
+        site: Site,
+        length: int | None,
+        at_once: bool,
+        places: Sequence[Any],
+        readable: bool = False,
+    ) -> None:
         """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
         `length` is the length of the result, if it is a tuple or a list. `at_once` says that no C code is in between.
-        `readable` says that others can read the frame's own variables, which are then slots like any other.
+        `places` is a list of what stands in dead places of the frames so far, and with `values` all that the proof has
+        of its own of what frames refer to. `readable` says that others can read the frame's own variables, which are
+        then slots like any other.
         """
         roots = self.forget()
         self._open = (
@@ -205,7 +216,7 @@ class Slots:
             and self._walk(frame, site.events, length, readable)
             and site.returns
             and not (site.drops and self._may_end_loudly())
-            and self._leaves_quietly(frame)
+            and self._leaves_quietly(frame, places)
         )
 
     def forget(self) -> list[Any]:
@@ -229,23 +240,28 @@ class Slots:
         """Whether code may run when a part of the result dies."""
         return self._classes is None or any(hasattr(kind, "__del__") for kind in self._classes)
 
-    def _leaves_quietly(self, frame: FrameType) -> bool:
+    def _leaves_quietly(self, frame: FrameType, places: Sequence[Any]) -> bool:
         """Whether nothing that dies when the frame's function returns runs code. What others refer to, too, lives on,
         or dies with something else that is looked at here."""
+        ours = collections.Counter(map(id, itertools.chain(places, self.values)))
         variables = _variables(frame)
         own = collections.Counter(map(id, variables))
         function = interpreter.running(frame)
         self._leaving.update(own)
         self._leaving[function] += 1
-        if interpreter.references(function) <= self._leaving[function] + own[function]:
+        if interpreter.references(function) <= self._leaving[function] + own[function] + ours[function]:
             return False  # it dies with its frame, and what it has captured with it
         for at in range(len(variables)):
             value = variables[at]
-            # The frame's references and those of frames that are left before, those of the list here, the variable
-            # here, and `getrefcount`'s own. (Of arguments, the proof has references, too.)
-            most = self._leaving[id(value)] + own[id(value)] + 2
+            # The frame's references and those of frames that are left before, those of the list here and of places, the
+            # variable here, and `getrefcount`'s own. (Of arguments, the proof has more.)
+            most = self._leaving[id(value)] + own[id(value)] + ours[id(value)] + 2
             ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
-            if ends and id(value) not in self._walked and not self._dies_quietly(value, own[id(value)] + 2):
+            if (
+                ends
+                and id(value) not in self._walked
+                and not self._dies_quietly(value, own[id(value)] + ours[id(value)] + 2)
+            ):
                 return False
         return True
 

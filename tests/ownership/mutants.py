@@ -187,10 +187,10 @@ def code_before_the_store_is_ignored() -> Any:
     return mock.patch.object(slots.Slots, "add", _add_always)
 
 
-def _add_always(self: Any, frame: Any, site: Site, length: Any, at_once: bool, readable: bool = False) -> None:
+def _add_always(self: Any, frame: Any, site: Site, length: Any, *_: Any) -> None:
     self.forget()
     if not self.onlooker:
-        self._walk(frame, site.events, length, readable)
+        self._walk(frame, site.events, length, False)
 
 
 def routes_are_not_checked() -> Any:
@@ -295,7 +295,12 @@ def stores_never_fail() -> Any:
 
 def iterators_are_alone_with_their_tuples() -> Any:
     """Nobody asks who else has the tuple that an `enumerate` has handed out."""
-    return mock.patch.object(loops, "getrefcount", lambda value: 3)
+    return mock.patch.object(loops, "getrefcount", lambda value: _Any())
+
+
+def what_a_loop_has_passed_is_dead() -> Any:
+    """Nobody asks who else has the list that a loop goes through."""
+    return mock.patch.object(loops, "dead", lambda left, places: left)
 
 
 ALL: tuple[Mutant, ...] = (
@@ -308,6 +313,7 @@ ALL: tuple[Mutant, ...] = (
     helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, every_tuple_is_the_interpreters,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
+    what_a_loop_has_passed_is_dead,
 )  # fmt: skip
 
 
@@ -614,10 +620,18 @@ def _pair_of_a_loop(s: Stub, f: Any, f2: Any) -> None:
         s.read(pair)
 
 
+def _list_of_a_loop(s: Stub, f: Any, f2: Any) -> None:
+    """The list that a loop goes through is read after it."""
+    states = [s.new(), s.new()]
+    s.read([f(state) for state in states])
+    s.read(states)
+
+
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
     _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly, _pair_of_a_loop,
+    _list_of_a_loop,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip

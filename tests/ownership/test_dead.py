@@ -261,6 +261,39 @@ def test_loops_around_a_helper(made: Functions) -> None:
     stub.read(states)
 
 
+def test_comprehensions_over_states(made: Functions) -> None:
+    stub, f, _ = made
+    states = [tree(stub), tree(stub)]
+    states = [f(state) for state in states]
+    states = [f(state, i) for i, state in enumerate(states)]
+    states = [f(state, i) for state, i in zip(states, range(2), strict=True)]
+    expect_dead(stub, 6, leaves=3)
+    stub.read(states)
+
+
+def test_comprehensions_over_a_dictionary_of_states(made: Functions) -> None:
+    stub, f, _ = made
+    states = {"a": stub.new(), "b": stub.new()}
+    states = {name: f(state) for name, state in states.items()}
+    pair = tuple(states.values())
+    del states
+    pair = tuple(f(state) for state in pair)
+    expect_dead(stub, 4)
+    stub.read(pair)
+
+
+def test_a_comprehension_in_a_helper(made: Functions) -> None:
+    stub, f, _ = made
+
+    def step(states: Any) -> Any:
+        return [f(state) for state in states]
+
+    states = [stub.new() for _ in range(100)]
+    states = step(states)
+    expect_dead(stub, 100)
+    stub.read(states)
+
+
 def test_progress_bar(made: Functions) -> None:
     stub, _, f2 = made
 

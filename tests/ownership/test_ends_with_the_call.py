@@ -243,6 +243,42 @@ def test_compiled_function_that_ends_with_its_call(wrap):
     assert len({*places[1:7]}) == 1
 
 
+def _in_a_list(step, state, look):
+    pair = [state, None if look is None else Last(look)]
+    del state
+    first = pair[0]
+    return step(first)
+
+
+def _in_a_list_of_a_helpers(step, state, look):
+    pair = [state, None if look is None else Last(look)]
+    del state
+    return _first_of(step, pair)
+
+
+def _first_of(step, pair):
+    first = pair[0]
+    return step(first)
+
+
+@pytest.mark.parametrize("helper", [_in_a_list, _in_a_list_of_a_helpers])
+@pytest.mark.parametrize("first", [0, 6])
+def test_list_of_a_helper_that_has_the_argument_in_it_too(helper, first):
+    def call():
+        step = pytc.compile(lambda b: b + 1)
+
+        def once(box, look):
+            box.b = helper(step, box.b, look)
+
+        return once
+
+    seen, _ = run(call(), lambda i: i >= first)
+    assert seen
+    assert not any(seen)
+    _, places = run(call(), lambda i: False)
+    assert len({*places[2:]}) == 1
+
+
 @jax.tree_util.register_pytree_node_class
 class Matrix(np.ndarray):
     """A container with memory."""

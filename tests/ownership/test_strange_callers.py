@@ -712,6 +712,152 @@ PROGRAMS = {
         it = iter([new() for _ in range(4)])
         for x, y in zip(it, it): x2 = f(x); read((x, y))
         """,
+    "a comprehension that fails, and its list read then": """
+        def run(n):
+            states = [new(), new(), new()]
+            try:
+                states = [f(x) if i < n else 1 / 0 for i, x in enumerate(states)]
+            except ZeroDivisionError:
+                pass
+            read(states)
+        for n in (3, 3, 3, 1, 2): run(n)
+        """,
+    "a comprehension that fails in a helper": """
+        def step(states, n):
+            return {k: f(x) if k != n else 1 / 0 for k, x in states.items()}
+        def run(n):
+            states = {'a': new(), 'b': new()}
+            try:
+                states = step(states, n)
+            except ZeroDivisionError:
+                read(states)
+            return states
+        for n in ('c', 'c', 'c', 'b', 'a'): read(run(n))
+        """,
+    "one state twice in a list": """
+        def run():
+            x = new()
+            states = [x, new(), x]
+            del x
+            states = [f(x) for x in states]
+            read(states)
+        for _ in range(3): run()
+        """,
+    "one state twice in a dictionary": """
+        def run():
+            x = new()
+            states = {'a': x, 'b': new(), 'c': x}
+            del x
+            states = {k: f(x) for k, x in states.items()}
+            read(states)
+        for _ in range(3): run()
+        """,
+    "two loops through one list": """
+        def run():
+            states = [new(), new()]
+            for x in states:
+                for y in states:
+                    z = f(y)
+                read(x)
+            read(z)
+        for _ in range(3): run()
+        """,
+    "a list in two loops of one `zip`": """
+        def run():
+            states = [new(), new(), new()]
+            read([f2(x, y) for x, y in zip(states, states)])
+            read([f(x) for x, y in zip(states, states[1:]) if read(y) is None])
+        for _ in range(3): run()
+        """,
+    "an iterator that goes on in its loop": """
+        def run():
+            states = [new() for _ in range(4)]
+            it = iter(states)
+            del states
+            for x in it:
+                y = f(x)
+                read((y, next(it)))
+        for _ in range(3): run()
+        """,
+    "an iterator that goes on in a function": """
+        def step(it):
+            for i, x in it:
+                return f(x), next(it, None)
+        def run():
+            states = [new() for _ in range(4)]
+            it = enumerate(states)
+            del states
+            read((step(it), step(it)))
+        for _ in range(3): run()
+        """,
+    "pairs that are kept": """
+        def run():
+            states = {'a': new(), 'b': new()}
+            old = []
+            for pair in states.items():
+                k, x = pair
+                del k
+                if len(old) == 1: old.append(pair)
+                else: old.append(None)
+                del pair
+                x = f(x)
+            read(old)
+        for _ in range(3): run()
+        """,
+    "a list that begins anew": """
+        def run():
+            states = [new(), new()]
+            while True:
+                for x in states:
+                    y = f(x)
+                    if flips.pop(): break
+                else:
+                    break
+            read(y)
+        for _ in range(3):
+            flips = [False, False, True, True]
+            run()
+        """,
+    "a list in front of which something is put": """
+        def run():
+            states = [new(), new(), new()]
+            for i, x in enumerate(states):
+                if i == 1: states.insert(0, new())
+                if i < 4: states[i] = f(x)
+                read(states)
+        for _ in range(3): run()
+        """,
+    "a list that counts how often it is asked": """
+        class Asked(list):
+            def __len__(self):
+                asked.append(f(self[-1]))
+                return super().__len__()
+        asked = []
+        def run():
+            states = Asked([new(), new()])
+            read([f(x) for x in states])
+        for _ in range(3): run()
+        """,
+    "generators that share a list": """
+        def each(states):
+            for x in states: yield f(x)
+        def run():
+            states = [new(), new(), new()]
+            one, other = each(states), each(states)
+            del states
+            for a, b in zip(one, other): read((a, b))
+        for _ in range(3): run()
+        """,
+    "a loop through a list that a generator has": """
+        def each(states):
+            for x in states: yield x
+        def run():
+            read([f(x) for x in each([new(), new(), new()])])
+            states = [new(), new()]
+            last = [f(x) for i, x in enumerate(each(states))]
+            read((last, states))
+        for _ in range(3): run()
+        """,
     "accumulated": """
         import itertools
         states = list(itertools.accumulate(range(3), lambda s, _: f(s), initial=new()))
