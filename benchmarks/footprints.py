@@ -48,7 +48,7 @@ SLACK = 1.02
 """Arrays may take this much more than their elements' bytes before a set of arguments is left out unseen."""
 MB = 1e6
 
-POD = "v5e 16x16"
+POD, SIDE = "v5e 16x16", 16
 COMPILERS = {"h200": "cuda", "v5e": "tpu", POD: "tpu"}
 """Whose compiler has to be there for each target."""
 
@@ -67,8 +67,11 @@ def device(target: str) -> Any:
 def on(target: str, workload: Workload) -> tuple[Any, ...]:
     """The arguments on a device of this kind, or laid out over many."""
     if target == POD:
-        mesh = Mesh(np.array(find("tpu v5e:16x16").devices).reshape(16, 16), ("data", "model"))
-        specs = tree_broadcast(workload.specs, workload.args, is_leaf=lambda x: isinstance(x, PartitionSpec))
+        mesh = Mesh(np.array(find("tpu v5e:16x16").devices).reshape(SIDE, SIDE), ("data", "model"))
+        if workload.specs is None:
+            specs = jax.tree.map(lambda x: cut(x.shape), workload.args)
+        else:
+            specs = tree_broadcast(workload.specs, workload.args, is_leaf=lambda x: isinstance(x, PartitionSpec))
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
     else:
         one = NamedSharding(Mesh([device(target)], ("all",)), PartitionSpec())
@@ -77,6 +80,15 @@ def on(target: str, workload: Workload) -> tuple[Any, ...]:
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), workload.args, shardings
     )
     return placed
+
+
+def cut(shape: Sequence[int]) -> PartitionSpec:
+    """Arrays of this shape cut along the last axis that the mesh divides, and along the last such one before it."""
+    axes: list[str | None] = [None] * len(shape)
+    divisible = [axis for axis, size in enumerate(shape) if size % SIDE == 0]
+    for axis, name in zip(divisible[::-1], ("model", "data"), strict=False):
+        axes[axis] = name
+    return PartitionSpec(*axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -287,7 +299,7 @@ def main() -> None:
         for workload in workloads:
             if options.programs and workload.name not in options.programs:
                 continue
-            if (target == POD) != (workload.specs is not None):
+            if target != POD and workload.specs is not None:
                 continue
             known = results.get(workload.name, {}).get(target, {})
             if known.get("jax") == jax.__version__ and "high" in known["plain"] and not options.again:

@@ -25,7 +25,7 @@ class Workload:
     """Arguments (by number) that such a program's caller reads again, so that nobody would donate them."""
     specs: Any = None
     """How the arguments lie over the axes `data` and `model` of a mesh: a prefix of their tree; None where the program
-    is for one device."""
+    may run on one device, and on a mesh with each array cut along its last axes."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """By target: why the figures are what they are, where that is not plain."""
 

@@ -66,9 +66,7 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any]]:
         return [(parts[0][at - 1], parts[0])] if at > 0 else []
     tuples = [part for part in parts if type(part) is tuple]
     found: list[tuple[Any, Any]] = []
-    # The iterator, the two lists here, and `getrefcount`'s own.
-    is_filled_again = bool(tuples) and getrefcount(tuples[-1]) == 4
-    if is_filled_again:
+    if tuples and getrefcount(tuples[-1]) == 4:  # the iterator, the two lists here, and `getrefcount`'s own
         found += [(value, None) for value in tuples[-1]]
     if kind is enumerate:
         for part in parts:
@@ -78,14 +76,10 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any]]:
         for part in tuples[0]:
             if type(part) in _ITERATORS:
                 found += _handed_out(part, 2)
-    elif kind in _OF_ITEMS and is_filled_again:
+    elif kind in _OF_ITEMS and tuples:
         value = tuples[-1][1]
-        found += [(value, part) for part in parts if type(part) is dict and _has(part, value)]
+        found += [(value, part) for part in parts if type(part) is dict and any(v is value for v in part.values())]
     return found
-
-
-def _has(container: Any, value: Any) -> bool:
-    return any(part is value for part in gc.get_referents(container))
 
 
 def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:

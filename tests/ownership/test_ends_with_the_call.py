@@ -184,6 +184,35 @@ def test_slot_of_a_static_argument(attached):
         assert not any(seen)
 
 
+@pytest.mark.parametrize("something_before", [False, True])
+def test_slot_of_a_static_argument_whose_value_another_slot_has_too(something_before):
+    """The function dies with the second of the two, and not with the model, which lives on."""
+
+    def call():
+        step = pytc.compile(lambda a, b, c, model: (c, b[:3], Node(a.x + 1), b + 1), static_argnums=3)
+        model, before = Model(), types.SimpleNamespace(c=Node(None))
+        model.lives_on, living = OWNER.method, []
+
+        def once(box, look):
+            if not isinstance(box.a, Node):
+                box.a = Node(box.a)
+            model.note = box.a.note = last_in_a_function(look)
+            if look is None:
+                living.extend([model.note] * 9)
+            if something_before:
+                before.c.note = model.lives_on
+            before.c, model.note, box.a, box.b = step(box.a, box.b, before.c, model)
+
+        return once
+
+    for odd in (lambda i: True, lambda i: i > 5):
+        seen, _ = run(call(), odd)
+        assert seen
+        assert not any(seen)
+    _, places = run(call(), lambda i: False)
+    assert len({*places[2:]}) == 1
+
+
 class Name(str):
     """A keyword as good as a string."""
 
