@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import re
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import pytest
 
 import pytc
 from pytc import passes
-from pytc.emit import Retrace, emit_jit
+from pytc.emit import EmittedWhole, Retrace, emit_jit
 from pytc.jax_compat.keys import bits_of
 from pytc.program import Alias
 
@@ -108,6 +109,41 @@ def test_a_result_that_could_take_the_place_of_another_is_not_given_first():
     each = emit_jit(dataclasses.replace(program, order="unpaired first"))
     assert each._order[0] == 2
     assert compiled_aliases(each, [jnp.ones(3)]) == {0: 1 + program.aliases[0].output}
+
+
+class Count(NamedTuple):
+    steps: jax.Array
+
+
+RESULTS = {
+    "last": (lambda x, key: ({"x": x["x"] + 1}, jnp.sum(x["x"])), True),
+    "between": (lambda x, key: ((), jnp.sum(x["x"]), None, {"x": x["x"] + 1}, jnp.int32(3)), True),
+    "named": (lambda x, key: ({"x": x["x"] + 1}, Count(jnp.int32(3)), [jnp.sum(x["x"])]), True),
+    "keys": (lambda x, key: ({"x": x["x"] + 1}, jax.random.split(key), jnp.sum(x["x"])), True),
+    "in one part": (lambda x, key: ({"x": x["x"] + 1, "loss": jnp.sum(x["x"])}, jnp.int32(3)), False),
+    "in a dictionary": (lambda x, key: {"a": x["x"] + 1, "loss": jnp.sum(x["x"])}, False),
+}
+
+
+@pytest.mark.parametrize(("fun", "is_whole"), RESULTS.values(), ids=RESULTS.keys())
+def test_parts_of_a_result_are_given_first(fun, is_whole):
+    args = {"x": jnp.arange(3.0)}, jax.random.key(0)
+    program = passes.run(pytc.stage(fun, *args))
+    assert len(program.aliases) == 1
+    each = emit_jit(dataclasses.replace(program, order="unpaired first"))
+    assert isinstance(each, EmittedWhole) == is_whole
+    given = [bits_of(leaf) for leaf in jax.tree.leaves(args)]
+    assert list(compiled_aliases(each, given).values()) == [len(program.unpaired)]
+    expected, landed = fun(*args), []
+    place = given[0].unsafe_buffer_pointer()
+    each.call(given, landed)
+    got = each.result(landed[0], given)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(bits_of(one), bits_of(other))
+    arrays = each.arrays(landed[0])
+    assert [*map(id, each.marked(landed[0]))] == [id(arrays[-1])]
+    assert arrays[-1].unsafe_buffer_pointer() == place
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 3, 2, 1), (0, 2, 3, 1), (2, 0, 3, 1), (3, 1, 2, 0)])

@@ -62,7 +62,7 @@ class Emitted:
             for i, given in enumerate(program.inputs)
         ]
         aliased = sorted(program.aliases, key=lambda alias: place_of_input[alias.input])
-        self._order = _order(program, aliased)
+        self._order = order_of(program, aliased)
         self.place_of_input = place_of_input
         """For each invar of the program, which of the flat function's arguments it is."""
         self.arguments = len(passed) + len(captured)
@@ -217,7 +217,7 @@ class Emitted:
         return lowered
 
 
-def _order(program: Program, aliased: Sequence[Alias]) -> list[int]:
+def order_of(program: Program, aliased: Sequence[Alias]) -> list[int]:
     """The outputs in an order in which JAX pairs as the program does: as they are, or from the last to the first, or
     aliased ones in the order of their inputs, then the others as they are made.
 

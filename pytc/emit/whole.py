@@ -3,7 +3,8 @@
 `jax.jit` takes trees of tuples, lists and dicts apart in C++, and puts its results together there. So where a program
 takes over all leaves of some arguments and none of the others, and JAX by itself pairs what the program pairs, it is
 given the arguments whole and returns the result whole: a call then costs little more than a call of
-`jax.jit(donate_argnums=...)`. Only the containers that PRNG keys are in are made anew, with bits in their places.
+`jax.jit(donate_argnums=...)`. Only the containers that PRNG keys are in are made anew, with bits in their places; and
+where the program wants its results in another order, and the result is a tuple, that tuple is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
-from pytc.emit.jit import Emitted, Retrace, pairs_by_jax
+from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Program
@@ -37,11 +38,16 @@ class EmittedWhole(Emitted):
         options: Mapping[str, Any],
         tree: PyTreeDef,
         taken: tuple[tuple[int, ...], tuple[str, ...]],
+        parts: Sequence[int],
     ) -> None:
+        """`parts` are those of the result, a tuple, in the order in which they are returned; none if it is returned as
+        it is."""
         self.tree, self.taken = tree, taken
         super().__init__(program, options)
-        count = program.out_tree.num_leaves
-        ways = {place: way for way, place in _ways(program.out_tree.unflatten(range(count)))}
+        self._pick_parts = operator.itemgetter(*parts) if parts else None
+        self._put_back = operator.itemgetter(*(parts.index(k) for k in range(len(parts)))) if parts else None
+        result = program.out_tree.unflatten(self._order.index(k) for k in range(program.out_tree.num_leaves))
+        ways = {place: way for way, place in _ways(self._pick_parts(result) if self._pick_parts else result)}
         self._ways = [ways[k] for k in self._marks]
         self._ways_to_keys = [(ways[k], key_type) for k, key_type in self._keys_out.items()]
         places = {place: way for way, place in _ways(tree.unflatten(range(tree.num_leaves)))}
@@ -54,7 +60,9 @@ class EmittedWhole(Emitted):
             values, tree = tree_flatten((args, kwargs))
             if tree != this.tree:
                 raise Retrace
-            return this.program.out_tree.unflatten(this._flat(values))
+            results = dict(zip(this._order, this._flat(values), strict=True))
+            result = this.program.out_tree.unflatten(results[k] for k in range(len(results)))
+            return this._pick_parts(result) if this._pick_parts else result
 
         whole.__name__ = whole.__qualname__ = self.program.name
         numbers, names = self.taken
@@ -74,7 +82,7 @@ class EmittedWhole(Emitted):
         """What the function returns: what `call` appended, with keys in the places of their bits."""
         for way, key_type in self._ways_to_keys:
             results = _replaced(results, way, key_type)
-        return results
+        return self._put_back(results) if self._put_back else results
 
     def arrays(self, results: Any) -> Sequence[Any]:
         """As of any program."""
@@ -88,7 +96,7 @@ class EmittedWhole(Emitted):
 def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     """Compile the program for calls with whole arguments; None where it is not one for that."""
     tree, leaves = program.in_tree, program.leaves
-    if tree is None or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)) or program.order != "forwards":
+    if tree is None or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)) or program.order == "backwards":
         return None
     if any(leaf.is_static or leaf.same_as is not None or leaf.requested is not None for leaf in leaves):
         return None
@@ -99,10 +107,26 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     if any(output.requested is not None for output in program.outputs):
         return None
     aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
-    if not pairs_by_jax(program, aliased, range(len(program.out_avals))):
-        return None
+    parts = _parts(program, order_of(program, aliased))
     taken = _taken(tree, frozenset(program.donated))
-    return None if taken is None else EmittedWhole(program, options, tree, taken)
+    return None if taken is None or parts is None else EmittedWhole(program, options, tree, taken, parts)
+
+
+def _parts(program: Program, order: Sequence[int]) -> tuple[int, ...] | None:
+    """The parts of the result, if that is a tuple, as they have to be returned so that its leaves come in this order;
+    none where they do as they are, and None where they do not in any."""
+    if [*order] == sorted(order):
+        return ()
+    node = program.out_tree.node_data()
+    if node is None or node[0] is not tuple:
+        return None
+    parts: list[Sequence[int]] = []
+    for child in program.out_tree.children():
+        start = sum(map(len, parts))
+        parts.append(range(start, start + child.num_leaves))
+    places = sorted((k for k, part in enumerate(parts) if part), key=lambda k: order.index(parts[k][0]))
+    places += [k for k, part in enumerate(parts) if not part]
+    return tuple(places) if [leaf for k in places for leaf in parts[k]] == [*order] else None
 
 
 def _taken(tree: PyTreeDef, donated: frozenset[int]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:

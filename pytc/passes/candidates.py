@@ -77,7 +77,7 @@ class Candidate:
 def candidates(planned: Program) -> list[Candidate]:
     """The plan that `planned` has, then the others. All are different. Deterministic, and apart from names and places
     in the list independent of the order of the results."""
-    chosen = Candidate("by data flow", planned.aliases)
+    chosen = Candidate("by data flow", planned.aliases, planned.order)
     found: dict[str, Candidate] = {}
     for candidate in (chosen, *_others(planned)):
         found.setdefault(candidate.key, candidate)
@@ -132,13 +132,13 @@ def _others(program: Program) -> Iterator[Candidate]:
     def completed(pairs: Iterable[tuple[Group, int, int]]) -> tuple[Alias, ...]:
         return tuple(choices.completed(group.pair(given, output, read) for group, given, output in pairs))
 
-    yield from Candidate("by data flow", program.aliases).reordered(program)
+    yield from Candidate("by data flow", program.aliases, program.order).reordered(program)
     yield (nothing := Candidate("nothing written over anything", ()))
     yield from nothing.reordered(program)
     matched = [(group, pair.input, pair.output) for group in found for pair in group.matched(read)]
     yield Candidate("every pair that fits", completed(matched))
     copied = sorted((pair for pair in program.aliases if pair.copied), key=lambda pair: (-pair.copied, pair.input))
-    yield from without(program, Candidate("by data flow", program.aliases), [pair.input for pair in copied])
+    yield from without(program, Candidate("by data flow", program.aliases, program.order), [p.input for p in copied])
     large = [group for group in found if group.nbytes > TINY]
     small = [pair for pair in program.aliases if not any(pair.input in group.inputs for group in large)]
     if math.prod(_ways(len(group.inputs), len(group.outputs)) for group in large) <= MOST_WAYS:

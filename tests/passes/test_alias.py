@@ -125,6 +125,16 @@ def test_a_last_output_that_needs_all_of_the_input_is_not_written_over_it(fun: A
     assert copies(forced) > copies(program)
 
 
+def test_a_loss_comes_first_where_the_compiler_is_a_tpus() -> None:
+    def step(a: Any) -> Any:
+        return a + 1, jnp.sum(a)
+
+    assert planned(step, SQUARE, platform="tpu").order == "unpaired first"
+    assert planned(lambda a: step(a)[::-1], SQUARE, platform="tpu").order == "forwards"
+    assert planned(lambda a: a + 1, SQUARE, platform="tpu").order == "forwards"
+    assert {planned(step, SQUARE, platform=other).order for other in ("cpu", "gpu")} == {"forwards"}
+
+
 def test_on_a_tpu_it_is() -> None:
     program = planned(lambda a: a @ a, SQUARE, platform="tpu")
     assert [(p.input, p.output, p.copied) for p in program.aliases] == [(0, 0, BYTES)]
