@@ -12,8 +12,9 @@ update looks. Then pairs go that are worse than none:
     - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b`: its compiler copies both inputs;
       with one of the pairs left out it copies one. Others compute both outputs in one loop.
 
-A TPU's compiler is given first the results that are written over nothing, a loss as a rule: it schedules by the order
-of the results, and sharded training steps take a tenth less memory so, or far less (`benchmarks/footprints.py`).
+For several TPUs the compiler is given first the results that are written over nothing, a loss as a rule: it schedules by
+the order of the results, and sharded training steps take a tenth less memory so, or far less
+(`benchmarks/footprints.py`). On a single one it makes no difference, as a rule.
 
 The choice does not depend on the order of the arguments or results. It costs a walk over the jaxpr, linear in its
 size.
@@ -54,7 +55,7 @@ SETTLED = 64
 
 
 def alias(program: Program) -> Program:
-    """Fill `program.aliases`, and for a TPU `program.order`.
+    """Fill `program.aliases`, and for several TPUs `program.order`.
 
     Never pairs an input that the caller will read again (`program.keep`) or is handed back, or an array that the
     function captured.
@@ -75,9 +76,13 @@ def alias(program: Program) -> Program:
     pairs = choices.completed(pair for pair in pairs if pair.input not in declined)
     paired = program.noted("alias", _unpaired(program, pairs, declined), aliases=tuple(pairs))
     first = paired.unpaired
-    if platform == "tpu" and first != tuple(range(len(first))):
+    if platform == "tpu" and _is_sharded(program) and first != tuple(range(len(first))):
         return dataclasses.replace(paired, order="unpaired first")
     return paired
+
+
+def _is_sharded(program: Program) -> bool:
+    return any(len(getattr(leaf.sharding, "device_set", ())) > 1 for leaf in program.leaves)
 
 
 _LATEST: list[tuple[weakref.ref[Jaxpr], Flow, Reads]] = []

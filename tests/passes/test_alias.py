@@ -35,10 +35,12 @@ SCALAR = jax.ShapeDtypeStruct((), jnp.int32)
 BYTES = 4 * N * N
 
 
-def planned(fun: Any, *args: Any, keep: frozenset[int] = frozenset(), platform: str = "cpu") -> Program:
-    """The program with its aliases, compiled for `platform`."""
+def planned(
+    fun: Any, *args: Any, keep: frozenset[int] = frozenset(), platform: str = "cpu", devices: int = 1
+) -> Program:
+    """The program with its aliases, compiled for so many devices of `platform`."""
     program = program_of(fun, *args)
-    somewhere = SimpleNamespace(device_set=[SimpleNamespace(platform=platform)], memory_kind=None)
+    somewhere = SimpleNamespace(device_set=[SimpleNamespace(platform=platform)] * devices, memory_kind=None)
     leaves = tuple(dataclasses.replace(leaf, sharding=somewhere) for leaf in program.leaves)
     return alias(dataclasses.replace(program, leaves=leaves, keep=keep))
 
@@ -125,14 +127,14 @@ def test_a_last_output_that_needs_all_of_the_input_is_not_written_over_it(fun: A
     assert copies(forced) > copies(program)
 
 
-def test_a_loss_comes_first_where_the_compiler_is_a_tpus() -> None:
+def test_a_loss_comes_first_on_several_tpus() -> None:
     def step(a: Any) -> Any:
         return a + 1, jnp.sum(a)
 
-    assert planned(step, SQUARE, platform="tpu").order == "unpaired first"
-    assert planned(lambda a: step(a)[::-1], SQUARE, platform="tpu").order == "forwards"
-    assert planned(lambda a: a + 1, SQUARE, platform="tpu").order == "forwards"
-    assert {planned(step, SQUARE, platform=other).order for other in ("cpu", "gpu")} == {"forwards"}
+    assert planned(step, SQUARE, platform="tpu", devices=4).order == "unpaired first"
+    assert planned(lambda a: step(a)[::-1], SQUARE, platform="tpu", devices=4).order == "forwards"
+    assert planned(step, SQUARE, platform="tpu").order == "forwards"
+    assert {planned(step, SQUARE, platform=other, devices=4).order for other in ("cpu", "gpu")} == {"forwards"}
 
 
 def test_on_a_tpu_it_is() -> None:
