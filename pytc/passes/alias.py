@@ -12,8 +12,8 @@ update looks. Then pairs go that are worse than none:
     - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b`: its compiler copies both inputs;
       with one of the pairs left out it copies one. Others compute both outputs in one loop.
 
-For several TPUs the compiler is given first the results that are written over nothing, a loss as a rule: it schedules by
-the order of the results, and sharded training steps take a tenth less memory so, or far less
+For several TPUs the compiler is given first the results that are written over nothing, a loss as a rule: it schedules
+by the order of the results, and sharded training steps take a tenth less memory so, or far less
 (`benchmarks/footprints.py`). On a single one it makes no difference, as a rule.
 
 The choice does not depend on the order of the arguments or results. It costs a walk over the jaxpr, linear in its
