@@ -165,14 +165,21 @@ class Signatures:
         """A lock for the thread that stages and compiles for leaves of these shapes and dtypes."""
         return self._being_made.setdefault(tuple(map(describe, leaves)), threading.RLock())
 
+    def make_room(self, signature: Signature) -> None:
+        """Drop the oldest of many like this new one: its context may be gone for good. (Before the new one is called
+        rather than after: what goes with it may run code.)"""
+        dropped = [s for s in self.newest if s.described == signature.described][MOST_ALIKE - 1 :]
+        if dropped:
+            self._publish(tuple(s for s in self.newest if s not in dropped))
+
     def add(self, signature: Signature) -> None:
-        """Publish a signature as the newest. The oldest of many alike is dropped: its context may be gone for good."""
-        others = [s for s in self.newest if s is not signature]
-        dropped = [s for s in others if s.described == signature.described][MOST_ALIKE - 1 :]
-        newest = (signature, *(s for s in others if s not in dropped))
+        """Publish a signature as the newest."""
+        self._publish((signature, *(s for s in self.newest if s is not signature)))
+
+    def _publish(self, newest: tuple[Signature, ...]) -> None:
         probe: list[int] = []
         for other in newest[1:]:
-            differ = [i for i, (a, b) in enumerate(zip(signature.described, other.described, strict=True)) if a != b]
+            differ = [i for i, (a, b) in enumerate(zip(newest[0].described, other.described, strict=True)) if a != b]
             if differ and not any(i in probe for i in differ):
                 probe.append(differ[0])
         probe = sorted({*self._probe, *probe})

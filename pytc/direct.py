@@ -68,10 +68,11 @@ class Direct:
         site, plan, emitted = self.site, self.plan, self.emitted
         if site.plan is not plan or site.to_be_looked_at():
             return False
-        if self.proven is not None and not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome):
-            return False
         try:
+            # The proof comes last: nothing is looked into between it and the call.
             if self.others is not None and not self.others.distinct(args, kwargs):
+                return False
+            if self.proven is not None and not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome):
                 return False
             landed[:] = emitted, ()
             collections = ownership.collections_so_far()

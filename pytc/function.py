@@ -82,6 +82,9 @@ class Function:
         self.layouts: dict[Any, Layout] = {}
         self.directly: dict[tuple[int, int], Direct] = {}
         """Call sites whose calls go straight to `jax.jit`."""
+        self.tree: PyTreeDef | None = None
+        """Of the latest arguments: what tells custom nodes apart may have been made for it, and run code as it dies, so
+        it does that at the next call."""
         has_static = bool(self.parameters.static_argnums or self.parameters.static_argnames)
         self.wrap_static = self.parameters.wrap_static if has_static else None
         static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
@@ -121,6 +124,8 @@ class Function:
             raise Retrace
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         looked = site is None or site.to_be_looked_at()
+        if site is None and len(self.directly) >= MOST_SITES:
+            self.directly.clear()  # before the call rather than after it: what goes with them may run code
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         for i in keys:
@@ -168,8 +173,6 @@ class Function:
             if looked:
                 return
             self.stay_away(known)  # it should have gone there: something stands elsewhere than it did
-        if len(self.directly) >= MOST_SITES:
-            self.directly.clear()
         if site.missed < MOST_MISSES and (direct := Direct.of(signature, site, args, kwargs, self.share)):
             self.directly[key] = direct
 
@@ -249,8 +252,12 @@ class Function:
         yield from known
         with signatures.being_made(leaves):
             yield from (signature for signature in signatures.alike(leaves) if signature not in known)
-            staged = self.stageable.stage(args, kwargs, share=self.share)
-            signature = Signature(self.planner.prepared(staged), tuple(map(describe, leaves)))
+            # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
+            signature = Signature(
+                self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share)),
+                tuple(map(describe, leaves)),
+            )
+            signatures.make_room(signature)
             if not may_call_python(signature.program.jaxpr):
                 yield signature
                 return
@@ -383,6 +390,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             leaves, tree = tree_flatten(
                 (args, kwargs) if (hidden := function.wrap_static) is None else hidden(args, kwargs)
             )
+            function.tree = tree
             layout = function.layouts.get((tree, tuple(map(type, leaves))))
             if layout is not None and executing() and not debugging():
                 sharing = None

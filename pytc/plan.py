@@ -120,6 +120,8 @@ class Planner:
             largest = self._largest(program, held)
             found = ownership.reasons(frame, args, kwargs, leaves, largest, site.plan.outcome_now)
             site.why = {i: why.text for i, why in found.items()}
+            # To find out asks objects of all kinds, and they may have kept something.
+            held = {*held, *ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)}
         given = list(leaves)
         for i in held:
             given[i] = private_copy(leaves[i])
@@ -148,7 +150,7 @@ class Planner:
             proven=ownership.Wanted(
                 [i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")]
             ),
-            outcome=_outcome(program),
+            outcome=_outcome(program, leaves),
             spared=keep != never and self.paired(signature.program, never).donated != could_donate,
             could_donate=could_donate,
         )
@@ -170,7 +172,7 @@ class Planner:
             paired = self.paired(program, frozenset(keep))
             emitted = self.emitted(program, paired, leaves)
             signature.moved[moved] = Plan(
-                emitted, ownership.Wanted(()), _outcome(program), spared=False, could_donate=paired.donated
+                emitted, ownership.Wanted(()), _outcome(program, leaves), spared=False, could_donate=paired.donated
             )
         return signature.moved[moved]
 
@@ -280,16 +282,51 @@ def _compiled_ahead(
     return ownership.held(frame, args, kwargs, leaves, plan.proven, plan.outcome)
 
 
-def _outcome(program: Program) -> ownership.Outcome:
-    """What the proof may assume of a call: whether Python code may run meanwhile, and how long the result is.
+def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
+    """What the proof may assume of a call with leaves of these types: whether Python code may run meanwhile, and how
+    long the result is.
 
     If none may, a call that raises has donated nothing: `pytc.interrupt` sees to that.
     """
     node = program.out_tree.node_data()
     length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
-    calls_python = may_call_python(program.jaxpr)
+    trees = (program.in_tree, program.out_tree)
+    calls_python = (
+        may_call_python(program.jaxpr)
+        or any(tree is not None and _has_odd_keys(tree) for tree in trees)
+        or any(not leaf.is_static and _is_asked(value) for leaf, value in zip(program.leaves, leaves, strict=True))
+    )
     classes = frozenset(_classes(program.out_tree))
     return ownership.Outcome(calls_python, length, not calls_python, classes, tuple(_static(program)))
+
+
+_NUMBERS = frozenset((bool, int, float, complex))
+_PLAIN_KEYS = _NUMBERS | {bytes, type(None)}
+
+
+def _is_asked(value: Any) -> bool:
+    """Whether `jax.jit` asks a leaf for its value by code that people may have written: of a class of theirs that is
+    derived from a number's."""
+    kind = type(value)
+    return issubclass(kind, bool | int | float | complex) and kind not in _NUMBERS and kind.__module__ != "numpy"
+
+
+def _has_odd_keys(tree: PyTreeDef) -> bool:
+    """Whether a dictionary in a tree has keys that people's code may compare or hash: JAX sorts and looks up keys."""
+    node = tree.node_data()
+    if node is not None and issubclass(node[0], dict):
+        keys = node[1][1] if node[0] is collections.defaultdict else node[1]
+        if not all(map(_is_plain_key, keys)):
+            return True
+    return any(map(_has_odd_keys, tree.children()))
+
+
+def _is_plain_key(key: Any) -> bool:
+    """Whether a key is compared and hashed by code of Python's own."""
+    kind = type(key)
+    if issubclass(kind, str):
+        return all(getattr(kind, name) is getattr(str, name) for name in ("__hash__", "__eq__", "__lt__"))
+    return kind in _PLAIN_KEYS or (kind is tuple and all(map(_is_plain_key, key)))
 
 
 def _static(program: Program) -> Iterator[Any]:

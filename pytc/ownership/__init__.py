@@ -127,8 +127,8 @@ def all_dead(
     try:
         places, slots = follow(site, frame, 3, args, kwargs, outcome, walk)
         ending = slots.die_quietly if slots is not None else None
-        others = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
-        return others is not None and (not others or _on_their_own(walk.found(args, kwargs), others, walk))
+        inside = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
+        return inside is not None and (not inside[1] or _on_their_own(*inside, walk))
     except (NotTrusted, LookupError):
         return False
 
@@ -162,18 +162,21 @@ def _all_dead(
     if walk is not None:
         ending = slots.die_quietly if slots is not None else None
         try:
-            found = walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
+            inside = walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
         except LookupError:
-            found = None
-        if found is not None:
-            return _on_their_own(leaves, found, wanted)
+            inside = None
+        if inside is not None:
+            return _on_their_own(*inside, wanted)
         if slots is not None and not slots.end_quietly(walk.arguments(args, kwargs)):
             return False
     if counts.weakly_referenced(leaves):
         return False
     unshared, others, _ = buffers.fresh(site.executions)
     if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
-        wanted.seek(leaves, args, kwargs)
+        # To look for the way flattens the arguments again, by code that may be people's own.
+        sought = wanted.seek(leaves, args, kwargs)
+        if sought and counts.remainder(args, kwargs, places, leaves, lists, unshared):
+            return False
         return _on_their_own(leaves, others, wanted)
     del unshared, others
     if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
@@ -192,27 +195,25 @@ def _look(
     outcome: Outcome,
 ) -> _Look:
     """Look everywhere."""
-    census = counts.Census(args, kwargs, leaves)
-    census.settle()
     onlooker = onlookers(outcome.calls_python, outcome.atomic)
     slots = slots_of(args, kwargs, onlooker, outcome)
-    look = _Look(leaves, census)
+    look = _Look(args, kwargs, leaves)
     for found in levels(frame, references, args, slots, outcome, look.places, look.refusals):
         if not look.add(found):
             break
     slots.values.clear()
-    look.settle()
-    census.add(look.places)
-    census.settle()
+    look.settle(args, kwargs)
     return look
 
 
 class _Look:
     """The careful look at one call."""
 
-    def __init__(self, leaves: Sequence[Any], census: counts.Census):
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]):
         self.leaves = leaves
-        self.census = census
+        # By id: while frames are looked at, nothing of ours may refer to what is in the arguments.
+        self.parts = counts.Census.of(args, kwargs, leaves).found()
+        self.census: counts.Census
         self.used: list[Found] = []
         self.places: list[Any] = []
         self.left: list[Found] = []
@@ -223,10 +224,11 @@ class _Look:
 
     def add(self, found: list[Found]) -> bool:
         """Take over the places of one frame that have to do with the arguments; False when it is time to stop."""
-        useful = [place for place in found if self.census.sees(place.value)]
+        useful = [place for place in found if counts.has_part(place.value, self.parts)]
         self.left += [place for place in useful if place.left is not None]
         gone_through = {id(place.left.container) for place in self.left if place.left is not None}
-        used = [p for p in found if p.left is None and (id(p.value) in gone_through or self.census.sees(p.value))]
+        useful_ids = set(map(id, useful))
+        used = [p for p in found if p.left is None and (id(p) in useful_ids or id(p.value) in gone_through)]
         self.places += [place.value for place in used]
         self.used += used
         # A loop over a generator, or a method that was handed nothing, may stand between two that hold the object.
@@ -235,14 +237,18 @@ class _Look:
             place.value = None
         return self.barren <= _BARREN
 
-    def settle(self) -> None:
-        """Take over what iterators have left in dead places, now that all others are known."""
+    def settle(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count, now that the places are known, and so what iterators have left in dead places."""
         dead = loops.dead([place.left for place in self.left if place.left is not None], self.places)
         found = set(map(id, dead))
         self.used += [place for place in self.left if id(place.left) in found]
         self.places += [left.value for left in dead]
         for place in self.left:
             place.left = None
+        del dead
+        self.census = counts.Census.of(args, kwargs, self.leaves)
+        self.census.add(self.places)
+        self.census.settle()
 
     def held(self, wanted: Sequence[int]) -> list[int]:
         if not self.census.stands():

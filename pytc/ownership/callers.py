@@ -183,7 +183,8 @@ def follow(
             # The route is that of the innermost site; the frames above may be elsewhere this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
-        left += loops.handed_out(frame, {*level.loops}.intersection(site.beneath))
+        if not readable:
+            left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
         if level.starred and starred is not None:
             found += kept_by(frame, starred, below, args if level is route[0] else ())
         atomic = atomic and site.passes_on
@@ -262,9 +263,9 @@ def levels(
         # First, because it counts references to what the frame has; as loops do next.
         # What a starred call of a helper keeps dies with the call, before the store, and nothing else tells of it.
         slots.add(frame, site, length, at_once and (starred is None or level == 0), places, bool(readable))
-        found = [
-            Found(level, "loop", each.value, each.position, each) for each in loops.handed_out(frame, site.beneath)
-        ]
+        left = [] if readable else loops.handed_out(frame, site.iterators)
+        found = [Found(level, "loop", each.value, each.position, each) for each in left]
+        left.clear()
         found += [
             Found(level, "local", value, number)
             for number in (() if readable else site.dead(atomic, length))

@@ -17,7 +17,7 @@ import dataclasses
 import dis
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -125,8 +125,8 @@ class Site:
         """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
         self.starred = _starred(flow, self.at)
         """What is on the stack, if this is a starred call."""
-        self.beneath = _beneath(flow, self.at)
-        """Where on the stack, counted from the first local, values lie beneath the call: the iterators of loops."""
+        self.iterators = _iterators(flow, self.at)
+        """Where on the stack, counted from the first local, the iterators lie of the loops that the call is in."""
         self.is_read_by_handlers = len(set(self._dead)) > 1
         """Whether it matters for the locals that a call which raises has donated nothing."""
         self.hint: Any = None
@@ -180,7 +180,8 @@ def _behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
             generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
             passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
-            returns = passes_result_on and not flow.code.co_flags & generator
+            # What lay beneath would die as the function returns, in a variable or a tuple in which it is not there yet.
+            returns = passes_result_on and not walk.digs and not flow.code.co_flags & generator
             hands_on = instruction.opname == "RETURN_VALUE" and walk.stack[-1:] == [RESULT]
             return _needed(walk.events), returns, returns and hands_on
         if not walk.step(instruction):
@@ -226,6 +227,8 @@ class _Walk:
     def __init__(self, lenient: bool):
         self.lenient = lenient
         self.stack: list[Value] = []
+        self.digs = False
+        """Whether something was taken from beneath what the walk began with: a value that was there before the call."""
         self.events: list[Event] = []
         self.seen: list[Place] = []
         self.stored: dict[Place, Value] = {}
@@ -234,7 +237,10 @@ class _Walk:
         """What is being stored."""
 
     def pop(self) -> Value:
-        return self.stack.pop() if self.stack else None
+        if self.stack:
+            return self.stack.pop()
+        self.digs = True
+        return None
 
     def new(self) -> bool:
         """Take a value that is about to be stored. False if it may be one that was there before the call: storing it
@@ -384,16 +390,39 @@ def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
     return (*target, Step(kind, name))
 
 
-def _beneath(flow: Flow, at: int) -> range:
+def _iterators(flow: Flow, at: int) -> tuple[int, ...]:
+    """The positions on the stack, counted from the first local, of the iterators of the loops that a call is in."""
     if not flow.instructions[at].opname.startswith("CALL"):
-        return range(0)  # how much of the stack another instruction has taken when it calls is not known
-    height = flow.heights()[at + 1]
-    first = _first_of_stack(flow.code)
-    return range(first, first + height - 1) if height is not None else range(0)
+        return ()  # how much of the stack another instruction has taken when it calls is not known
+    heights = flow.heights()
+    found = set()
+    for loop, instruction in enumerate(flow.instructions):
+        height = heights[loop]
+        if instruction.opname == "FOR_ITER" and height is not None and _is_within(flow, heights, loop, at):
+            found.add(first_of_stack(flow.code) + height - 1)
+    return tuple(sorted(found))
 
 
-def _first_of_stack(code: CodeType) -> int:
-    return len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
+def _is_within(flow: Flow, heights: Sequence[int | None], loop: int, at: int) -> bool:
+    """Whether instruction `at` is reached from the beginning of a loop's body while its iterator is on the stack."""
+    seen: set[int] = set()
+    ahead = [loop + 1]
+    while ahead:
+        n = ahead.pop()
+        height = heights[n]
+        if n in seen or height is None or height < (heights[loop] or 0):
+            continue
+        if n == at:
+            return True
+        seen.add(n)
+        ahead += [*flow.follows[n], *([handler] if (handler := flow.handlers[n]) is not None else [])]
+    return False
+
+
+def first_of_stack(code: CodeType) -> int:
+    """How many variables a frame has, cells included; the stack comes behind them. (A name may be that of a variable of
+    a comprehension and of a free one at once.)"""
+    return len(code.co_varnames) + len({*code.co_cellvars} - {*code.co_varnames}) + len(code.co_freevars)
 
 
 def _starred(flow: Flow, at: int) -> Starred | None:
@@ -405,7 +434,7 @@ def _starred(flow: Flow, at: int) -> Starred | None:
     height = heights[at]
     if height is None:
         return None
-    first = _first_of_stack(flow.code)
+    first = first_of_stack(flow.code)
 
     def made(position: int) -> dis.Instruction | None:
         makers = [n for n in range(at) if heights[n + 1] == position + 1]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import jax
@@ -48,9 +48,10 @@ def opens(value: Any) -> bool:
     kind = type(value)
     if kind in _PLAIN:
         return True
-    if kind in _shut or isinstance(value, type) or not gc.is_tracked(value):
+    # Never `isinstance`, which asks the object for its `__class__`.
+    if kind in _shut or issubclass(kind, type) or not gc.is_tracked(value):
         return False
-    if isinstance(value, jax.Array) and bits_of(value) is value:  # PRNG keys hold their bits
+    if issubclass(kind, jax.Array) and bits_of(value) is value:  # PRNG keys hold their bits
         _shut.add(kind)
         return False
     if hasattr(kind, "__del__") or _weakrefs(value):
@@ -81,13 +82,13 @@ def remainder(
     roots = [*args, *kwargs.values()]
     doubled = places * 2  # `places` holds them once already, so that a dead place now counts four times, not once
     nodes = _sole(roots, places)
-    opened = []
+    opened, levels = [], []
     while nodes:
-        counted = sum(map(getrefcount, nodes))
+        levels.append((nodes, sum(map(getrefcount, nodes))))
         opened.append(_referents(*nodes))
-        if sum(map(getrefcount, nodes)) != counted:
-            return 1  # a hook of `sys.addaudithook` was just shown them, and has kept one
         nodes = _openable(opened[-1])
+    if any(sum(map(getrefcount, level)) != counted for level, counted in levels):
+        return 1  # a hook of `sys.addaudithook` was shown them, and has kept one
     tripled = unshared * 2
     after = sum(map(getrefcount, leaves))
     del roots, doubled, opened, tripled
@@ -178,6 +179,13 @@ class Census:
         self._account(args)
         self._account(kwargs.values())
 
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Census:
+        """That of these arguments, with all of their containers opened that nothing else refers to."""
+        census = cls(args, kwargs, leaves)
+        census.settle()
+        return census
+
     def add(self, places: Sequence[Any]) -> None:
         """Account for what stands in dead places; `places` holds each once more for as long as this is in use."""
         self._account(places)
@@ -225,10 +233,17 @@ class Census:
         """The ids of the tables here that refer to what was found."""
         return {id(self._found), *map(id, self._found.values())}
 
-    def sees(self, value: Any, depth: int = 3) -> bool:
-        """Whether the value is the arguments, part of them, or a container, not too large, that has them in it."""
-        if id(value) in self._found and type(value) not in _ATOMS and not isinstance(value, type):
-            return True
-        if depth == 0 or type(value) not in (tuple, list, dict) or len(value) > 64:
-            return False
-        return any(self.sees(part, depth - 1) for part in _referents(value))
+    def found(self) -> frozenset[int]:
+        """The ids of all that was found."""
+        return frozenset(self._found)
+
+
+def has_part(value: Any, parts: Set[int], depth: int = 3) -> bool:
+    """Whether the value is one of these `parts` of the arguments (ids), or a container, not too large, that has some in
+    it."""
+    kind = type(value)
+    if id(value) in parts and kind not in _ATOMS and not issubclass(kind, type):
+        return True
+    if depth == 0 or kind not in (tuple, list, dict) or len(value) > 64:
+        return False
+    return any(has_part(part, parts, depth - 1) for part in _referents(value))

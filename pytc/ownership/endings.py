@@ -11,7 +11,7 @@ import datetime
 import gc
 import re
 import types
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import jax
@@ -36,6 +36,7 @@ OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") fo
 """Types of objects that mostly live on: a function that is part of a state is handed on to the next."""
 BOUND = frozenset((types.MethodType, types.BuiltinMethodType))
 """Those of them that may be equal to others, and are mostly made where they are used."""
+_dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.__dict__["dtype"].__get__
 _SUSPENDED = frozenset((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 ARRAYS: set[type] = set()
 """The types of arrays that were seen, but for PRNG keys, which are objects around arrays."""
@@ -58,7 +59,8 @@ def is_loud(value: Any) -> bool:
     """Whether code runs when the object itself dies, or it has contents that cannot be looked at; not of an array."""
     kind = type(value)
     if issubclass(kind, np.ndarray):
-        if value.dtype.hasobject or not value.dtype.isbuiltin:
+        dtype = _dtype(value)
+        if dtype.hasobject or not dtype.isbuiltin:
             return True
     elif issubclass(kind, np.dtype):
         return value.hasobject or not value.isbuiltin  # it may have metadata

@@ -86,8 +86,8 @@ def running(frame: FrameType) -> int:
 
 
 def lives(address: int) -> bool:
-    """Whether the object at an address, which is there or about to die, is there to stay."""
-    return references(address) > 0
+    """Whether the object at an address, which is there or about to die, is there to stay; 0 is that of none."""
+    return address != 0 and references(address) > 0
 
 
 _INLINE = 1 << 2

@@ -8,8 +8,9 @@ Two things, which nobody can ask an iterator for, and which it does not read aga
 - The iterator of a list, a tuple or a dictionary goes on from where it is. In `states = [step(state) for state in
   states]` nothing reads the items that are behind it, if nothing but the iterator and dead places refers to the list.
 
-All of this only of iterators that lie on the stack of a frame and are referred to from there alone, or from such an
-iterator alone: anybody else might have them go on in the midst of the proof.
+All of this only of iterators of loops, which lie on the stack of a frame and are referred to from there alone, or from
+such an iterator alone. Anybody else could have them go on in the midst of the proof, or copy them (`copy.copy`,
+`pickle`), which some do with all that they have passed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ REUSE_A_TUPLE: dict[Any, str] = {enumerate: "enumerate", zip: "zip", **_OF_ITEMS
 """Types of iterators that fill a tuple again, and what people call them."""
 _OF_SEQUENCES: frozenset[Any] = frozenset((type(iter([])), type(iter(()))))
 _ITERATORS = frozenset(REUSE_A_TUPLE) | _OF_SEQUENCES
+_MOST_ITEMS = 64
 
 
 class Left(NamedTuple):
@@ -78,8 +80,17 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any]]:
                 found += _handed_out(part, 2)
     elif kind in _OF_ITEMS and tuples:
         value = tuples[-1][1]
-        found += [(value, part) for part in parts if type(part) is dict and any(v is value for v in part.values())]
+        found += [(value, part) for part in parts if type(part) is dict and _has_passed(iterator, part, value)]
     return found
+
+
+def _has_passed(iterator: Any, items: dict[Any, Any], value: Any) -> bool:
+    """Whether the value is in a dictionary, not too large, and not where its iterator still has to go: what was deleted
+    and put there again meanwhile is behind what it has passed."""
+    if len(items) > _MOST_ITEMS or not any(each is value for each in items.values()):
+        return False
+    (ahead,) = iterator.__reduce__()[1]  # which fills no tuple to which somebody else refers, as the caller here does
+    return not any(each is value for _, each in ahead)
 
 
 def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:

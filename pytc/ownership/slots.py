@@ -30,7 +30,7 @@ import operator
 import sys
 import threading
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 from weakref import getweakrefcount
@@ -41,7 +41,7 @@ import numpy as np
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
-from pytc.ownership.callsite import Event, Place, Site, Step
+from pytc.ownership.callsite import Event, Place, Site, Step, first_of_stack
 from pytc.ownership.counts import weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 from pytc.ownership.interpreter import UNBOUND, variable
@@ -51,6 +51,7 @@ _CONTAINERS = frozenset((tuple, list, dict))
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _DEFAULT_HANDLERS = _NOT_HANDLED | {id(_signal.default_int_handler)}
+_base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
 _last_handlers: list[Any] = []
 """Those of all signals the last time that they were looked at, if all were such."""
 
@@ -338,14 +339,14 @@ class Slots:
             if len(self._quiet) > MOST:
                 return False
             if not _CONTAINERS.issuperset(map(type, nodes)):
-                if new := {type(v) for v in nodes if isinstance(v, jax.Array) and bits_of(v) is v}:
+                if new := {type(v) for v in nodes if issubclass(type(v), jax.Array) and bits_of(v) is v}:
                     ARRAYS.update(new)
                     self._quiet.difference_update(map(id, nodes))
                     continue
-                nodes = [node for node in nodes if not isinstance(node, type)]
+                nodes = [node for node in nodes if not issubclass(type(node), type)]
                 if any(map(is_loud, nodes)):
                     return False
-                hidden += [v.base for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
+                hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
                     self._leaving.update(shared)
                     # Besides, one variable refers to the last that was looked at, or a `Census` to what it has opened.
@@ -421,5 +422,4 @@ def _variables(frame: FrameType) -> list[Any]:
     code = frame.f_code
     if not code.co_flags & 1:
         return []  # a module's are globals, which live on
-    count = len({*code.co_varnames, *code.co_cellvars, *code.co_freevars})
-    return [value for number in range(count) if (value := variable(frame, number)) is not UNBOUND]
+    return [value for number in range(first_of_stack(code)) if (value := variable(frame, number)) is not UNBOUND]

@@ -159,9 +159,10 @@ class Walk:
         leaves: Sequence[Any] = (),
         lists: int = 0,
         ending: Callable[[Sequence[Any]], bool] | None = None,
-    ) -> list[Any] | None:
+    ) -> tuple[Sequence[Any], list[Any]] | None:
         """Whether nothing refers to the arrays but these arguments and `places`, and each came out of one of the last
-        executions, at most `most`: then everything else that has been made since the oldest of these, else None.
+        executions, at most `most`: then the arrays and everything else that has been made since the oldest of these
+        executions, else None.
 
         `places` has what stands in each dead place of the callers. `leaves` are what the arrays have to be, where that
         is known, and each is in so many `lists` of ours. Where `ending` is given, no code may run when the
@@ -169,6 +170,8 @@ class Walk:
         arrays. Raises `LookupError` where the arguments are not such a tree.
 
         Each number here is of references that are there in any case, so none of them can make up for another.
+        Containers are counted before they are opened, and once more at the end: a hook of `sys.addaudithook` is shown
+        what is looked into, and `ending` may ask what people have written.
         """
         seen = self.arguments(args, kwargs)
         placed = self._placed
@@ -177,6 +180,7 @@ class Walk:
         if self._classes and any(hasattr(kind, "__del__") for kind in self._classes):
             return None
         extra = placed.of_containers
+        opened = []
         for level in self._levels:
             nodes = level.pick(seen)
             if [*map(type, nodes)] != level.types:
@@ -186,13 +190,13 @@ class Walk:
                 # In one go, so that nobody makes a strong reference of a weak one, or the reverse, in between.
                 counted = itertools.chain(counted, map(_weakrefs, nodes))
             # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
-            if sum(counted) != 4 * len(level.types) + extra:
+            expected = 4 * len(level.types) + extra
+            if sum(counted) != expected:
                 return None
             if level.may_share_attributes is not None and share_attributes(level.may_share_attributes(seen)):
                 return None
             seen += _referents(*nodes)
-            if sum(map(getrefcount, nodes)) != 4 * len(level.types) + extra:
-                return None  # a hook of `sys.addaudithook` was just shown them, and has kept one
+            opened.append((nodes, expected))
             extra = 0
         arrays = self._arrays(seen)
         for k, types in () if lists else self._keys:
@@ -202,6 +206,9 @@ class Walk:
             return None
         if ending is not None and not self._ends_quietly(seen, arrays, ending):
             return None
+        for nodes, expected in opened:
+            if sum(map(getrefcount, nodes)) != expected:
+                return None
         before = sum(map(getrefcount, arrays))
         fresh = buffers.fresh(most)
         if counts.weakly_referenced(arrays, fresh.marks):
@@ -212,7 +219,7 @@ class Walk:
         # As a container has; and the fresh ones have two more the second time, those among the others only one. What
         # somebody has got hold of in between, by a weak reference that is gone by now, would be counted, too.
         accounted_for = (4 + lists) * self.count + placed.of_arrays
-        return fresh.others if before == accounted_for and after - before == 2 * self.count else None
+        return (arrays, fresh.others) if before == accounted_for and after - before == 2 * self.count else None
 
     def _ends_quietly(self, seen: list[Any], arrays: Sequence[Any], ending: Callable[[Sequence[Any]], bool]) -> bool:
         """Whether no code runs when all of this dies. That nothing refers to it weakly is for the counts to say."""

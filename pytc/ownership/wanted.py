@@ -33,8 +33,10 @@ class Wanted(tuple[int, ...]):
         self.kinds, self.walk, self.tries = None, None, 3
         return self
 
-    def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Look for the way to these arrays, since the one that was known does not lead there; give up after a while,
-        since to try one in vain costs as much as to find it good."""
-        self.walk = Walk.to(leaves, args, kwargs) if self.tries else None
-        self.tries = max(0, self.tries - 1)
+        since to try one in vain costs as much as to find it good. Whether it was looked for at all."""
+        seeks = self.tries > 0
+        self.walk = Walk.to(leaves, args, kwargs) if seeks else None
+        self.tries -= seeks
+        return seeks

@@ -1,0 +1,408 @@
+"""Whoever gets to run between the proof and the store: code that dies, sorts, hashes, or is asked by the proof itself.
+
+Each program keeps its state in a slot, and has something look at that when it should be too late.
+"""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+from tests.ownership.odd_objects import Last
+
+BOX = types.SimpleNamespace(a=None)
+SEEN: list[bool] = []
+"""What those saw that looked: whether an array in the box was deleted."""
+STASH: list[Any] = []
+"""What they took out of the box."""
+ON = [False]
+
+
+def arrays() -> list[jax.Array]:
+    """Those in the box, without flattening anything."""
+    found = getattr(BOX.a, "x", BOX.a)
+    return [x for x in (dict.values(found) if type(found) is dict else [found]) if type(x) is type(jnp.ones(1))]
+
+
+def look() -> None:
+    SEEN.extend(array.is_deleted() for array in arrays())
+
+
+def take() -> None:
+    if ON[0]:
+        ON[0] = False
+        STASH.append(arrays())
+        ON[0] = True
+
+
+@pytest.fixture(autouse=True)
+def _anew():
+    SEEN.clear()
+    STASH.clear()
+    ON[0] = False
+
+
+def not_deleted() -> bool:
+    """Whether something has looked, and nothing of what it saw was deleted."""
+    taken = [array.is_deleted() for each in STASH for array in each]
+    return bool(SEEN + taken) and not any(SEEN + taken)
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+# -- what lay beneath the call --
+
+
+def in_a_variable(step: Any, x: Any) -> Any:
+    _last, new = Last(look), step(x)
+    return new
+
+
+def in_a_tuple(step: Any, x: Any) -> Any:
+    _pair = (Last(look), step(x))
+    return x
+
+
+@pytest.mark.parametrize("helper", [in_a_variable, in_a_tuple])
+def test_what_a_helper_stores_that_was_there_before_the_call(helper):
+    step = pytc.compile(double)
+
+    def once():
+        BOX.a = helper(step, BOX.a)
+
+    for _ in range(5):
+        BOX.a = jnp.ones(1000)
+        once()
+    assert not_deleted()
+
+
+# -- what refers to the same function --
+
+
+@jax.tree_util.register_pytree_node_class
+class State:
+    """Beside its array it has a function, which is no part of the tree."""
+
+    def __init__(self, x: Any, function: Any):
+        self.x, self.function = x, function
+
+    def tree_flatten(self):
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, parts):
+        return cls(*parts, None)
+
+
+def test_a_function_that_is_in_an_argument_and_a_helpers_own():
+    step = pytc.compile(lambda state: state.x * 2)
+
+    def helper(x):
+        last = Last(look)
+
+        def function():
+            return last
+
+        return step(State(x, function))
+
+    def once():
+        BOX.a = helper(BOX.a)
+
+    BOX.a = jnp.ones(1000)
+    for _ in range(5):
+        once()
+    assert not_deleted()
+
+
+# -- what is made on the way --
+
+
+class Callback:
+    def __call__(self, x):
+        return np.asarray(x)
+
+    def __del__(self):
+        look()
+
+
+def test_what_only_the_program_as_it_was_staged_refers_to():
+    captured = jnp.arange(1000.0)
+
+    def body(x):
+        jax.pure_callback(Callback(), jax.ShapeDtypeStruct((1000,), jnp.float32), x)
+        return x * 2 + captured
+
+    step = pytc.compile(body)
+
+    def once():
+        BOX.a = step(BOX.a)
+
+    BOX.a = jnp.ones(1000)
+    once()
+    assert not_deleted()
+
+
+class Made:
+    """Made anew each time that a container is flattened."""
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        return type(other) is Made
+
+    def __del__(self):
+        look()
+
+
+@jax.tree_util.register_pytree_node_class
+class Beside:
+    def __init__(self, x: Any):
+        self.x = x
+
+    def tree_flatten(self):
+        return (self.x,), Made()
+
+    @classmethod
+    def tree_unflatten(cls, _, parts):
+        return cls(*parts)
+
+
+def test_what_flattening_makes_anew():
+    step = pytc.compile(lambda node, other: Beside(node.x * 2))
+
+    def once(other):
+        BOX.a = step(BOX.a, other)
+
+    BOX.a = Beside(jnp.ones(1000))
+    for _ in range(5):
+        once(Beside(jnp.ones(3)))
+    assert not_deleted()
+
+
+# -- what JAX asks --
+
+
+class Key:
+    def __init__(self, n: int):
+        self.n = n
+
+    def __hash__(self):
+        take()
+        return hash((Key, self.n))
+
+    def __eq__(self, other):
+        return type(other) is Key and self.n == other.n
+
+    def __lt__(self, other):
+        take()
+        return self.n < other.n
+
+
+def test_keys_that_are_compared_or_hashed():
+    step = pytc.compile(lambda state: {key: x * 2 for key, x in state.items()})
+
+    def once():
+        BOX.a = step(BOX.a)
+
+    BOX.a = {Key(n): jnp.ones(1000) * n for n in range(2)}
+    for i in range(8):
+        ON[0] = i in (0, 6, 7)
+        once()
+    assert not_deleted()
+
+
+@pytest.mark.parametrize("outer", [int, float])
+def test_a_number_that_is_asked_for_its_value(outer):
+    class Number(outer):
+        def __int__(self):
+            take()
+            return 1
+
+        def __float__(self):
+            take()
+            return 1.0
+
+    step = pytc.compile(lambda x, n: x * 2 + n)
+    number = Number(1)
+
+    def once():
+        BOX.a = step(BOX.a, number)
+
+    BOX.a = jnp.ones(1000)
+    for i in range(8):
+        ON[0] = i in (0, 6, 7)
+        once()
+    assert not any(array.is_deleted() for leaves in STASH for array in leaves)  # not every JAX asks
+
+
+# -- what the proof asks --
+
+
+class Asked:
+    @property
+    def __class__(self):
+        take()
+        return Asked
+
+
+class Meta(type):
+    def __getattr__(cls, name):
+        take()
+        raise AttributeError(name)
+
+
+class Class(metaclass=Meta):
+    pass
+
+
+@pytest.mark.parametrize("config", [Asked(), Class()])
+def test_objects_that_are_asked_what_they_are(config):
+    step = pytc.compile(lambda state: {"w": state["w"] * 2, "config": state["config"]})
+
+    def once():
+        BOX.a = step(BOX.a)
+
+    for first in range(3, 9):
+        BOX.a = {"w": jnp.ones(1000), "config": config}
+        for i in range(9):
+            ON[0] = i >= first
+            once()
+    assert not_deleted()
+
+
+def test_objects_that_are_asked_in_search_of_what_holds_a_leaf():
+    holder = Asked()
+    step = pytc.compile(lambda x, y: (x * 2, y * 3))
+
+    def once():
+        y = holder.y
+        BOX.a, y = step(BOX.a, y)
+        return y
+
+    BOX.a = holder.y = jnp.ones(1000)
+    BOX.a = BOX.a + 1
+    for _ in range(6):
+        ON[0] = True
+        once()
+        ON[0] = False
+    assert not_deleted()
+
+
+AUDITED = """
+import sys, types
+import jax.numpy as jnp
+import pytc
+
+box, stash, on, events, wanted = types.SimpleNamespace(a=None), [], [False], [0], [0]
+
+def hook(event, _):
+    if on[0]:
+        events[0] += 1
+        if events[0] == wanted[0]:
+            stash.append(box.a)
+
+sys.addaudithook(hook)
+
+def make():
+    step = pytc.compile(lambda state: {'p': {'w': state['p']['w'] * 2}})
+    def once():
+        box.a = step(box.a)
+    box.a = {'p': {'w': jnp.ones(1000)}}
+    for _ in range(6):
+        once()
+    return once
+
+def call(once):
+    events[0], on[0] = 0, True
+    once()
+    on[0] = False
+    return events[0]
+
+count = call(make())
+assert count > 3, count
+for number in range(1, count + 1):
+    once = make()
+    wanted[0] = number
+    call(once)
+assert stash and not any(each['p']['w'].is_deleted() for each in stash)
+"""
+
+
+def test_a_hook_that_is_shown_what_is_looked_into():
+    subprocess.run([sys.executable, "-c", AUDITED], check=True)
+
+
+# -- iterators that are no loop's, and frames that others read --
+
+
+def test_an_iterator_that_is_copied():
+    step = pytc.compile(double)
+
+    def advanced(states):
+        through = iter(states)
+        next(through)
+        return through
+
+    def both(through, _):
+        return copy.deepcopy(through)
+
+    for _ in range(3):
+        states = [jnp.ones(1000), jnp.ones(1000)]
+        first = states[0]
+        ahead = both(advanced(states), step(first))
+        del states
+        assert len([*ahead]) == 1
+
+
+def test_an_iterator_that_its_function_can_read():
+    step = pytc.compile(double)
+
+    def run():
+        state = {}
+        states = [jnp.ones(1000), jnp.ones(1000)]
+        through, states = states, None
+        return [
+            *(
+                (step(state.pop("x")), SEEN.extend(x.is_deleted() for x in locals()[".0"].__reduce__()[1][0]))
+                for state["x"] in through
+            )
+        ]
+
+    for _ in range(3):
+        run()
+    assert not_deleted()
+
+
+def test_a_variable_that_is_free_and_a_comprehensions():
+    class Owner:
+        def method(self, *args):
+            return step(args[0])
+
+    step = pytc.compile(double)
+
+    def outer(*args):
+        x = 1
+
+        def inner():
+            y = x
+            w = [
+                1,
+            ]
+            return Owner().method(args[0], *args), y, w
+
+        return inner()
+
+    for _ in range(3):
+        assert float(outer(jnp.ones(10))[0][0]) == 2
