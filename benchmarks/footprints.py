@@ -49,6 +49,14 @@ SLACK = 1.02
 MB = 1e6
 
 POD, SIDE = "v5e 16x16", 16
+NOTES = {
+    POD: "But for the language models and `decode, sharded`, arrays are cut into 256 parts that mostly take some"
+    " kilobytes and fit a TPU's vector memory. What is written over what then matters less than when the compiler has which result made: donating less,"
+    " or nothing, may be best by hand, and pairs that cost a copy may take less memory. `high` finds them; data flow"
+    " does not tell. (`fixed border` is put together from parts that no mesh divides, so the compiler has every device"
+    " gather the whole.)"
+}
+"""What there is to know of all programs for one target."""
 COMPILERS = {"h200": "cuda", "v5e": "tpu", POD: "tpu"}
 """Whose compiler has to be there for each target."""
 
@@ -217,7 +225,8 @@ def table(target: str, results: dict[str, Any], workloads: Sequence[Workload]) -
         lines.append(f"| {workload.name} | {row['plain']['nothing']['total'] / MB:.1f} | {' | '.join(cells)} |")
         if (remark := workload.remarks.get(target)) is not None:
             remarks.append(f"- **{workload.name}**: {remark}")
-    lines += ["", *summary(rows), "", *remarks, ""]
+    notes = [NOTES[target], ""] if target in NOTES else []
+    lines += ["", *summary(rows), "", *notes, *remarks, ""]
     return "\n".join(lines)
 
 

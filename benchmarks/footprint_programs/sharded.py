@@ -69,8 +69,7 @@ PROGRAMS = [
         specs=(FULLY_SHARDED, ADAMW_STATE, P("data")),
         remarks={
             "v5e 16x16": "with its loss as the first result the compiler schedules the same program in a sixth of the"
-            " memory, by hand too: 23 MB of temporaries instead of 141. By default pytc leaves the loss where the"
-            " function has it; `high` tries it first."
+            " memory, by hand too: 23 MB of temporaries instead of 141. For several TPUs pytc puts it there."
         },
     ),
     Workload(

@@ -183,7 +183,7 @@ def follow(
             # The route is that of the innermost site; the frames above may be elsewhere this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
-        if not readable:
+        if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
         if level.starred and starred is not None:
             found += kept_by(frame, starred, below, args if level is route[0] else ())
