@@ -50,11 +50,11 @@ MB = 1e6
 
 POD, SIDE = "v5e 16x16", 16
 NOTES = {
-    POD: "But for the language models and `decode, sharded`, arrays are cut into 256 parts that mostly take some"
-    " kilobytes and fit a TPU's vector memory. What is written over what then matters less than when the compiler has which result made: donating less,"
-    " or nothing, may be best by hand, and pairs that cost a copy may take less memory. `high` finds them; data flow"
-    " does not tell. (`fixed border` is put together from parts that no mesh divides, so the compiler has every device"
-    " gather the whole.)"
+    POD: "But for the language models and `decode, sharded`, arrays are cut into 256 parts that mostly take some "
+    "kilobytes and fit a TPU's vector memory. What is written over what then matters less than when the compiler "
+    "has which result made: donating less, or nothing, may be best by hand, and pairs that cost a copy may take "
+    "less memory. `high` finds them; data flow does not tell. (`fixed border` is put together from parts that no "
+    "mesh divides, so the compiler has every device gather the whole.)",
 }
 """What there is to know of all programs for one target."""
 COMPILERS = {"h200": "cuda", "v5e": "tpu", POD: "tpu"}

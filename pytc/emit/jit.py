@@ -232,14 +232,14 @@ def order_of(program: Program, aliased: Sequence[Alias]) -> list[int]:
     apart = dict.fromkeys(program.unpaired)
     rest = [k for k in outputs if k not in apart]
     last = in_turn + [k for k in others if k not in apart]
-    rest = next((way for way in (rest, rest[::-1]) if pairs_by_jax(program, aliased, way)), last)
+    rest = next((way for way in (rest, rest[::-1]) if _pairs_by_jax(program, aliased, way)), last)
     if program.order != "forwards":
         return [*apart, *rest] if program.order == "unpaired first" else [*rest, *apart]
     remaining = iter(rest)
     return [k if k in apart else next(remaining) for k in outputs]
 
 
-def pairs_by_jax(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> bool:
+def _pairs_by_jax(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> bool:
     """Whether JAX would make these pairs, were their inputs donated in turn, and the outputs in this order."""
     return _jax_pairs(program, aliased, order) == {alias.output: alias.input for alias in aliased}
 

@@ -10,6 +10,7 @@ where the program wants its results in another order, and the result is a tuple,
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,8 +46,8 @@ class EmittedWhole(Emitted):
         self.tree, self.taken = tree, taken
         super().__init__(program, options)
         self._pick_parts = operator.itemgetter(*parts) if parts else None
-        self._put_back = operator.itemgetter(*(parts.index(k) for k in range(len(parts)))) if parts else None
-        result = program.out_tree.unflatten(self._order.index(k) for k in range(program.out_tree.num_leaves))
+        self._put_back = operator.itemgetter(*_places(parts)) if parts else None
+        result = program.out_tree.unflatten(_places(self._order))
         ways = {place: way for way, place in _ways(self._pick_parts(result) if self._pick_parts else result)}
         self._ways = [ways[k] for k in self._marks]
         self._ways_to_keys = [(ways[k], key_type) for k, key_type in self._keys_out.items()]
@@ -60,8 +61,8 @@ class EmittedWhole(Emitted):
             values, tree = tree_flatten((args, kwargs))
             if tree != this.tree:
                 raise Retrace
-            results = dict(zip(this._order, this._flat(values), strict=True))
-            result = this.program.out_tree.unflatten(results[k] for k in range(len(results)))
+            results = this._flat(values)
+            result = this.program.out_tree.unflatten(results[k] for k in _places(this._order))
             return this._pick_parts(result) if this._pick_parts else result
 
         whole.__name__ = whole.__qualname__ = self.program.name
@@ -120,13 +121,17 @@ def _parts(program: Program, order: Sequence[int]) -> tuple[int, ...] | None:
     node = program.out_tree.node_data()
     if node is None or node[0] is not tuple:
         return None
-    parts: list[Sequence[int]] = []
-    for child in program.out_tree.children():
-        start = sum(map(len, parts))
-        parts.append(range(start, start + child.num_leaves))
-    places = sorted((k for k, part in enumerate(parts) if part), key=lambda k: order.index(parts[k][0]))
-    places += [k for k, part in enumerate(parts) if not part]
-    return tuple(places) if [leaf for k in places for leaf in parts[k]] == [*order] else None
+    ends = [*itertools.accumulate((child.num_leaves for child in program.out_tree.children()), initial=0)]
+    parts = [range(start, end) for start, end in itertools.pairwise(ends)]
+    places = _places(order)
+    # Those without leaves may stand anywhere.
+    returned = sorted(range(len(parts)), key=lambda k: places[parts[k][0]] if parts[k] else len(places))
+    return tuple(returned) if [leaf for k in returned for leaf in parts[k]] == [*order] else None
+
+
+def _places(order: Sequence[int]) -> list[int]:
+    """Where each number from 0 on stands in an order of these numbers."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def _taken(tree: PyTreeDef, donated: frozenset[int]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:

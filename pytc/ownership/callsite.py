@@ -17,11 +17,12 @@ import dataclasses
 import dis
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import CodeType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pytc.ownership.liveness import Flow
+from pytc.ownership.stack import iterators, starred_call
 
 Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
 
@@ -81,20 +82,6 @@ _READERS = frozenset(
 )
 
 
-class Starred(NamedTuple):
-    """Where a call with `*` or `**` keeps what on the stack, counted from the first local."""
-
-    function: int
-    """The function. From CPython 3.13 on, it is one below."""
-    positional: int | None
-    """The tuple; None where it is not known to be one. From anything else the interpreter makes one, when it calls, and
-    lets go of what was there."""
-    local: int | None
-    """The variable that the tuple came of, if it came of one; then it may be none."""
-    named: int | None
-    """The dictionary, if there is one."""
-
-
 class Site:
     """What is known of a call in advance. `code` is only looked at here, never kept."""
 
@@ -123,9 +110,9 @@ class Site:
         """Whether parts of the result may be left in variables, and die when the function returns."""
         self.passes_on = self.returns and _cannot_raise(self.events)
         """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
-        self.starred = _starred(flow, self.at)
+        self.starred = starred_call(flow, self.at)
         """What is on the stack, if this is a starred call."""
-        self.iterators = _iterators(flow, self.at)
+        self.iterators = iterators(flow, self.at)
         """Where on the stack, counted from the first local, the iterators lie of the loops that the call is in."""
         self.is_read_by_handlers = len(set(self._dead)) > 1
         """Whether it matters for the locals that a call which raises has donated nothing."""
@@ -388,88 +375,6 @@ def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
         elif not isinstance(name, tuple):
             return None
     return (*target, Step(kind, name))
-
-
-def _iterators(flow: Flow, at: int) -> tuple[int, ...]:
-    """The positions on the stack, counted from the first local, of the iterators of the loops that a call is in."""
-    if not flow.instructions[at].opname.startswith("CALL"):
-        return ()  # how much of the stack another instruction has taken when it calls is not known
-    heights = flow.heights()
-    found = set()
-    for loop, instruction in enumerate(flow.instructions):
-        height = heights[loop]
-        if instruction.opname == "FOR_ITER" and height is not None and _is_within(flow, heights, loop, at):
-            found.add(first_of_stack(flow.code) + height - 1)
-    return tuple(sorted(found))
-
-
-def _is_within(flow: Flow, heights: Sequence[int | None], loop: int, at: int) -> bool:
-    """Whether instruction `at` is reached from the beginning of a loop's body while its iterator is on the stack."""
-    seen: set[int] = set()
-    ahead = [loop + 1]
-    while ahead:
-        n = ahead.pop()
-        height = heights[n]
-        if n in seen or height is None or height < (heights[loop] or 0):
-            continue
-        if n == at:
-            return True
-        seen.add(n)
-        ahead += [*flow.follows[n], *([handler] if (handler := flow.handlers[n]) is not None else [])]
-    return False
-
-
-def first_of_stack(code: CodeType) -> int:
-    """How many variables a frame has, cells included; the stack comes behind them. (A name may be that of a variable of
-    a comprehension and of a free one at once.)"""
-    return len(code.co_varnames) + len({*code.co_cellvars} - {*code.co_varnames}) + len(code.co_freevars)
-
-
-def _starred(flow: Flow, at: int) -> Starred | None:
-    """Where the function, the tuple and the dictionary of a starred call lie; None unless instruction `at` is one."""
-    instruction = flow.instructions[at]
-    if instruction.opname != "CALL_FUNCTION_EX" or instruction.arg is None:
-        return None
-    heights = flow.heights()
-    height = heights[at]
-    if height is None:
-        return None
-    first = first_of_stack(flow.code)
-
-    def made(position: int) -> dis.Instruction | None:
-        makers = [n for n in range(at) if heights[n + 1] == position + 1]
-        return flow.instructions[makers[-1]] if makers and not _can_be_jumped_into(flow, makers[-1], at) else None
-
-    def is_made(maker: dis.Instruction | None) -> bool:
-        return maker is not None and (
-            maker.opname in _MAKES_TUPLE_OR_DICT
-            or maker.argrepr == "INTRINSIC_LIST_TO_TUPLE"
-            or (maker.opname == "LOAD_CONST" and maker.argval == ())
-        )
-
-    has_keywords = instruction.arg & 1
-    if has_keywords and not is_made(made(height - 1)):
-        return None
-    positional = height - 1 - has_keywords
-    maker = made(positional)
-    local = maker.arg if maker is not None and maker.opname == "LOAD_FAST" else None
-    return Starred(
-        first + positional - 1,
-        first + positional if local is not None or is_made(maker) else None,
-        local,
-        first + height - 1 if has_keywords else None,
-    )
-
-
-def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:
-    """Whether a way to instruction `at` leads past instruction `made`, so that another may have made what is there."""
-    between = range(made + 1, at + 1)
-    return any(
-        n in between for before, follows in enumerate(flow.follows) for n in follows if before not in range(made, at)
-    )
-
-
-_MAKES_TUPLE_OR_DICT = {"BUILD_TUPLE", "LIST_TO_TUPLE", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "DICT_MERGE"}
 
 
 def code_of(place: Place, code: CodeType) -> str:

@@ -41,11 +41,12 @@ import numpy as np
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
-from pytc.ownership.callsite import Event, Place, Site, Step, first_of_stack
+from pytc.ownership.callsite import Event, Place, Site, Step
 from pytc.ownership.counts import weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.plain import NotPlain, attribute, item, of_strings
+from pytc.ownership.stack import first_of_stack
 
 _CONTAINERS = frozenset((tuple, list, dict))
 _SIGNALS = tuple(_signal.valid_signals())

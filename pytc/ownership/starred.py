@@ -18,7 +18,6 @@ import operator
 from types import FrameType, MethodType
 from typing import Any
 
-from pytc.ownership.callsite import Starred
 from pytc.ownership.interpreter import (
     copies_of_unpacked,
     first_local,
@@ -28,6 +27,7 @@ from pytc.ownership.interpreter import (
     waits_for_c,
     words,
 )
+from pytc.ownership.stack import Starred
 
 
 def called_from_the_stack(frame: FrameType, call: Starred, below: FrameType) -> bool:

@@ -204,24 +204,16 @@ def in_a_with_block() -> Any:
     return found
 
 
-def in_a_handler() -> Any:
+def in_a_handler_and_finally() -> Any:
+    found = []
     for _ in [A]:
         try:
             raise ValueError
         except ValueError:
-            found = left()
-    return found
-
-
-def in_a_finally() -> Any:
-    for _ in [A]:
-        try:
-            raise ValueError
-        except (ValueError, TypeError):
-            pass
+            found += left()
         finally:
-            found = left()
-    return found
+            found += left()
+    return found[:1] if found[0] == found[1] else found
 
 
 def in_a_group() -> Any:
@@ -294,7 +286,7 @@ def in_a_coroutine() -> Any:
 
 
 CALLERS = (
-    in_a_with_block, in_a_handler, in_a_finally, in_a_group, in_a_match, in_a_comparison, in_text, starred,
+    in_a_with_block, in_a_handler_and_finally, in_a_group, in_a_match, in_a_comparison, in_text, starred,
     starred_itself, in_a_generator, in_a_coroutine,
 )  # fmt: skip
 
