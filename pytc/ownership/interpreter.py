@@ -25,8 +25,10 @@ getrefcount: Callable[[object], int] = sys.getrefcount
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _Words: Any = ctypes.POINTER(ctypes.c_size_t)
 _Objects: Any = ctypes.POINTER(ctypes.py_object)
-# `_word_at[n]` is the word at the address (n + 1) * _WORD; a pointer to 0 would be none.
+# `_word_at[n]` is the word at the address (n + 1) * _WORD, and `_half_at[n]` the half of one at (n + 2) * _WORD // 2; a
+# pointer to 0 would be none.
 _word_at: Any = _Words.from_buffer(ctypes.c_size_t(_WORD))
+_half_at: Any = ctypes.POINTER(ctypes.c_uint32).from_buffer(ctypes.c_size_t(_WORD))
 _object_at: Any = _Objects.from_buffer(ctypes.c_size_t(_WORD))
 # A frame object is the object header, `f_back`, and then the pointer to the interpreter's own frame.
 _TO_FRAME = object.__basicsize__ + _WORD
@@ -77,7 +79,7 @@ def _address(frame: FrameType) -> int:
 
 def references(address: int) -> int:
     """How many references there are to the object at an address."""
-    return ctypes.c_ssize_t.from_address(address).value
+    return int(_word_at[(address >> 3) - 1])
 
 
 def running(frame: FrameType) -> int:
@@ -88,6 +90,15 @@ def running(frame: FrameType) -> int:
 def lives(address: int) -> bool:
     """Whether the object at an address, which is there or about to die, is there to stay; 0 is that of none."""
     return address != 0 and references(address) > 0
+
+
+def version(kind: type) -> int:
+    """A number for what a class and those that it inherits from are at this moment, or 0.
+
+    Any change to one of them gives it another, and none is given again (`tp_version_tag`; CPython's own caches of
+    attributes rely on it).
+    """
+    return int(_half_at[(id(kind) >> 2) + version_at]) if version_at else 0
 
 
 _INLINE = 1 << 2
@@ -160,6 +171,32 @@ def _find_running() -> int | None:
     return places[0] if len(places) == 1 else None
 
 
+def _find_version() -> int:
+    """Where a class has its version, for `version`; 0 where that is not found."""
+
+    class Above:
+        attribute = 0
+
+    class Kind(Above):
+        pass
+
+    def seen() -> list[int]:
+        return [int(_half_at[(id(Kind) >> 2) + at]) for at in places]
+
+    meta: type = type(Kind)
+    places = range(-2, meta.__basicsize__ // 4 - 2)
+    value = Kind()
+    object.__getattribute__(value, "attribute")  # with the first look-up it gets one
+    first = seen()
+    Above.attribute = 1
+    none = seen()
+    object.__getattribute__(value, "attribute")
+    second = seen()
+    changes = zip(places, first, none, second, strict=True)
+    found = [at for at, before, between, after in changes if between == 0 < before < after]
+    return found[0] if len(found) == 1 else 0
+
+
 def _frame_is_referred_to_once() -> bool:
     """Whether a running frame's object has one reference besides those of the variables that hold it."""
     frame = sys._getframe(1)
@@ -184,6 +221,7 @@ first_local = 0
 copies_of_unpacked = 0
 dictionary_before = 0
 running_at = 0
+version_at = 0
 if not refusal:
     first_local = _find_first_local()
     _before = _find_dictionary()
@@ -197,7 +235,7 @@ if not refusal:
         refusal = "a frame has other references than CPython's own"
     else:
         copies_of_unpacked = _copies_of_unpacked()
-        dictionary_before, running_at = _before, _running_at
+        dictionary_before, running_at, version_at = _before, _running_at, _find_version()
 
 
 if sys.version_info >= (3, 12):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
-from pytc.ownership.interpreter import UNBOUND
+from pytc.ownership.interpreter import UNBOUND, version
 
 # By identity, since people's objects may be equal to anything.
 _PLAIN_ACCESS = frozenset(
@@ -28,6 +28,7 @@ _PLAIN_ACCESS = frozenset(
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _STRINGS = frozenset((str,))
 _MOST_KEYS = 256
+_MOST_KNOWN = 1024
 _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
 _has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
@@ -41,33 +42,48 @@ class NotPlain(Exception):
 def attribute(target: Any, name: str, storing: bool) -> Any:
     """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
     kind = type(target)
-    # Past the metaclass, which may say anything.
-    classes = [_attributes_of(base) for base in _bases_of(kind)]
-    for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
-        if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
-            raise NotPlain
-    if _has_odd_keys(target, classes):
-        raise NotPlain
+    asked = version(kind), name, storing
     in_class: Any = UNBOUND
-    is_slot = False
-    for attributes in classes:
-        if name in attributes:
-            in_class = attributes[name]
-            if type(in_class) is MemberDescriptorType:
-                # A slot of a Python class, under its own name; one of a class written in C may be read-only.
-                if in_class.__name__ != name or "__slots__" not in vars(in_class.__objclass__):
-                    raise NotPlain
-                is_slot = True
-            elif hasattr(type(in_class), "__get__") or hasattr(type(in_class), "__set__"):
-                raise NotPlain
-            break
-    if storing and not is_slot and not _has_dictionary(kind):
-        raise NotPlain  # to store there raises
+    if asked not in _left_to_objects or not all(map(of_strings, _dictionaries(target))):
+        # Past the metaclass, which may say anything.
+        classes = [_attributes_of(base) for base in _bases_of(kind)]
+        if _has_odd_keys(target, classes):
+            raise NotPlain
+        in_class, is_left = _in_classes(kind, classes, name, storing)
+        if is_left and asked[0]:
+            if len(_left_to_objects) >= _MOST_KNOWN:
+                _left_to_objects.clear()
+            _left_to_objects.add(asked)
     try:
         value = object.__getattribute__(target, name)
     except AttributeError:
         return UNBOUND
     return UNBOUND if value is in_class else value
+
+
+_left_to_objects: set[tuple[int, str, bool]] = set()
+"""Attributes in which the classes of an object have no say, but for a slot: the version of its class, the name, and
+whether it may be stored there, too. The version that a class had before it was looked at: if it was changed meanwhile,
+it never has that again."""
+
+
+def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, storing: bool) -> tuple[Any, bool]:
+    """What the classes of an object have under the name of an attribute, and whether they leave it to the object what
+    is there; raises if it is not plain."""
+    for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
+        if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
+            raise NotPlain
+    found: Any = next((attributes[name] for attributes in classes if name in attributes), UNBOUND)
+    if type(found) is MemberDescriptorType:
+        # A slot of a Python class, under its own name; one of a class written in C may be read-only.
+        if found.__name__ != name or "__slots__" not in vars(found.__objclass__):
+            raise NotPlain
+        return found, True
+    if storing and not _has_dictionary(kind):
+        raise NotPlain  # to store there raises
+    if found is not UNBOUND and (hasattr(type(found), "__get__") or hasattr(type(found), "__set__")):
+        raise NotPlain
+    return found, found is UNBOUND
 
 
 def _sizes(key: Callable[[int], object]) -> set[int]:
@@ -89,13 +105,18 @@ def of_strings(space: dict[Any, Any]) -> bool:
     return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
 
 
+def _dictionaries(*values: Any) -> list[dict[Any, Any]]:
+    """Those that these refer to."""
+    return [v for v in gc.get_referents(*values) if type(v) is dict]
+
+
 def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
     """Whether the `__dict__` of an object, or of one of its classes, has keys that are no strings, so that to look for
     a name there may run code.
 
     Such a `__dict__` is one that the object refers to as to any other.
     """
-    odd = {id(v) for v in gc.get_referents(target, *classes) if type(v) is dict and not of_strings(v)}
+    odd = {id(v) for v in _dictionaries(target, *classes) if not of_strings(v)}
     if not odd:
         return False
     spaces = gc.get_referents(*classes)

@@ -30,7 +30,7 @@ import operator
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 from weakref import getweakrefcount
@@ -42,7 +42,7 @@ from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
-from pytc.ownership.counts import weakly_referenced
+from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.plain import NotPlain, attribute, item, of_strings
@@ -184,7 +184,7 @@ class Slots:
         self._overwritten: set[tuple[int, Any]] = set()
         self._counted: set[tuple[Any, int]] = set()
         self._loaded: set[int] = set()
-        self._leaving: collections.Counter[int] = collections.Counter()
+        self._leaving: dict[int, int] = collections.defaultdict(int)
         """How many references functions have that return before the next store."""
 
     def call(self, function: int, references: int) -> None:
@@ -228,7 +228,8 @@ class Slots:
 
     def _end_quietly(self, roots: list[Any], frame: FrameType) -> bool:
         """Whether those arguments that end with the call itself run no code then."""
-        if roots := [root for root in roots if id(root) not in self._walked and type(root) not in LIVE_ON]:
+        roots = [root for root in roots if id(root) not in self._walked and not _is_quiet(root)]
+        if roots:
             variables = {id(value) for value in _variables(frame)}
             return self.end_quietly(root for root in roots if id(root) not in variables)
         return True
@@ -249,7 +250,7 @@ class Slots:
         variables = _variables(frame)
         own = collections.Counter(map(id, variables))
         function = interpreter.running(frame)
-        self._leaving.update(own)
+        self._leave(own)
         self._leaving[function] += 1
         if interpreter.references(function) <= self._leaving[function] + own[function] + ours[function]:
             return False  # it dies with its frame, and what it has captured with it
@@ -266,6 +267,10 @@ class Slots:
             ):
                 return False
         return True
+
+    def _leave(self, references: Mapping[int, int]) -> None:
+        for key, count in references.items():
+            self._leaving[key] += count
 
     def _walk(self, frame: FrameType, events: Iterable[Event], length: int | None, readable: bool) -> bool:
         for event in events:
@@ -319,7 +324,7 @@ class Slots:
 
         `ours` is how many references to the value we have ourselves; None for an argument, to which all may be ours.
         """
-        return self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
+        return _is_quiet(value) or self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
 
     def die_quietly(self, values: Sequence[Any]) -> bool:
         """The same of parts of the arguments, each of which is in one list of the asker's as often as it is here."""
@@ -349,7 +354,7 @@ class Slots:
                     return False
                 hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
-                    self._leaving.update(shared)
+                    self._leave(shared)
                     # Besides, one variable refers to the last that was looked at, or a `Census` to what it has opened.
                     ending = {
                         key
@@ -416,6 +421,14 @@ class Slots:
             except ValueError:
                 return value, "cell_contents", UNBOUND
         return frame, step.name, value
+
+
+def _is_quiet(value: Any) -> bool:
+    """Whether no code runs when the value dies: of one that refers to nothing but its class, as most arrays do."""
+    kind = type(value)
+    if kind in ARRAYS:
+        return len(gc.get_referents(value)) == 1 and (not getweakrefcount(value) or only_marked(value))
+    return kind in LIVE_ON
 
 
 def _variables(frame: FrameType) -> list[Any]:

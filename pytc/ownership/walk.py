@@ -52,10 +52,14 @@ class Walk:
         self.roots: tuple[bool, ...] = ()
         """Of each argument, whether it is an array itself."""
         self._placed = _Placed((), 0, 0)
+        self._size = 0
+        """How much is seen."""
+        self._others: _Picker = tuple
+        """What is neither."""
         self._types: list[type] = []
-        """Of everything that is seen."""
+        """Of the others."""
         self._rest: _Picker = tuple
-        """What else is seen, of which no type says that it runs no code when it dies."""
+        """Those of them of which no type says that they run no code when they die."""
         self._is_loud = False
         """Whether a container does."""
         self._keys: list[tuple[int, list[type]]] = []
@@ -121,11 +125,12 @@ class Walk:
             return False
         self._arrays = picker([places[id(leaf)] for leaf in leaves])
         self.count = len(leaves)
-        self._types = [*map(type, seen)]
         opened_or_wanted = opened.union(places[id(leaf)] for leaf in leaves)
-        others = (k for k in range(len(seen)) if k not in opened_or_wanted)
-        self._rest = picker([k for k in others if not endings.lives_on(self._types[k])])
-        self._is_loud = any(not endings.is_told_by_class(self._types[k]) or endings.is_loud(seen[k]) for k in opened)
+        others = [k for k in range(len(seen)) if k not in opened_or_wanted]
+        self._size, self._others = len(seen), picker(others)
+        self._types = [type(seen[k]) for k in others]
+        self._rest = picker([k for k in others if not endings.lives_on(type(seen[k]))])
+        self._is_loud = any(not endings.is_told_by_class(type(seen[k])) or endings.is_loud(seen[k]) for k in opened)
         return True
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -223,7 +228,8 @@ class Walk:
 
     def _ends_quietly(self, seen: list[Any], arrays: Sequence[Any], ending: Callable[[Sequence[Any]], bool]) -> bool:
         """Whether no code runs when all of this dies. That nothing refers to it weakly is for the counts to say."""
-        if self._is_loud or [*map(type, seen)] != self._types:
+        # Of the containers this has been looked at, and arrays are what they are if they are among the fresh ones.
+        if self._is_loud or len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
             return False
         if len(_referents(*arrays)) != len(arrays):  # its class each, and what people have attached to it
             return False

@@ -328,14 +328,15 @@ def _patches(*patches: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def broken(mutant: Mutant) -> Iterator[None]:
     """The prover with one obligation broken, and nothing remembered from before."""
-    callers._sites.clear()
-    callers._flows.clear()
+    remembered = (callers._sites, callers._flows, plain._left_to_objects)
+    for each in remembered:
+        each.clear()
     try:
         with mutant():
             yield
     finally:
-        callers._sites.clear()
-        callers._flows.clear()
+        for each in remembered:
+            each.clear()
 
 
 # -- one program for each, that reads what it should not be able to read ---
