@@ -7,6 +7,7 @@ several threads need no lock: two first calls at once compile twice, and one of 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import sys
 import threading
 import types
@@ -206,6 +207,7 @@ class Layout:
         self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
         self.arrays = tuple(i for i, kind in enumerate(self.kinds) if kind == "array")
         self.may_share = self.share and len(self.arrays) > 1
+        self._pick_arrays = operator.itemgetter(*self.arrays) if self.may_share else tuple
 
     def key(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Hashable:
         """What distinguishes calls of this layout beyond shapes and dtypes: static values and sharing."""
@@ -222,9 +224,10 @@ class Layout:
 
     def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
         """For each array leaf the first that is the same object, or None where they are all different."""
+        if len(set(map(id, self._pick_arrays(leaves)))) == len(self.arrays):
+            return None
         first: dict[int, int] = {}
-        same = tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
-        return None if len(first) == len(self.arrays) else same
+        return tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
 
 
 def _references_of_an_unshared_leaf() -> int:

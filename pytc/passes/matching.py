@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 Prices: TypeAlias = Callable[[Sequence[int], Sequence[int]], NDArray[np.float64]]
 """What assigning each of some rows to each of some columns costs; always finite."""
@@ -50,8 +49,21 @@ def _exact(rows: Sequence[int], columns: Sequence[int], prices: Prices) -> list[
         return []
     if len(rows) == len(columns) == 1:
         return [(rows[0], columns[0])]
-    chosen_rows, chosen_columns = linear_sum_assignment(prices(rows, columns))
+    chosen_rows, chosen_columns = _least(prices(rows, columns))
     return [(rows[r], columns[c]) for r, c in zip(chosen_rows.tolist(), chosen_columns.tolist(), strict=True)]
+
+
+def _least(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The assignment of the least cost, rows ascending."""
+    # Where the cheapest partners of all are different ones, no assignment is cheaper.
+    if costs.shape[0] <= costs.shape[1]:
+        best = costs.argmin(axis=1)
+        if len(np.unique(best)) == len(best):
+            return np.arange(len(best)), best
+    from scipy.optimize import linear_sum_assignment  # takes almost as long to import as JAX, and is seldom needed
+
+    rows, columns = linear_sum_assignment(costs)
+    return rows, columns
 
 
 def _greedy(rows: Sequence[int], cheap: Sequence[Mapping[int, float]]) -> list[tuple[int, int]]:

@@ -7,6 +7,8 @@ import itertools
 import math
 import random
 import re
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -384,6 +386,15 @@ def test_matching_is_as_good_as_trying_everything(data: st.DataObject) -> None:
         for order in itertools.permutations(range(matrix.shape[1]), matrix.shape[0])
     )
     assert sum(matrix[r, c] for r, c in found) == best
+
+
+def test_what_takes_as_long_to_import_as_jax_is_imported_only_where_it_is_needed() -> None:
+    code = """
+import sys, jax.numpy as jnp, pytc
+pytc.compile(lambda tree, rate: [x * rate for x in tree])([jnp.ones(3)] * 3, 2)
+sys.exit('scipy.optimize' in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @settings(max_examples=30)
