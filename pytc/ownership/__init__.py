@@ -13,8 +13,9 @@ Because what stands in a place is compared by identity, the argument does not de
 call from C (`map`, `functools.reduce`, a property) holds references of its own, which no place accounts for.
 
 What no count shows is looked at by itself: weak references and finalisers (`counts`), two arrays on one buffer
-(`buffers`), whoever watches the thread and could read any variable (`interpreter`), code that reads variables by
-other means than its bytecode shows (`callsite`), and who else has hold of a frame object.
+(`buffers`), whoever watches the thread and could read any variable (`interpreter`) or may read a slot meanwhile
+(`watchers`), code that reads variables by other means than its bytecode shows (`callsite`), and who else has hold of a
+frame object.
 
 `docs/proof.md` has the whole argument, and where it gives up.
 """
@@ -49,9 +50,10 @@ from pytc.ownership.callsite import Site
 from pytc.ownership.collector import resume as resume_collections
 from pytc.ownership.endings import told_apart_by
 from pytc.ownership.holders import Held
-from pytc.ownership.slots import Slots, interrupter, onlookers
+from pytc.ownership.slots import Slots
 from pytc.ownership.walk import Walk
 from pytc.ownership.wanted import Wanted
+from pytc.ownership.watchers import interrupter, onlookers
 
 __all__ = [
     "Held",

@@ -19,9 +19,10 @@ from pytc.ownership import loops
 from pytc.ownership.callsite import Site
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
-from pytc.ownership.slots import Slots, interrupter, interruptible, onlookers
+from pytc.ownership.slots import Slots
 from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
 from pytc.ownership.walk import Walk
+from pytc.ownership.watchers import interrupter, interruptible, onlookers
 
 _HIGHEST = 32  # frames up the stack that are looked at
 

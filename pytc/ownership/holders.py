@@ -24,7 +24,8 @@ from pytc.ownership.callsite import Place, Step, loaded
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.loops import REUSE_A_TUPLE
-from pytc.ownership.slots import Slots, other_frames
+from pytc.ownership.slots import Slots
+from pytc.ownership.watchers import other_frames
 
 _HIGHEST = 16
 

@@ -22,13 +22,10 @@ between the two.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import collections
 import gc
 import itertools
-import operator
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType
@@ -39,8 +36,7 @@ import jax
 import numpy as np
 
 from pytc.jax_compat.keys import bits_of
-from pytc.jax_compat.running import let_go
-from pytc.ownership import collector, interpreter
+from pytc.ownership import interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
@@ -49,108 +45,7 @@ from pytc.ownership.plain import NotPlain, attribute, item, of_strings
 from pytc.ownership.stack import first_of_stack
 
 _CONTAINERS = frozenset((tuple, list, dict))
-_SIGNALS = tuple(_signal.valid_signals())
-_NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
-_DEFAULT_HANDLERS = _NOT_HANDLED | {id(_signal.default_int_handler)}
 _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
-_last_handlers: list[Any] = []
-"""Those of all signals the last time that they were looked at, if all were such."""
-
-_QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
-
-# The functions at the bottom of threads that wait for work of their own and never read a program's data.
-_HARMLESS = {
-    ("tqdm._monitor", "TMonitor.run"),
-    ("IPython.core.history", "HistorySavingThread.run"),
-    ("ipykernel.heartbeat", "Heartbeat.run"),
-    ("ipykernel.iostream", "IOPubThread._thread_main"),
-    ("ipykernel.control", "ControlThread.run"),
-    ("ipykernel.parentpoller", "ParentPollerUnix.run"),
-}
-
-
-def onlookers(calls_python: bool, atomic: bool) -> str:
-    """Who, besides this thread's next instructions, may read a slot before it is overwritten; empty if nobody.
-
-    If so, garbage collections are put off until the result is returned, or `collector.resume` is called.
-    """
-    if not atomic:
-        return "the call may raise after it has donated, and the old value would then still be there"
-    if calls_python:
-        return "the compiled program may call back into Python while it runs"
-    if not let_go():
-        return "JAX may let go of an object whose finaliser reads it"
-    if not interpreter.alone() and (name := other_thread()):
-        return f"another thread, {name}, may read it"
-    if handler := _signal_handler():
-        return f"{handler} may read it"
-    for callback in gc.callbacks:
-        if getattr(callback, "__module__", "").partition(".")[0] not in _QUIET_COLLECTING:
-            return "a callback of the garbage collector may read it"
-    collector.pause()  # what may look in finalisers of cyclic garbage
-    return ""
-
-
-def interruptible() -> bool:
-    """Whether a Ctrl-C may raise an exception behind a call made by the interpreter's own C code (`f(*args)`), which
-    looks for signals before the result is stored."""
-    return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED
-
-
-def interrupter() -> str:
-    """Who may raise an exception in the midst of a call, after it has donated; empty if nobody. (A handler of a signal,
-    or a thread by `PyThreadState_SetAsyncExc`. The default Ctrl-C is put off until the result is stored.)"""
-    if handler := _signal_handler():
-        return handler
-    return f"another thread, {name}" if not interpreter.alone() and (name := other_thread()) else ""
-
-
-def _signal_handler() -> str:
-    if _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
-        return ""
-    handlers = [*map(_signal.getsignal, _SIGNALS)]
-    if _DEFAULT_HANDLERS.issuperset(map(id, handlers)):
-        _last_handlers[:] = handlers
-        return ""
-    for number in _SIGNALS:
-        handler = _signal.getsignal(number)
-        if id(handler) not in _DEFAULT_HANDLERS and not _is_asyncios(handler):
-            return f"a handler of signal {number}"
-    return ""
-
-
-def _is_asyncios(handler: Any) -> bool:
-    """Whether it is that of `asyncio.run`, which cancels the main task, and the second time does as the default one."""
-    function = getattr(handler, "func", None)
-    return (getattr(function, "__module__", ""), getattr(function, "__qualname__", "")) == (
-        "asyncio.runners",
-        "Runner._on_sigint",
-    )
-
-
-def other_frames() -> dict[int, FrameType]:
-    """Where the other threads are. (A function's own frame in one of its variables would live on, with all that the
-    frames above it refer to, until garbage is collected.)"""
-    frames = sys._current_frames()
-    del frames[threading.get_ident()]
-    return frames
-
-
-def other_thread() -> str:
-    """The name of a thread that may read anything at any time, besides this one; empty if there is none."""
-    frames = other_frames()
-    if not frames:
-        return "one that is about to start or runs code written in C"
-    for ident, frame in frames.items():
-        bottom: FrameType | None = frame
-        code_names = set()
-        while bottom is not None:
-            code_names.add((bottom.f_globals.get("__name__"), bottom.f_code.co_qualname))
-            bottom = bottom.f_back
-        if not code_names & _HARMLESS:
-            thread = threading._active.get(ident)  # type: ignore[attr-defined]
-            return repr(thread.name) if thread is not None else f"number {ident}"
-    return ""
 
 
 class Slots:

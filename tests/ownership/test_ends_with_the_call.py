@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.ownership import slots
+from pytc.ownership import watchers
 from tests.ownership.harness import Stub, both
 from tests.ownership.odd_objects import Last, Node
 
@@ -355,7 +355,7 @@ def test_way_to_the_arguments_that_is_forgotten_meanwhile(monkeypatch):
     box = types.SimpleNamespace(a=Node(stub.new()), b=stub.new())
     seen: list[bool] = []
     known: list[bool] = []
-    let_go = slots.let_go
+    let_go = watchers.let_go
 
     def forget():
         for wanted in stub.wanted.values():
@@ -367,9 +367,9 @@ def test_way_to_the_arguments_that_is_forgotten_meanwhile(monkeypatch):
         for i in range(10):
             if i == 8:
                 box.a.note = Last(lambda: seen.append(box.b.is_deleted()))
-                monkeypatch.setattr(slots, "let_go", forget)
+                monkeypatch.setattr(watchers, "let_go", forget)
             box.a, box.b = f2(box.a, box.b)
-            monkeypatch.setattr(slots, "let_go", let_go)
+            monkeypatch.setattr(watchers, "let_go", let_go)
 
     run()
     assert known[0]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from pytc import ownership
-from pytc.ownership import holders, slots
+from pytc.ownership import holders, watchers
 from tests.ownership.harness import Stub, expect, first
 
 
@@ -308,7 +308,7 @@ def test_nothing_is_left_to_the_garbage_collector(made: Functions) -> None:
     was = gc.get_debug()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        with mock.patch.object(slots, "_HARMLESS", {("threading", "Thread.run")}):
+        with mock.patch.object(watchers, "_HARMLESS", {("threading", "Thread.run")}):
             box.a = f(box.a)
             box.a = f(box.a)
         gc.collect()
