@@ -209,6 +209,12 @@ class Layout:
         self.may_share = self.share and len(self.arrays) > 1
         self._pick_arrays = operator.itemgetter(*self.arrays) if self.may_share else tuple
 
+    def differs_in_arrays_alone(self, types: Sequence[type], other: Layout, other_types: Sequence[type]) -> bool:
+        """Whether another layout of the same tree has static leaves of the same types in the same places. These are the
+        types of either's leaves."""
+        leaves = zip(self.kinds, types, other.kinds, other_types, strict=True)
+        return all(a is b or "static" not in (mine, others) for mine, a, others, b in leaves)
+
     def key(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Hashable:
         """What distinguishes calls of this layout beyond shapes and dtypes: static values and sharing."""
         if not self.static:

@@ -201,7 +201,7 @@ class Function:
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            with contextlib.closing(self.candidates(signatures, args, kwargs, leaves)) as candidates:
+            with contextlib.closing(self.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
                 for signature in candidates:
                     try:
                         result = self.run(signature, frame, args, kwargs, leaves, landed)
@@ -241,9 +241,15 @@ class Function:
             raise
 
     def candidates(
-        self, signatures: Signatures, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+        self,
+        signatures: Signatures,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tree: PyTreeDef,
     ) -> Generator[Signature, None, None]:
-        """The known signatures with leaves like these, then a newly staged one: JAX accepts one of them.
+        """The known signatures with leaves like these, those that serve them too, then a newly staged one: JAX accepts
+        one of them.
 
         Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
         `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them.)
@@ -252,6 +258,9 @@ class Function:
         yield from known
         with signatures.being_made(leaves):
             yield from (signature for signature in signatures.alike(leaves) if signature not in known)
+            for signature in self.of_other_kinds(args, kwargs, leaves, tree):
+                signatures.make_room(signature)
+                yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
             signature = Signature(
                 self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share)),
@@ -263,6 +272,29 @@ class Function:
                 return
         yield signature
 
+    def of_other_kinds(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], tree: PyTreeDef
+    ) -> Generator[Signature, None, None]:
+        """Signatures made of those of calls with arrays where NumPy data or Python scalars are here, or the reverse,
+        which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
+        mostly not compiled again."""
+        types = tuple(map(type, leaves))
+        own = self.layouts.get((tree, types))
+        if own is None or (own.may_share and own.sharing(leaves) is not None):
+            return
+        named = None
+        for (other_tree, other_types), layout in list(self.layouts.items()):
+            if layout is own or other_tree != tree or not own.differs_in_arrays_alone(types, layout, other_types):
+                continue
+            known = layout.find(leaves, None)
+            for signature in () if known is None else known.newest:
+                named = named or self.stageable.leaves(args, kwargs, share=self.share)
+                program = signature.program.for_leaves(named)
+                if program is None or may_call_python(program.jaxpr) or not signature.same_context():
+                    continue
+                plans = self.planner.inherited(signature.plans, leaves)
+                yield Signature(program, tuple(map(describe, leaves)), plans)
+
     def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
         args, kwargs, moved = unwrap(args, kwargs)
@@ -270,7 +302,7 @@ class Function:
         signatures = self.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        with contextlib.closing(self.candidates(signatures, args, kwargs, leaves)) as candidates:
+        with contextlib.closing(self.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
             for signature in candidates:
                 try:
                     emitted = self.planner.plan_moved(signature, leaves, moved).emitted

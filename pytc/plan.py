@@ -31,10 +31,17 @@ from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.passes.candidates import Candidate
+from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
 
 MOST_PLANS = 2
 """Executables that a signature may have."""
+
+TRIFLE = 1024
+"""So many bytes are not worth another compilation, ..."""
+MANY_EQUATIONS = 100
+"""... of a program of at least so many equations. A smaller one takes as long to compile as a few thousand calls that
+cannot pass whole arguments (`emit.whole`) since one leaf of them is not taken over."""
 
 MOST_EXPLAINED = 2
 """Leaves at a call site for which it is found out what holds them; that looks at every object there is."""
@@ -135,7 +142,7 @@ class Planner:
         """
         program = self.paired(signature.program, keep)
         for plan in signature.plans:
-            if plan.could_donate == program.donated:
+            if plan.could_donate == program.donated or _is_as_good(plan, program):
                 return plan
         if len(signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
@@ -156,6 +163,17 @@ class Planner:
         )
         signature.plans.append(plan)
         return plan
+
+    def inherited(self, plans: Sequence[Plan], leaves: Sequence[Any]) -> list[Plan]:
+        """Those of the plans of a program that also serve leaves of these types: whatever they take over is a
+        `jax.Array` here."""
+        return [
+            dataclasses.replace(
+                plan, proven=ownership.Wanted(tuple(plan.proven)), outcome=_outcome(plan.program, leaves)
+            )
+            for plan in plans
+            if all(isinstance(leaves[i], jax.Array) for i in plan.program.donated)
+        ]
 
     def promised(self, leaf: Leaf) -> bool:
         """Whether the caller has promised that this leaf is not read after a call."""
@@ -249,6 +267,19 @@ class Planner:
             what = "1 donated leaf" if len(lines) == 1 else f"{len(lines)} donated leaves"
             text = f"{program.name}: {what} could not be reused:\n" + "\n".join(lines)
             warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
+
+
+def _is_as_good(plan: Plan, program: Program) -> bool:
+    """Whether a plan takes over all that the program could, but for a few bytes that were no `jax.Array` when it was
+    made (a step counter that begins as a Python 0), and to compile again would take long."""
+    donated = frozenset(plan.could_donate)
+    missing = [i for i in program.donated if i not in donated]
+    return (
+        donated.issubset(program.donated)
+        and not any(plan.program.leaves[i].array for i in missing)
+        and sum(program.leaves[i].nbytes for i in missing) <= TRIFLE
+        and count(program.jaxpr.jaxpr) >= MANY_EQUATIONS
+    )
 
 
 def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:

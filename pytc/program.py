@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from jax.tree_util import PyTreeDef
 
 from pytc.jax_compat.avals import AbstractValue, held_as, nbytes
-from pytc.jax_compat.jaxprs import ClosedJaxpr
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Var
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +186,26 @@ class Program:
         leaf."""
         notes = tuple(Note(by, t) if isinstance(t, str) else Note(by, t[1], t[0]) for t in texts)
         return dataclasses.replace(self, notes=self.notes + notes, **changes)
+
+    def for_leaves(self, leaves: Sequence[Leaf]) -> Program | None:
+        """This program for leaves of the same types, of which others are `jax.Array`s rather than NumPy data or Python
+        scalars; None where it would be another program. (An array that is returned as it is is handed back.)"""
+        returned = {var for var in self.jaxpr.jaxpr.outvars if isinstance(var, Var)}
+        handed_back = {o.origin.leaf for o in self.outputs if isinstance(o.origin, Passed)}
+        invars = zip(self.inputs, self.jaxpr.jaxpr.invars, strict=True)
+        handed_back |= {given.leaf for given, var in invars if given.leaf is not None and var in returned}
+        converted = []
+        for i, (mine, other) in enumerate(zip(self.leaves, leaves, strict=True)):
+            if not mine.is_static:
+                here = dataclasses.replace(mine, array=other.array, sharding=other.sharding)
+                if here != other or (mine.array != other.array and i in handed_back):
+                    return None
+                converted.append(here)
+            elif other.is_static:
+                converted.append(mine)
+            else:
+                return None
+        return dataclasses.replace(self, leaves=tuple(converted))
 
     def why_kept(self, leaf: int) -> str:
         """Why no output is written over this leaf, in plain words."""

@@ -1,0 +1,193 @@
+"""Python scalars and NumPy data where arrays stand at other calls: compiled once for both, as by `jax.jit`."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import monitoring
+
+import pytc
+
+compilations: list[str] = []
+monitoring.register_event_duration_secs_listener(
+    lambda event, _, **__: compilations.append(event) if "backend_compile" in event else None
+)
+
+State = collections.namedtuple("State", "step, params")
+N = 64
+
+
+def long(x: jax.Array) -> jax.Array:
+    """More equations than it takes to compile in no time."""
+    for _ in range(100):
+        x = jnp.sin(x)
+    return x
+
+
+def new(step: Any, params: Any) -> State:
+    return State(step, params)
+
+
+@pytest.fixture
+def counted() -> Any:
+    """How often a function was traced, and how often anything was compiled since it was last asked."""
+    jax.block_until_ready(new(jnp.ones(N) + 1, jnp.int32(1) + 1))
+    before = len(compilations)
+
+    def since() -> int:
+        nonlocal before
+        found = len(compilations) - before
+        before += found
+        return found
+
+    return since
+
+
+FIRST = {
+    "int": lambda: 0,
+    "numpy scalar": lambda: np.int32(0),
+    "bool": lambda: True,
+    "float": lambda: 0.5,
+    "numpy array": lambda: np.zeros((), np.int32),
+}
+
+
+@pytest.mark.parametrize("first", FIRST.values(), ids=FIRST)
+def test_a_counter_that_begins_as_no_array(first: Any, counted: Any) -> None:
+    table = jnp.arange(float(N))
+    traced = []
+
+    def step(state: State) -> State:
+        traced.append(None)
+        return State(state.step + 1, long(state.params) * table)
+
+    def run(step: Any) -> tuple[State, list[int], list[int]]:
+        state = State(first(), jnp.ones(N))
+        traced.clear()
+        compiled, places = [], []
+        counted()
+        for _ in range(5):
+            state = step(state)
+            compiled.append(counted())
+            places.append(state.params.unsafe_buffer_pointer())
+        return state, compiled, places
+
+    expected, by_jax, _ = run(jax.jit(step))
+    by_jax_traced = len(traced)
+    result, compiled, places = run(pytc.compile(step))
+    assert compiled == by_jax
+    assert len(traced) == by_jax_traced
+    assert len({*places[1:]}) == 1  # the parameters are donated
+    for a, b in zip(result, expected, strict=True):
+        assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+        np.testing.assert_array_equal(a, b)
+
+
+def test_batches_of_either_kind(counted: Any) -> None:
+    @pytc.compile
+    def step(params: jax.Array, batch: jax.Array) -> jax.Array:
+        return long(params) + batch.sum()
+
+    params = jnp.ones(N)
+    expected: Any = jnp.ones(N)
+    batches = [np.ones(3, np.float32), jnp.ones(3), np.ones(3, np.float32), jnp.ones(3)]
+    counted()
+    for number, batch in enumerate(batches):
+        place = params.unsafe_buffer_pointer()
+        params = step(params, batch)
+        assert counted() == (number == 0)
+        assert params.unsafe_buffer_pointer() == place
+    plain = jax.jit(lambda params, batch: long(params) + batch.sum())
+    for batch in batches:
+        expected = plain(expected, batch)
+    np.testing.assert_array_equal(params, expected)
+
+
+def test_arrays_first_and_then_numbers() -> None:
+    """What is passed as NumPy data belongs to the caller, whatever the program takes over."""
+
+    @pytc.compile
+    def step(state: State) -> State:
+        return State(state.step + 1, long(state.params))
+
+    def run(step: Any) -> list[Any]:
+        mine = np.linspace(0, 1, N, dtype=np.float32)
+        seen = []
+        for step_number in (jnp.int32(0), np.int32(0), 0):
+            state = State(step_number, jnp.ones(N))
+            for _ in range(3):
+                state = step(state)
+            state = State(state.step, mine)
+            for _ in range(3):
+                state = step(state)
+                seen += [np.array(state.step), np.array(state.params)]
+        assert (mine == np.linspace(0, 1, N, dtype=np.float32)).all()
+        return seen
+
+    for a, b in zip(run(step), run(jax.jit(step.__wrapped__)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_large_numpy_data_that_becomes_arrays_is_donated(counted: Any) -> None:
+    """Parameters that were loaded: that is worth a compilation."""
+
+    @pytc.compile
+    def step(state: State) -> State:
+        return State(state.step + 1, long(state.params))
+
+    state = State(0, np.ones(4 * N * N, np.float32))
+    for _ in range(3):
+        state = step(state)
+    place = state.params.unsafe_buffer_pointer()
+    counted()
+    for _ in range(3):
+        state = step(state)
+        assert state.params.unsafe_buffer_pointer() == place
+    assert counted() == 0
+
+
+def test_what_is_returned_as_it_is() -> None:
+    """An array comes back as the same object, NumPy data as an array."""
+
+    @pytc.compile
+    def step(state: State) -> State:
+        return State(state.step, long(state.params))
+
+    for number in (np.int32(3), jnp.int32(3), np.int32(3), jnp.int32(3)):
+        state = step(State(number, jnp.ones(N)))
+        assert isinstance(state.step, jax.Array)
+        assert (state.step is number) == isinstance(number, jax.Array)
+
+
+class Loud(float):
+    """A number whose value is asked for by code of its own."""
+
+    asked: Any = None
+
+    def __float__(self) -> float:
+        if self.asked is not None:
+            self.asked()
+        return 1.0
+
+
+def test_a_number_that_runs_code_when_it_is_passed() -> None:
+    @pytc.compile
+    def step(params: jax.Array, rate: Any) -> jax.Array:
+        return long(params) * rate
+
+    box = type("Box", (), {})()
+    box.params = jnp.ones(N)
+    seen: list[bool] = []
+    for number in range(12):
+        rate: Any = 1.0
+        if number >= 8:
+            rate = Loud(1.0)
+            rate.asked = lambda: seen.append(box.params.is_deleted())
+        box.params = step(box.params, rate)
+    assert not any(seen)
+    assert not box.params.is_deleted()
