@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
+import numpy as np
 
 from pytc import ownership
 from pytc.emit import Emitted
@@ -85,6 +86,8 @@ class Site:
     """Whether the plan comes of what was alive call after call, rather than of what the code shows."""
     streak: int = 0
     """Calls in a row that had to copy."""
+    goes_well: bool = False
+    """Whether the last call that was not made straight by `jax.jit` might have been."""
     missed: int = 0
     """How often, of late, a call that might have gone straight to `jax.jit` could not."""
     missed_at: int = 0
@@ -191,8 +194,12 @@ class Signatures:
 
 
 def describe(leaf: Any) -> Hashable:
-    """Shape and dtype of a leaf; a Python scalar and a static leaf are told by their layout."""
-    return getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    """Shape and dtype of a leaf; a Python scalar and a static leaf, which may be of any class, are told by their
+    layout."""
+    return (leaf.shape, leaf.dtype) if issubclass(type(leaf), _DESCRIBED) else (None, None)
+
+
+_DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
 
 
 @dataclasses.dataclass(eq=False)

@@ -32,14 +32,15 @@ class Direct:
     proven: ownership.Walk | None
     """The arguments that must be proven dead."""
     others: ownership.Walk | None
-    """The other arguments, where an array might be in them twice."""
+    """The other arguments, where an array might be in them twice, or something else than there was."""
 
     @classmethod
     def of(
         cls, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
     ) -> Direct | None:
         """For calls like the one that has just been, with these arguments; None where they are not for this."""
-        plan, emitted = site.plan, site.plan.emitted
+        plan = site.plan
+        emitted = plan.emitted
         if type(emitted) is not EmittedWhole:
             return None
         numbered_args, numbered_kwargs = emitted.tree.unflatten(range(emitted.tree.num_leaves))
@@ -54,7 +55,7 @@ class Direct:
             plan,
             emitted,
             proven if proven.count else None,
-            others if others.count > 1 and (share or plan.program.donated) else None,
+            others if others.may_change or (others.count > 1 and (share or plan.program.donated)) else None,
         )
 
     def call(
@@ -70,14 +71,18 @@ class Direct:
             return False
         try:
             # The proof comes last: nothing is looked into between it and the call.
-            if self.others is not None and not self.others.distinct(args, kwargs):
+            if self.others is not None and not self.others.is_as_before(args, kwargs):
                 return False
             if self.proven is not None and not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome):
                 return False
+        except Exception:  # noqa: BLE001 - the arguments are others, or of classes that raise when they are looked at
+            return None
+        try:
             landed[:] = emitted, ()
             collections = ownership.collections_so_far()
             emitted.call_whole(args, kwargs, landed)
         except (Retrace, TypeError, LookupError):  # not for this program, or for none; nothing ran
+            landed.clear()
             return None
         except (RuntimeError, ValueError) as error:
             check_not_deleted(error, self.signature, tree_leaves((args, kwargs)))

@@ -128,15 +128,19 @@ class Function:
             self.directly.clear()  # before the call rather than after it: what goes with them may run code
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
+        if site.goes_well:
+            self.go_directly(signature, site, args, kwargs)
+            looked = True
         for i in keys:
             leaves[i] = bits_of(leaves[i])
         # Two keys may have the same bits; to these more refers than the one and `leaves`.
         may_share = not self.share or (keys and any(sys.getrefcount(leaves[i]) > 3 for i in keys))
         given: Sequence[Any] = leaves
         try:
-            if site.plan.proven:
-                given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
-            emitted = site.plan.emitted
+            plan = site.plan
+            if plan.proven:
+                plan, given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
+            emitted = plan.emitted
             copied = [] if given is leaves else [i for i in emitted.program.donated if given[i] is not leaves[i]]
             if may_share:
                 given = apart(given, emitted.program)
@@ -146,9 +150,10 @@ class Function:
             emitted.call(given, landed)
             site.count(emitted.program, copied)
             if warm:
-                in_one_go = not site.plan.outcome.calls_python and ownership.collections_so_far() == collections
+                in_one_go = not plan.outcome.calls_python and ownership.collections_so_far() == collections
                 emitted.remember(landed[2], in_one_go)
         except Retrace:
+            landed.clear()  # it may be the last to hold that program, and is not to let go of it behind the next proof
             if keys:
                 leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
             raise
@@ -157,24 +162,29 @@ class Function:
                 check_not_deleted(error, signature, leaves)
             raise
         if warm and given is leaves and type(emitted) is EmittedWhole:
-            self.go_directly(signature, site, args, kwargs, looked)
+            self.went_well(site, looked)
         return emitted.result(landed[2], leaves)
 
-    def go_directly(
-        self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], looked: bool
-    ) -> None:
-        """Let the next call from here, where one has just gone well, go straight to `jax.jit`.
-
-        `looked` says that this one could not have.
-        """
-        key = id(site.code), site.lasti
-        known = self.directly.get(key)
+    def went_well(self, site: Site, looked: bool) -> None:
+        """Note that a call has gone as it must for those from here to go straight to `jax.jit`; `looked` if that one
+        could not have."""
+        known = self.directly.get((id(site.code), site.lasti))
         if known is not None and known.plan is site.plan:
             if looked:
                 return
-            self.stay_away(known)  # it should have gone there: something stands elsewhere than it did
-        if site.missed < MOST_MISSES and (direct := Direct.of(signature, site, args, kwargs, self.share)):
-            self.directly[key] = direct
+            site.miss()  # it should have gone there: something stands elsewhere than it did
+            if site.missed >= MOST_MISSES:
+                self.directly.pop((id(site.code), site.lasti), None)
+        site.goes_well = site.missed < MOST_MISSES
+
+    def go_directly(self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Let the calls after this one go straight to `jax.jit`, if they can.
+
+        To look at the arguments may run code. So that is done before this call, and not behind the last.
+        """
+        site.goes_well = False
+        if direct := Direct.of(signature, site, args, kwargs, self.share):
+            self.directly[id(site.code), site.lasti] = direct
 
     def stay_away(self, direct: Direct) -> None:
         """Forget a way that has turned out to be none."""
@@ -258,6 +268,7 @@ class Function:
         yield from known
         with signatures.being_made(leaves):
             yield from (signature for signature in signatures.alike(leaves) if signature not in known)
+            del known  # what makes room is let go of there
             for signature in self.of_other_kinds(args, kwargs, leaves, tree):
                 signatures.make_room(signature)
                 yield signature

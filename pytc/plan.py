@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.tree_util import PyTreeDef
 
 from pytc import ownership, passes
@@ -74,7 +75,7 @@ class Planner:
         # Where other processes run the same program, what is read later may differ between them, and the executables
         # must not: all take over what they can, and copy what they have to.
         if "auto" in self.policy.modes and jax.process_count() == 1:
-            read_later = ownership.survivors(frame, args, kwargs, leaves)
+            read_later = _survivors(frame, args, kwargs, leaves)
         never = self._never(signature.program, leaves)
         lives_on = self._lives_on(signature.program, read_later)
         plan = self.plan(signature, never | lives_on, never, leaves)
@@ -85,7 +86,8 @@ class Planner:
             signature.sites.clear()
         site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
         if plan.spared:
-            found = ownership.glance(frame, args, kwargs, leaves, self._largest(signature.program, lives_on))
+            largest = self._largest(signature.program, lives_on)
+            found = _glance(frame, args, kwargs, leaves, largest)
             site.why = {i: why.text for i, why in found.items()}
         return signature.sites.setdefault((id(site.code), site.lasti), site)
 
@@ -97,42 +99,40 @@ class Planner:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
-    ) -> Sequence[Any]:
-        """The leaves to give to the site's plan, keys as their bits: those that it takes over and that are not proven
-        dead, copied.
+    ) -> tuple[Plan, Sequence[Any]]:
+        """The plan for a call, and the leaves to give to it, keys as their bits: those that it takes over and that are
+        not proven dead, copied.
 
-        Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
+        That is the site's plan, and what is proven is so for that one: another thread may give the site another one at
+        any moment. Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
         """
-        held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
-        if held and site.plan.emitted.is_new:
-            held = _compiled_ahead(site.plan, held, frame, args, kwargs, leaves)
+        plan = site.plan
+        held = _held(plan, frame, args, kwargs, leaves)
         if not held:
             site.streak = 0
-            return leaves
+            return plan, leaves
         program = signature.program
         if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
-            outcome = site.plan.outcome
-            raise _donation_error(program, required, ownership.reasons(frame, args, kwargs, leaves, required, outcome))
+            why = _reasons(frame, args, kwargs, leaves, required, plan.outcome)
+            raise _donation_error(program, required, why)
         site.streak += 1
         if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
-            keep = site.plan.program.keep
-            site.plan = self.plan(signature, keep | frozenset(held), keep, leaves)
+            keep = plan.program.keep
+            plan = site.plan = self.plan(signature, keep | frozenset(held), keep, leaves)
             site.settled = True
-            held = ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)
-            if held and site.plan.emitted.is_new:
-                held = _compiled_ahead(site.plan, held, frame, args, kwargs, leaves)
-        if not site.why and not site.plan.emitted.is_new:
+            held = _held(plan, frame, args, kwargs, leaves)
+        if not site.why and not plan.emitted.is_new:
             largest = self._largest(program, held)
-            found = ownership.reasons(frame, args, kwargs, leaves, largest, site.plan.outcome_now)
+            found = _reasons(frame, args, kwargs, leaves, largest, plan.outcome_now)
             site.why = {i: why.text for i, why in found.items()}
             # To find out asks objects of all kinds, and they may have kept something.
-            held = {*held, *ownership.held(frame, args, kwargs, leaves, site.plan.proven, site.plan.outcome_now)}
+            held = {*held, *_alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
         given = list(leaves)
         for i in held:
             given[i] = private_copy(leaves[i])
-        return given
+        return plan, given
 
     def plan(self, signature: Signature, keep: frozenset[int], never: frozenset[int], leaves: Sequence[Any]) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
@@ -295,22 +295,75 @@ def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
     return given
 
 
-def _compiled_ahead(
+def _held(
+    plan: Plan, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> Collection[int]:
+    """The leaves that the plan takes over and that are not proven dead. Where its first call would keep some only
+    because it compiles, that is done now, and then looked once more."""
+    outcome = plan.outcome_now
+    held = _alive(plan, outcome, frame, args, kwargs, leaves)
+    if not held or outcome is plan.outcome:
+        return held
+    alive = _alive(plan, plan.outcome, frame, args, kwargs, leaves)
+    ownership.resume_collections()
+    if len(alive) == len(held) or not has_room():
+        return held
+    plan.emitted.compile(leaves)
+    return _alive(plan, plan.outcome, frame, args, kwargs, leaves)
+
+
+# The proof looks at objects of any class, and what their classes raise when they are looked at is no error of the call:
+# then nothing is proven, and nothing told.
+
+
+def _alive(
     plan: Plan,
-    held: Collection[int],
+    outcome: ownership.Outcome,
     frame: types.FrameType,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
 ) -> Collection[int]:
-    """`held` without what the plan's first call would keep only because it compiles: where there is anything of the
-    kind, that is done now, and then looked once more."""
-    alive = ownership.held(frame, args, kwargs, leaves, plan.proven, plan.outcome)
-    ownership.resume_collections()
-    if len(alive) == len(held) or not has_room():
-        return held
-    plan.emitted.compile(leaves)
-    return ownership.held(frame, args, kwargs, leaves, plan.proven, plan.outcome)
+    try:
+        return ownership.held(frame, args, kwargs, leaves, plan.proven, outcome)
+    except Exception:  # noqa: BLE001 - as above
+        return plan.proven
+
+
+def _survivors(
+    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> frozenset[int]:
+    try:
+        return ownership.survivors(frame, args, kwargs, leaves)
+    except Exception:  # noqa: BLE001 - as above
+        return frozenset()
+
+
+def _reasons(
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+    outcome: ownership.Outcome,
+) -> dict[int, ownership.Held]:
+    try:
+        return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
+    except Exception:  # noqa: BLE001 - as above
+        return {}
+
+
+def _glance(
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+) -> dict[int, ownership.Held]:
+    try:
+        return ownership.glance(frame, args, kwargs, leaves, wanted)
+    except Exception:  # noqa: BLE001 - as above
+        return {}
 
 
 def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
@@ -332,14 +385,15 @@ def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
 
 
 _NUMBERS = frozenset((bool, int, float, complex))
+_HOST = (*_NUMBERS, np.ndarray, np.generic)
 _PLAIN_KEYS = _NUMBERS | {bytes, type(None)}
 
 
 def _is_asked(value: Any) -> bool:
     """Whether `jax.jit` asks a leaf for its value by code that people may have written: of a class of theirs that is
-    derived from a number's."""
+    derived from a number's or from NumPy's."""
     kind = type(value)
-    return issubclass(kind, bool | int | float | complex) and kind not in _NUMBERS and kind.__module__ != "numpy"
+    return issubclass(kind, _HOST) and kind not in _NUMBERS and kind.__module__ != "numpy"
 
 
 def _has_odd_keys(tree: PyTreeDef) -> bool:
@@ -390,7 +444,7 @@ def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:
 
 def _donation_error(program: Program, held: Collection[int], reasons: Mapping[int, ownership.Held]) -> DonationError:
     lines = [
-        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {reasons[i].text}"
+        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {reasons[i].text if i in reasons else 'unknown'}"
         for i, leaf in ((i, program.leaves[i]) for i in held)
     ]
     what, they, them = ("1 leaf", "it is", "it") if len(lines) == 1 else (f"{len(lines)} leaves", "they are", "them")

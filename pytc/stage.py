@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -50,9 +50,20 @@ class Hidden:
 
 @dataclasses.dataclass(frozen=True)
 class Again:
-    """Stands in the arguments for the array that leaf number `first` is too; a node without leaves."""
+    """Stands in the arguments for the array that leaf number `first` is too; a node without leaves. The node that
+    it is in may ask for a shape and a dtype when it is made."""
 
     first: int
+    shape: tuple[Any, ...] = dataclasses.field(compare=False)
+    dtype: Any = dataclasses.field(compare=False)
+    ndim: int = dataclasses.field(compare=False)
+    size: int = dataclasses.field(compare=False)
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> Again:
+        """What stands for a leaf that is another one's array."""
+        aval: Any = leaf.aval
+        return cls(cast(int, leaf.same_as), aval.shape, aval.dtype, aval.ndim, aval.size)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,7 +156,7 @@ class Stageable:
             return args, kwargs
         values, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
         stand_ins = [
-            _hidden(value) if leaf.is_static else value if leaf.same_as is None else Again(leaf.same_as)
+            _hidden(value) if leaf.is_static else value if leaf.same_as is None else Again.of(leaf)
             for leaf, value in zip(leaves, values, strict=True)
         ]
         hidden: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(tree, stand_ins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 import weakref
@@ -77,7 +78,7 @@ def equal(one, other):
 def test_plain_trees_go_straight_and_stay_in_place(straight, make):
     state, in_place = run(pytc.compile(increment), make(), 10)
     assert in_place == 10
-    assert len(straight) == 8
+    assert len(straight) == 7
     assert equal(state, jax.tree.map(lambda x: x + 10, make()))
 
 
@@ -149,8 +150,8 @@ def test_a_training_loop_goes_straight(straight, loop, made):
     result = loop(step, {"w": jnp.ones(4), "b": jnp.ones(3)}, data)
     factor = 2 if loop in (over_made_batches, over_temporaries) else 1
     assert float(result["w"][0]) == 1 + factor * sum(range(20))
-    # Not the first two calls, nor those with a state that no program has made, and those right behind.
-    assert len(straight) >= (15 if loop is over_numbered_batches else 18)
+    # Not the first three calls, nor those with a state that no program has made, and those right behind.
+    assert len(straight) >= (14 if loop is over_numbered_batches else 17)
 
 
 def test_named_by_keyword_and_taken_over(straight):
@@ -166,7 +167,7 @@ def test_named_by_keyword_and_taken_over(straight):
         return kept
 
     assert loop() == 8
-    assert len(straight) == 6
+    assert len(straight) == 5
 
 
 def test_whoever_holds_on_keeps(straight):
@@ -273,8 +274,8 @@ def test_whatever_comes_to_the_same_place(straight):
 def test_static_leaves_and_moved_arguments_at_the_same_place(straight):
     step = pytc.compile(lambda x, how: x + 1 if how is None or how == "up" else x - 1)
     up, none, moved = (jnp.zeros(3), "up"), (jnp.zeros(3), None), (pytc.move(jnp.zeros(3)), None)
-    results = calls(step, [none, none, none, up, (jnp.zeros(3), "down"), none, moved, none, none])
-    assert [float(each[0]) for each in results] == [1, 1, 1, 1, -1, 1, 1, 1, 1]
+    results = calls(step, [none, none, none, none, up, (jnp.zeros(3), "down"), none, moved, none, none])
+    assert [float(each[0]) for each in results] == [1, 1, 1, 1, 1, -1, 1, 1, 1, 1]
     assert straight
 
 
@@ -338,7 +339,18 @@ def test_places_of_code_made_anew_are_not_kept_for_ever(monkeypatch):
     assert 0 < len(step.__pytc__.directly) <= 8
 
 
-def test_threads_share_a_place():
+@pytest.fixture
+def _switching_all_the_time():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_switching_all_the_time")
+@pytest.mark.parametrize("_", range(8))
+def test_threads_share_a_place(_):
+    """With first calls, second looks at the place, and other plans for it, all at once."""
     step = pytc.compile(increment)
     wrong = []
 

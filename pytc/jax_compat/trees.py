@@ -5,6 +5,7 @@ For JAX 0.10 to 0.12: `PyTreeDef.__getstate__`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -13,8 +14,28 @@ from jax.tree_util import PyTreeDef
 
 def is_plain_tree(tree: PyTreeDef) -> bool:
     """Whether a tree consists of what JAX itself takes apart, item by item: tuples, lists, dicts, None and named tuples
-    that are not registered as anything else. False where JAX does not tell."""
-    return bool(_PLAIN_NODES) and _kinds_of_nodes(tree) <= _PLAIN_NODES
+    that are not registered as anything else, and whose classes have no say in that. False where JAX does not tell."""
+    return bool(_PLAIN_NODES) and _kinds_of_nodes(tree) <= _PLAIN_NODES and all(map(_is_plain_class, _classes(tree)))
+
+
+def _classes(tree: PyTreeDef) -> Iterator[type]:
+    """The classes of the containers in a tree."""
+    node = tree.node_data()
+    if node is not None:
+        yield node[0]
+    for child in tree.children():
+        yield from _classes(child)
+
+
+def _is_plain_class(kind: type) -> bool:
+    """Whether a container is made, iterated over and indexed as `tuple` does, and its fields are those of the class, if
+    it is a named tuple."""
+    if kind in _CONTAINERS or not issubclass(kind, tuple):
+        return True
+    if type(kind) is not type:
+        return False
+    made = getattr(kind.__new__, "__globals__", {})
+    return "_tuple_new" in made and all(getattr(kind, name) is getattr(_Named, name) for name in _OWN)
 
 
 def _kinds_of_nodes(tree: PyTreeDef) -> set[int]:
@@ -25,6 +46,11 @@ def _kinds_of_nodes(tree: PyTreeDef) -> set[int]:
 
 class _Named(NamedTuple):
     leaf: int
+
+
+_CONTAINERS = (tuple, list, dict)
+_OWN = ("__getattribute__", "__getitem__", "__init__", "__iter__", "__len__")
+"""What named tuples have from `tuple` and `object`. (`collections.namedtuple` makes a `__new__` for each of them.)"""
 
 
 def _kinds_of_plain_nodes() -> set[int]:

@@ -141,9 +141,11 @@ def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | 
         return True
     # The shapes are those of the program, but how they are cut into shards is for the arrays of this call to say.
     placed = [leaf.sharding for leaf in leaves] if buffers.may_be_cut() else []
-    if known.kinds is None or known.kinds.placed != placed:
-        known.kinds = buffers.Kinds(placed, frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf)))
-    return not buffers.shares_with_any(leaves, others, known.kinds.alike)
+    kinds = known.kinds  # another thread may remember others at any moment
+    if kinds is None or kinds.placed != placed:
+        kinds = buffers.Kinds(placed, frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf)))
+        known.kinds = kinds
+    return not buffers.shares_with_any(leaves, others, kinds.alike)
 
 
 def _all_dead(

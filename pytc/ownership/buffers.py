@@ -36,6 +36,7 @@ import numpy as np
 from jax.extend import backend
 
 from pytc.jax_compat.arrays import new_shard, shards_of
+from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
 from pytc.ownership.counts import Mark
 
@@ -218,9 +219,26 @@ def addresses(array: Any) -> list[int]:
     """Where the buffers of an array are, one for each device of this process that has a part of it."""
     if array.is_deleted() or array.size == 0:
         return []
-    if _is_whole(array):
-        return [array.unsafe_buffer_pointer()]
-    return [shard.unsafe_buffer_pointer() for shard in own_shards(array)]
+    try:
+        return list(map(_address, [array] if _is_whole(array) else own_shards(array)))
+    except NoMemory:
+        return []
+
+
+class NoMemory(Exception):
+    """What an array is of which the execution failed."""
+
+
+def _address(array: Any) -> int:
+    # To ask an array for its address for which there was no memory ends the process; to wait for it only raises.
+    array = bits_of(array)
+    if array.is_ready():
+        try:
+            array.block_until_ready()
+        except jax.errors.JaxRuntimeError as error:
+            raise NoMemory from error
+    address: int = array.unsafe_buffer_pointer()
+    return address
 
 
 def own_shards(array: Any) -> list[Any]:
@@ -260,11 +278,11 @@ def alone(leaves: Sequence[Any]) -> bool:
     everything = alive()
     if len(everything) <= _QUICK:
         try:
-            taken = [array.unsafe_buffer_pointer() for array in everything]
+            taken = list(map(_address, everything))
             if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
                 return True
-        except (RuntimeError, ValueError, TypeError, AttributeError):
-            pass  # an array on several devices, or one that was deleted: look more closely
+        except (NoMemory, RuntimeError, ValueError, TypeError, AttributeError):
+            pass  # an array on several devices, one that was deleted, or one of a failure: look more closely
     del everything
     return not any(shared(leaves))
 

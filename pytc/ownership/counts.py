@@ -17,10 +17,13 @@ them is never opened.
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
+import operator
 import types
 import weakref
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import jax
@@ -74,13 +77,11 @@ def remainder(
     of ours, that one included; a leaf that is there twice, or a container that is reached twice, is for the exact
     answer below.
 
-    No table of objects is made. The references are counted, then each one from inside is doubled by holding the
-    same object in a list of ours, and each from `unshared` tripled, then they are counted again: the difference is
-    what comes from inside.
+    No table of objects is made. Each reference from inside is doubled by holding the same object in a list of ours, and
+    the references are counted; then they are tripled, and those from `unshared` doubled, and they are counted again:
+    the difference is what comes from inside.
     """
-    before = sum(map(getrefcount, leaves))
     roots = [*args, *kwargs.values()]
-    doubled = places * 2  # `places` holds them once already, so that a dead place now counts four times, not once
     nodes = _sole(roots, places)
     opened, levels = [], []
     while nodes:
@@ -89,13 +90,28 @@ def remainder(
         nodes = _openable(opened[-1])
     if any(sum(map(getrefcount, level)) != counted for level, counted in levels):
         return 1  # a hook of `sys.addaudithook` was shown them, and has kept one
-    tripled = unshared * 2
-    after = sum(map(getrefcount, leaves))
-    del roots, doubled, opened, tripled
-    # Of each leaf: outside + inside + lists + unshared + 1 before;
-    # outside + 2 * inside + lists + 3 * unshared + 1 after.
+    before, after = counted_twice(leaves, itertools.chain(roots, places, *opened, unshared))
+    # Of each leaf: outside + 2 * inside + lists + unshared + 1 before;
+    # outside + 3 * inside + lists + 2 * unshared + 1 after.
     # So this is outside + (1 - unshared), and none of the two is negative.
-    return 2 * before - after - lists * len(leaves)
+    return 3 * before - 2 * after - lists * len(leaves)
+
+
+def counted_twice(values: Sequence[Any], more: Iterable[Any]) -> tuple[int, int]:
+    """How many references there are to these objects, all together: as it is, and with those of a list of `more`.
+
+    Both in one go. Another thread that makes its own proof has all arrays there are in a list for a moment, and
+    between the two counts that would be taken for what `more` brings. There is no bytecode between them here, at which
+    the interpreter could switch threads.
+    """
+    held: list[Any] = []
+    steps: list[Callable[[], Any]] = [
+        functools.partial(sum, map(getrefcount, values)),
+        functools.partial(held.extend, more),
+        functools.partial(sum, map(getrefcount, values)),
+    ]
+    counts: list[Any] = list(map(operator.call, steps))
+    return counts[0], counts[2]
 
 
 def _sole(roots: list[Any], places: list[Any]) -> list[Any]:
@@ -109,14 +125,14 @@ def _sole(roots: list[Any], places: list[Any]) -> list[Any]:
             expected = 4  # the argument, the list of roots, the variable here, and `getrefcount`'s own
             for place in places:
                 if place is root:
-                    expected += 4  # the place, three times its copies, ...
+                    expected += 2  # the place, the list of places, ...
             if places and place is root:
                 expected += 1  # ... and the variable here, if it was the last
             if getrefcount(root) == expected and opens(root):
                 nodes.append(root)
     for place in places:
-        # The place, three times its copies, the variable here, and `getrefcount`'s own. An argument has more.
-        if type(place) not in _shut and getrefcount(place) == 6 and opens(place):
+        # The place, the list of places, the variable here, and `getrefcount`'s own. An argument has more.
+        if type(place) not in _shut and getrefcount(place) == 4 and opens(place):
             nodes.append(place)  # noqa: PERF401 - as above
     return nodes
 

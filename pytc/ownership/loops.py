@@ -89,7 +89,10 @@ def _has_passed(iterator: Any, items: dict[Any, Any], value: Any) -> bool:
     and put there again meanwhile is behind what it has passed."""
     if len(items) > _MOST_ITEMS or not any(each is value for each in items.values()):
         return False
-    (ahead,) = iterator.__reduce__()[1]  # which fills no tuple to which somebody else refers, as the caller here does
+    try:
+        (ahead,) = iterator.__reduce__()[1]  # which fills no tuple to which somebody else refers, as the caller does
+    except RuntimeError:
+        return False  # the dictionary has changed its size: the iterator goes nowhere, and says so when asked
     return not any(each is value for _, each in ahead)
 
 

@@ -44,7 +44,7 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     kind = type(target)
     asked = version(kind), name, storing
     in_class: Any = UNBOUND
-    if asked not in _left_to_objects or not all(map(of_strings, _dictionaries(target))):
+    if asked not in _left_to_objects or _odd_dictionaries(target):
         # Past the metaclass, which may say anything.
         classes = [_attributes_of(base) for base in _bases_of(kind)]
         if _has_odd_keys(target, classes):
@@ -105,9 +105,10 @@ def of_strings(space: dict[Any, Any]) -> bool:
     return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
 
 
-def _dictionaries(*values: Any) -> list[dict[Any, Any]]:
-    """Those that these refer to."""
-    return [v for v in gc.get_referents(*values) if type(v) is dict]
+def _odd_dictionaries(*values: Any) -> list[dict[Any, Any]]:
+    """Those among what these refer to that may have keys which are no strings."""
+    found = [v for v in gc.get_referents(*values) if issubclass(type(v), dict)]
+    return [v for v in found if type(v) is not dict or not of_strings(v)]
 
 
 def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
@@ -116,7 +117,7 @@ def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
 
     Such a `__dict__` is one that the object refers to as to any other.
     """
-    odd = {id(v) for v in _dictionaries(target, *classes) if not of_strings(v)}
+    odd = set(map(id, _odd_dictionaries(target, *classes)))
     if not odd:
         return False
     spaces = gc.get_referents(*classes)

@@ -133,14 +133,16 @@ class Walk:
         self._is_loud = any(not endings.is_told_by_class(type(seen[k])) or endings.is_loud(seen[k]) for k in opened)
         return True
 
+    @property
+    def may_change(self) -> bool:
+        """Whether something else than arrays is seen, or may be another time: a dictionary tells the collector of its
+        keys where they are not all plain strings."""
+        return bool(self._types) or any(dict in level.types for level in self._levels)
+
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Those of a call. Raises `LookupError` where the call has none such."""
         found = list(self._numbered(args))
         return found + [kwargs[name] for name in self._names] if self._names else found
-
-    def found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
-        """The arrays, in flattening order. Raises `LookupError` where the arguments are not such a tree."""
-        return self._arrays(self._seen(args, kwargs))
 
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Everything on the way."""
@@ -149,9 +151,14 @@ class Walk:
             seen += _referents(*level.pick(seen))
         return seen
 
-    def distinct(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether no array is there twice. Raises `LookupError` where the arguments are not such a tree."""
-        arrays = self.found(args, kwargs)
+    def is_as_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether no array is there twice, and all else is of the same types: numbers that `jax.jit` asks for their
+        values, and keys of dictionaries. Raises `LookupError` where the arguments are not such a tree."""
+        seen = self._seen(args, kwargs)
+        if len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
+            return False
+        arrays = self._arrays(seen)
+        del seen
         # What it is in, the tuple here, and `getrefcount`'s own: no less than that each.
         return sum(map(getrefcount, arrays)) == 3 * self.count or len(set(map(id, arrays))) == self.count
 
@@ -214,17 +221,14 @@ class Walk:
         for nodes, expected in opened:
             if sum(map(getrefcount, nodes)) != expected:
                 return None
-        before = sum(map(getrefcount, arrays))
         fresh = buffers.fresh(most)
         if counts.weakly_referenced(arrays, fresh.marks):
             return None
-        twice = fresh.arrays.copy()
-        after = sum(map(getrefcount, arrays))
-        del twice
-        # As a container has; and the fresh ones have two more the second time, those among the others only one. What
-        # somebody has got hold of in between, by a weak reference that is gone by now, would be counted, too.
-        accounted_for = (4 + lists) * self.count + placed.of_arrays
-        return (arrays, fresh.others) if before == accounted_for and after - before == 2 * self.count else None
+        before, after = counts.counted_twice(arrays, fresh.arrays)
+        # As a container has, and the fresh ones have one more, and another the second time. (What somebody has got hold
+        # of by a weak reference that is gone by now is counted, too.)
+        accounted_for = (5 + lists) * self.count + placed.of_arrays
+        return (arrays, fresh.others) if before == accounted_for and after - before == self.count else None
 
     def _ends_quietly(self, seen: list[Any], arrays: Sequence[Any], ending: Callable[[Sequence[Any]], bool]) -> bool:
         """Whether no code runs when all of this dies. That nothing refers to it weakly is for the counts to say."""

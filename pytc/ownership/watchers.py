@@ -53,7 +53,7 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
     if handler := _signal_handler():
         return f"{handler} may read it"
     for callback in gc.callbacks:
-        if getattr(callback, "__module__", "").partition(".")[0] not in _QUIET_COLLECTING:
+        if (getattr(callback, "__module__", "") or "").partition(".")[0] not in _QUIET_COLLECTING:
             return "a callback of the garbage collector may read it"
     collector.pause()  # what may look in finalisers of cyclic garbage
     return ""
