@@ -457,9 +457,13 @@ def wrap(function: Function) -> Callable[..., Any]:
                 _ = -COLLECTING  # from here on nothing but returns
 
     resemble(compiled, fun)
+    # For those who do not ask what is wrapped, as `inspect.getfullargspec` does not.
+    signature = function.parameters.signature
+    told = {} if signature is None else {"__signature__": signature}
     # Nothing here refers to `compiled`: when it is let go of, what it has captured and compiled goes with it.
     give(
         compiled,
+        **told,
         **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "clear_cache")},
         explain=lambda *args, **kwargs: _explain(function, *args, **kwargs),
         _cache_size=function.cache_size,

@@ -39,6 +39,8 @@ def test_it_is_a_plain_function_with_the_name_doc_and_signature():
         assert inspect.isfunction(compiled)
         assert (compiled.__name__, compiled.__doc__, compiled.__wrapped__) == ("step", "One step.", step)
         assert inspect.signature(compiled) == inspect.signature(step)
+        assert inspect.signature(compiled, follow_wrapped=False) == inspect.signature(step)
+        assert inspect.getfullargspec(compiled) == inspect.getfullargspec(jax.jit(step))
 
 
 def test_what_has_no_name_is_called_after_its_function_or_class(x):
