@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from pytc import ownership, passes
+from pytc import asking, ownership, passes
 from pytc.cache import MOST_SITES, Plan, Signature, Site
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
@@ -75,7 +75,7 @@ class Planner:
         # Where other processes run the same program, what is read later may differ between them, and the executables
         # must not: all take over what they can, and copy what they have to.
         if "auto" in self.policy.modes and jax.process_count() == 1:
-            read_later = _survivors(frame, args, kwargs, leaves)
+            read_later = asking.survivors(frame, args, kwargs, leaves)
         never = self._never(signature.program, leaves)
         lives_on = self._lives_on(signature.program, read_later)
         plan = self.plan(signature, never | lives_on, never, leaves)
@@ -87,7 +87,7 @@ class Planner:
         site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
         if plan.spared:
             largest = self._largest(signature.program, lives_on)
-            found = _glance(frame, args, kwargs, leaves, largest)
+            found = asking.glance(frame, args, kwargs, leaves, largest)
             site.why = {i: why.text for i, why in found.items()}
         return signature.sites.setdefault((id(site.code), site.lasti), site)
 
@@ -113,7 +113,7 @@ class Planner:
             return plan, leaves
         program = signature.program
         if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
-            why = _reasons(frame, args, kwargs, leaves, required, plan.outcome)
+            why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
             raise _donation_error(program, required, why)
         site.streak += 1
         if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:
@@ -125,10 +125,10 @@ class Planner:
             held = _held(plan, frame, args, kwargs, leaves)
         if not site.why and not plan.emitted.is_new:
             largest = self._largest(program, held)
-            found = _reasons(frame, args, kwargs, leaves, largest, plan.outcome_now)
+            found = asking.reasons(frame, args, kwargs, leaves, largest, plan.outcome_now)
             site.why = {i: why.text for i, why in found.items()}
             # To find out asks objects of all kinds, and they may have kept something.
-            held = {*held, *_alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
+            held = {*held, *asking.alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
         given = list(leaves)
         for i in held:
             given[i] = private_copy(leaves[i])
@@ -301,69 +301,15 @@ def _held(
     """The leaves that the plan takes over and that are not proven dead. Where its first call would keep some only
     because it compiles, that is done now, and then looked once more."""
     outcome = plan.outcome_now
-    held = _alive(plan, outcome, frame, args, kwargs, leaves)
+    held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
     if not held or outcome is plan.outcome:
         return held
-    alive = _alive(plan, plan.outcome, frame, args, kwargs, leaves)
+    alive = asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
     ownership.resume_collections()
     if len(alive) == len(held) or not has_room():
         return held
     plan.emitted.compile(leaves)
-    return _alive(plan, plan.outcome, frame, args, kwargs, leaves)
-
-
-# The proof looks at objects of any class, and what their classes raise when they are looked at is no error of the call:
-# then nothing is proven, and nothing told.
-
-
-def _alive(
-    plan: Plan,
-    outcome: ownership.Outcome,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-) -> Collection[int]:
-    try:
-        return ownership.held(frame, args, kwargs, leaves, plan.proven, outcome)
-    except Exception:  # noqa: BLE001 - as above
-        return plan.proven
-
-
-def _survivors(
-    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-) -> frozenset[int]:
-    try:
-        return ownership.survivors(frame, args, kwargs, leaves)
-    except Exception:  # noqa: BLE001 - as above
-        return frozenset()
-
-
-def _reasons(
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    wanted: Sequence[int],
-    outcome: ownership.Outcome,
-) -> dict[int, ownership.Held]:
-    try:
-        return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
-    except Exception:  # noqa: BLE001 - as above
-        return {}
-
-
-def _glance(
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    wanted: Sequence[int],
-) -> dict[int, ownership.Held]:
-    try:
-        return ownership.glance(frame, args, kwargs, leaves, wanted)
-    except Exception:  # noqa: BLE001 - as above
-        return {}
+    return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
 
 
 def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:

@@ -1,0 +1,68 @@
+"""What `ownership` says of a call, whatever the objects at hand are.
+
+The proof looks at objects of any class, and what their classes raise when they are looked at is no error of the call:
+then nothing is proven, and nothing told.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from pytc import ownership
+from pytc.cache import Plan
+
+
+def alive(
+    plan: Plan,
+    outcome: ownership.Outcome,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> Collection[int]:
+    """The leaves that the plan takes over and that are not proven dead; all where to find out raises."""
+    try:
+        return ownership.held(frame, args, kwargs, leaves, plan.proven, outcome)
+    except Exception:  # noqa: BLE001 - see above
+        return plan.proven
+
+
+def survivors(
+    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> frozenset[int]:
+    """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
+    try:
+        return ownership.survivors(frame, args, kwargs, leaves)
+    except Exception:  # noqa: BLE001 - see above
+        return frozenset()
+
+
+def reasons(
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+    outcome: ownership.Outcome,
+) -> dict[int, ownership.Held]:
+    """For each leaf of `wanted` that is not proven dead, what holds it; for none where to find out raises."""
+    try:
+        return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
+    except Exception:  # noqa: BLE001 - see above
+        return {}
+
+
+def glance(
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+) -> dict[int, ownership.Held]:
+    """For each leaf of `wanted`, what holds it as far as variables show; for none where to find out raises."""
+    try:
+        return ownership.glance(frame, args, kwargs, leaves, wanted)
+    except Exception:  # noqa: BLE001 - see above
+        return {}
