@@ -7,6 +7,7 @@ is small as it stands is solved exactly as it stands.
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - of what scipy imports, this cannot be when the interpreter is ending
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 

@@ -397,6 +397,22 @@ sys.exit('scipy.optimize' in sys.modules)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_it_is_still_to_be_had_when_the_interpreter_is_ending() -> None:
+    code = """
+import atexit, sys
+import numpy as np
+from pytc.passes import matching
+
+def last():
+    pairs = matching.assign(2, 2, lambda r, c: np.ones((len(r), len(c))), [{}, {}])
+    print(sorted(pairs), 'scipy.optimize' in sys.modules)
+
+atexit.register(last)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ran.stdout.split() == ["[(0,", "0),", "(1,", "1)]", "True"], ran.stderr
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_a_large_matching_falls_apart_into_small_ones(seed: int) -> None:
