@@ -1,7 +1,8 @@
 """What `ownership` says of a call, whatever the objects at hand are.
 
 The proof looks at objects of any class, and what their classes raise when they are looked at is no error of the call:
-then nothing is proven, and nothing told.
+then nothing is proven, and nothing told. (Each question is written out: a wrapper with `*args` would hold the
+arguments in a tuple of its own, which the proof would count.)
 """
 
 from __future__ import annotations

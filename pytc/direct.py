@@ -1,4 +1,4 @@
-"""A call that goes straight to `jax.jit`, with nothing flattened.
+"""Calls that go straight to `jax.jit`, with nothing flattened.
 
 A call mostly comes with arguments like those of the last one from the same place in the caller's code. If the program
 there takes whole arguments (`emit.whole`), `jax.jit` itself checks that they have the tree, the shapes and the dtypes
@@ -17,7 +17,7 @@ import jax
 from jax.tree_util import tree_leaves
 
 from pytc import ownership
-from pytc.cache import Plan, Signature, Site
+from pytc.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
 from pytc.emit import EmittedWhole, Retrace
 
 
@@ -38,7 +38,7 @@ class Direct:
     def of(
         cls, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
     ) -> Direct | None:
-        """For calls like the one that has just been, with these arguments; None where they are not for this."""
+        """For calls with arguments like these; None where they are not for this."""
         plan = site.plan
         emitted = plan.emitted
         if type(emitted) is not EmittedWhole:
@@ -55,7 +55,9 @@ class Direct:
             plan,
             emitted,
             proven if proven.count else None,
-            others if others.may_change or (others.count > 1 and (share or plan.program.donated)) else None,
+            others
+            if (proven.count and others.may_change) or (others.count > 1 and (share or plan.program.donated))
+            else None,
         )
 
     def call(
@@ -92,6 +94,43 @@ class Direct:
         site.calls += 1
         site.streak = 0
         return True
+
+
+class Ways(dict[tuple[int, int], Direct]):
+    """The call sites whose calls go straight to `jax.jit`, by code (id) and instruction."""
+
+    def make_room(self) -> None:
+        """Before a call from a site that is new, rather than behind one: what goes with these may run code."""
+        if len(self) >= MOST_SITES:
+            self.clear()
+
+    def learn(
+        self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
+    ) -> None:
+        """Let the calls after this one go straight, if they can.
+
+        To look at the arguments may run code. So that is done before this call, and not behind the last.
+        """
+        site.goes_well = False
+        if direct := Direct.of(signature, site, args, kwargs, share):
+            self[id(site.code), site.lasti] = direct
+
+    def went_well(self, site: Site, looked: bool) -> None:
+        """Note that a call has gone as it must for those from here to go straight; `looked` if that one could not
+        have."""
+        known = self.get((id(site.code), site.lasti))
+        if known is not None and known.plan is site.plan:
+            if looked:
+                return
+            site.miss()  # it should have gone straight: something stands elsewhere than it did
+            if site.missed >= MOST_MISSES:
+                self.pop((id(site.code), site.lasti), None)
+        site.goes_well = site.missed < MOST_MISSES
+
+    def stay_away(self, direct: Direct) -> None:
+        """Forget a way that has turned out to be none."""
+        direct.site.miss()
+        self.pop((id(direct.site.code), direct.site.lasti), None)
 
 
 def check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[Any]) -> None:

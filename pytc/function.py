@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -28,17 +28,17 @@ from pytc import ownership
 from pytc import passes as _passes
 from pytc.ahead import Hiding
 from pytc.attributes import give, plain, resemble
-from pytc.cache import MOST_MISSES, MOST_SITES, UNSHARED, Layout, Signature, Signatures, Site, describe
-from pytc.direct import Direct, check_not_deleted
+from pytc.cache import UNSHARED, Signature
+from pytc.direct import Ways, check_not_deleted
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import deliver
 from pytc.jax_compat.donated import unusable_donations_ignored
-from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
+from pytc.lookup import Lookup
 from pytc.move import Moved, unmoved, unwrap, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
@@ -79,9 +79,8 @@ class Function:
         )
         self.share = share
         self.planner = Planner(policy, tuple(pipeline), options, effort)
-        self.layouts: dict[Any, Layout] = {}
-        self.directly: dict[tuple[int, int], Direct] = {}
-        """Call sites whose calls go straight to `jax.jit`."""
+        self.lookup = Lookup(self.stageable, self.planner, share)
+        self.directly = Ways()
         self.tree: PyTreeDef | None = None
         """Of the latest arguments: what tells custom nodes apart may have been made for it, and run code as it dies, so
         it does that at the next call."""
@@ -124,12 +123,12 @@ class Function:
             raise Retrace
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
         looked = site is None or site.to_be_looked_at()
-        if site is None and len(self.directly) >= MOST_SITES:
-            self.directly.clear()  # before the call rather than after it: what goes with them may run code
+        if site is None:
+            self.directly.make_room()
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         if site.goes_well:
-            self.go_directly(signature, site, args, kwargs)
+            self.directly.learn(signature, site, args, kwargs, self.share)
             looked = True
         for i in keys:
             leaves[i] = bits_of(leaves[i])
@@ -162,34 +161,8 @@ class Function:
                 check_not_deleted(error, signature, leaves)
             raise
         if warm and given is leaves and type(emitted) is EmittedWhole:
-            self.went_well(site, looked)
+            self.directly.went_well(site, looked)
         return emitted.result(landed[2], leaves)
-
-    def went_well(self, site: Site, looked: bool) -> None:
-        """Note that a call has gone as it must for those from here to go straight to `jax.jit`; `looked` if that one
-        could not have."""
-        known = self.directly.get((id(site.code), site.lasti))
-        if known is not None and known.plan is site.plan:
-            if looked:
-                return
-            site.miss()  # it should have gone there: something stands elsewhere than it did
-            if site.missed >= MOST_MISSES:
-                self.directly.pop((id(site.code), site.lasti), None)
-        site.goes_well = site.missed < MOST_MISSES
-
-    def go_directly(self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Let the calls after this one go straight to `jax.jit`, if they can.
-
-        To look at the arguments may run code. So that is done before this call, and not behind the last.
-        """
-        site.goes_well = False
-        if direct := Direct.of(signature, site, args, kwargs, self.share):
-            self.directly[id(site.code), site.lasti] = direct
-
-    def stay_away(self, direct: Direct) -> None:
-        """Forget a way that has turned out to be none."""
-        direct.site.miss()
-        self.directly.pop((id(direct.site.code), direct.site.lasti), None)
 
     # -- a call, the slow way round ------------------------------------------------------------------------------
 
@@ -207,11 +180,11 @@ class Function:
             return self.without_jit(*unmoved(args, kwargs))
         if any(type(leaf) is Moved for leaf in leaves):
             return self.call_moved(args, kwargs)
-        signatures = self.signatures(args, kwargs, leaves, tree)
+        signatures = self.lookup.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            with contextlib.closing(self.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
+            with contextlib.closing(self.lookup.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
                 for signature in candidates:
                     try:
                         result = self.run(signature, frame, args, kwargs, leaves, landed)
@@ -227,93 +200,14 @@ class Function:
         """The call with `jax_disable_jit`."""
         return self.stageable.fun(*args, **kwargs)
 
-    def signatures(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        tree: PyTreeDef,
-    ) -> Signatures | None:
-        """What is known of calls with this layout, static values and sharing; None where a transformation or a
-        debugging mode is at work, under which a call is `jax.jit`'s.
-
-        Raises `StaticLeafError` naming a static leaf that cannot be hashed.
-        """
-        kinds = self.stageable.kinds(*self.parameters.wrap_static(args, kwargs))
-        if "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse:
-            return None
-        layout = self.layouts.setdefault((tree, tuple(map(type, leaves))), Layout(kinds, self.share))
-        sharing = layout.sharing(leaves) if layout.may_share else None
-        try:
-            return layout.by_values.setdefault(layout.key(leaves, sharing), Signatures())
-        except TypeError:
-            self.stageable.leaves(args, kwargs, share=False)  # names the leaf
-            raise
-
-    def candidates(
-        self,
-        signatures: Signatures,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        tree: PyTreeDef,
-    ) -> Generator[Signature, None, None]:
-        """The known signatures with leaves like these, those that serve them too, then a newly staged one: JAX accepts
-        one of them.
-
-        Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
-        `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them.)
-        """
-        known = signatures.alike(leaves)
-        yield from known
-        with signatures.being_made(leaves):
-            yield from (signature for signature in signatures.alike(leaves) if signature not in known)
-            del known  # what makes room is let go of there
-            for signature in self.of_other_kinds(args, kwargs, leaves, tree):
-                signatures.make_room(signature)
-                yield signature
-            # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
-            signature = Signature(
-                self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share)),
-                tuple(map(describe, leaves)),
-            )
-            signatures.make_room(signature)
-            if not may_call_python(signature.program.jaxpr):
-                yield signature
-                return
-        yield signature
-
-    def of_other_kinds(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], tree: PyTreeDef
-    ) -> Generator[Signature, None, None]:
-        """Signatures made of those of calls with arrays where NumPy data or Python scalars are here, or the reverse,
-        which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
-        mostly not compiled again."""
-        types = tuple(map(type, leaves))
-        own = self.layouts.get((tree, types))
-        if own is None or (own.may_share and own.sharing(leaves) is not None):
-            return
-        named = None
-        for (other_tree, other_types), layout in list(self.layouts.items()):
-            if layout is own or other_tree != tree or not own.differs_in_arrays_alone(types, layout, other_types):
-                continue
-            known = layout.find(leaves, None)
-            for signature in () if known is None else known.newest:
-                named = named or self.stageable.leaves(args, kwargs, share=self.share)
-                program = signature.program.for_leaves(named)
-                if program is None or may_call_python(program.jaxpr) or not signature.same_context():
-                    continue
-                plans = self.planner.inherited(signature.plans, leaves)
-                yield Signature(program, tuple(map(describe, leaves)), plans)
-
     def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
         args, kwargs, moved = unwrap(args, kwargs)
         leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-        signatures = self.signatures(args, kwargs, leaves, tree)
+        signatures = self.lookup.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        with contextlib.closing(self.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
+        with contextlib.closing(self.lookup.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
             for signature in candidates:
                 try:
                     emitted = self.planner.plan_moved(signature, leaves, moved).emitted
@@ -366,13 +260,12 @@ class Function:
 
     def cache_size(self) -> int:
         """How many signatures it has been compiled for: what people's tests ask `jax.jit(fun)._cache_size()`."""
-        known = [signatures for layout in self.layouts.values() for signatures in layout.by_values.values()]
         by_jax: int = self.jitted._cache_size() + self._jitted_hiding._cache_size()
-        return sum(len(signatures.newest) for signatures in known) + by_jax
+        return sum(1 for _ in self.lookup) + by_jax
 
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
-        self.layouts.clear()
+        self.lookup.layouts.clear()
         self.directly.clear()
         self.jitted.clear_cache()
         self._jitted_hiding.clear_cache()
@@ -429,12 +322,12 @@ def wrap(function: Function) -> Callable[..., Any]:
                 if gone := direct.call(frame, args, kwargs, landed):
                     return landed[0].result(landed[2], ())
                 if gone is None:
-                    function.stay_away(direct)
+                    function.directly.stay_away(direct)
             leaves, tree = tree_flatten(
                 (args, kwargs) if (hidden := function.wrap_static) is None else hidden(args, kwargs)
             )
             function.tree = tree
-            layout = function.layouts.get((tree, tuple(map(type, leaves))))
+            layout = function.lookup.layouts.get((tree, tuple(map(type, leaves))))
             if layout is not None and executing() and not debugging():
                 sharing = None
                 if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:

@@ -31,6 +31,7 @@ from pytc.jax_compat.arrays import private_copy
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
+from pytc.jax_compat.trees import nodes
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
@@ -323,10 +324,10 @@ def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
     trees = (program.in_tree, program.out_tree)
     calls_python = (
         may_call_python(program.jaxpr)
-        or any(tree is not None and _has_odd_keys(tree) for tree in trees)
+        or not all(_is_plain_key(key) for tree in trees if tree is not None for key in _keys(tree))
         or any(not leaf.is_static and _is_asked(value) for leaf, value in zip(program.leaves, leaves, strict=True))
     )
-    classes = frozenset(_classes(program.out_tree))
+    classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
     return ownership.Outcome(calls_python, length, not calls_python, classes, tuple(_static(program)))
 
 
@@ -342,18 +343,15 @@ def _is_asked(value: Any) -> bool:
     return issubclass(kind, _HOST) and kind not in _NUMBERS and kind.__module__ != "numpy"
 
 
-def _has_odd_keys(tree: PyTreeDef) -> bool:
-    """Whether a dictionary in a tree has keys that people's code may compare or hash: JAX sorts and looks up keys."""
-    node = tree.node_data()
-    if node is not None and issubclass(node[0], dict):
-        keys = node[1][1] if node[0] is collections.defaultdict else node[1]
-        if not all(map(_is_plain_key, keys)):
-            return True
-    return any(map(_has_odd_keys, tree.children()))
+def _keys(tree: PyTreeDef) -> Iterator[Any]:
+    """Those of the dictionaries in a tree."""
+    for kind, data in nodes(tree):
+        if issubclass(kind, dict):
+            yield from data[1] if kind is collections.defaultdict else data
 
 
 def _is_plain_key(key: Any) -> bool:
-    """Whether a key is compared and hashed by code of Python's own."""
+    """Whether a key is compared and hashed by code of Python's own: JAX sorts and looks up keys."""
     kind = type(key)
     if issubclass(kind, str):
         return all(getattr(kind, name) is getattr(str, name) for name in ("__hash__", "__eq__", "__lt__"))
@@ -368,16 +366,7 @@ def _static(program: Program) -> Iterator[Any]:
         elif leaf.aval is not None and is_key_type(leaf.aval):
             yield leaf.aval.dtype  # it has the implementation of the key
     if program.in_tree is not None:
-        yield from ownership.told_apart_by(program.in_tree)
-
-
-def _classes(tree: PyTreeDef) -> Iterator[type]:
-    """The classes of the containers in a tree."""
-    node = tree.node_data()
-    if node is not None:
-        yield node[0]
-    for child in tree.children():
-        yield from _classes(child)
+        yield from (data for _, data in nodes(program.in_tree))
 
 
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:

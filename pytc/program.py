@@ -190,22 +190,21 @@ class Program:
     def for_leaves(self, leaves: Sequence[Leaf]) -> Program | None:
         """This program for leaves of the same types, of which others are `jax.Array`s rather than NumPy data or Python
         scalars; None where it would be another program. (An array that is returned as it is is handed back.)"""
-        returned = {var for var in self.jaxpr.jaxpr.outvars if isinstance(var, Var)}
-        handed_back = {o.origin.leaf for o in self.outputs if isinstance(o.origin, Passed)}
+        pairs = list(zip(self.leaves, leaves, strict=True))
+        converted = tuple(
+            mine if mine.is_static else dataclasses.replace(mine, array=other.array, sharding=other.sharding)
+            for mine, other in pairs
+        )
+        if not all(
+            (mine.is_static and other.is_static) or mine == other for mine, other in zip(converted, leaves, strict=True)
+        ):
+            return None
+        changed = {i for i, (mine, other) in enumerate(pairs) if mine.array != other.array}
         invars = zip(self.inputs, self.jaxpr.jaxpr.invars, strict=True)
-        handed_back |= {given.leaf for given, var in invars if given.leaf is not None and var in returned}
-        converted = []
-        for i, (mine, other) in enumerate(zip(self.leaves, leaves, strict=True)):
-            if not mine.is_static:
-                here = dataclasses.replace(mine, array=other.array, sharding=other.sharding)
-                if here != other or (mine.array != other.array and i in handed_back):
-                    return None
-                converted.append(here)
-            elif other.is_static:
-                converted.append(mine)
-            else:
-                return None
-        return dataclasses.replace(self, leaves=tuple(converted))
+        returned = {var for var in self.jaxpr.jaxpr.outvars if isinstance(var, Var)}
+        handed_back = {given.leaf for given, var in invars if var in returned}
+        handed_back |= {output.origin.leaf for output in self.outputs if isinstance(output.origin, Passed)}
+        return None if changed & handed_back else dataclasses.replace(self, leaves=converted)
 
     def why_kept(self, leaf: int) -> str:
         """Why no output is written over this leaf, in plain words."""

@@ -254,7 +254,7 @@ def test_clearing_jaxs_caches_and_our_own(x):
     for _ in range(20):
         f(x)
         jax.clear_caches()
-    (layout,) = f.__pytc__.layouts.values()
+    (layout,) = f.__pytc__.lookup.layouts.values()
     (signatures,) = layout.by_values.values()
     assert len(signatures.newest) <= 8
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import types
 import weakref
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc import function
+from pytc import direct
 from pytc.emit import EmittedWhole
 
 
@@ -332,22 +331,14 @@ def test_a_place_that_never_fits_stops_trying(straight):
 
 
 def test_places_of_code_made_anew_are_not_kept_for_ever(monkeypatch):
-    monkeypatch.setattr(function, "MOST_SITES", 8)
+    monkeypatch.setattr(direct, "MOST_SITES", 8)
     step = pytc.compile(lambda x: x * 2)
     for _ in range(20):
         exec("for _ in range(3): y = step(x)", {"step": step, "x": jnp.ones(2)})
     assert 0 < len(step.__pytc__.directly) <= 8
 
 
-@pytest.fixture
-def _switching_all_the_time():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
-@pytest.mark.usefixtures("_switching_all_the_time")
+@pytest.mark.usefixtures("_switching_often")
 @pytest.mark.parametrize("_", range(8))
 def test_threads_share_a_place(_):
     """With first calls, second looks at the place, and other plans for it, all at once."""

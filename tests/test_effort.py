@@ -79,7 +79,7 @@ def same(one, other):
 def all_plans(step):
     return [
         plan
-        for layout in step.__pytc__.layouts.values()
+        for layout in step.__pytc__.lookup.layouts.values()
         for signatures in layout.by_values.values()
         for signature in signatures.newest
         for plan in signature.plans

@@ -58,7 +58,7 @@ def throw_away(step, calls):
 def plans(step):
     return [
         len(signature.plans)
-        for layout in step.__pytc__.layouts.values()
+        for layout in step.__pytc__.lookup.layouts.values()
         for signatures in layout.by_values.values()
         for signature in signatures.newest
     ]

@@ -60,7 +60,7 @@ state, kept = train(start(), me == 0, 8)
 np.testing.assert_allclose(own(state), values[8][mine], rtol=1e-6)
 for value, array in zip(values, kept):
     np.testing.assert_allclose(own(array), value[mine], rtol=1e-6)
-(layout,) = step.__pytc__.layouts.values()
+(layout,) = step.__pytc__.lookup.layouts.values()
 (signatures,) = layout.by_values.values()
 copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
 print("COPIED", copied, "KEPT", len(kept), "PLANS", sum(len(s.plans) for s in signatures.newest), flush=True)
@@ -168,7 +168,7 @@ for keep in (False, me == 0):
     for ours, theirs in zip((*got, *kept[1:]), (*wanted, *all_params[1:])):
         assert ours.sharding == theirs.sharding and ours.shape == theirs.shape, (ours.sharding, theirs.sharding)
         np.testing.assert_array_equal(ours, theirs)
-    (layout,) = mapped.__pytc__.layouts.values()
+    (layout,) = mapped.__pytc__.lookup.layouts.values()
     (signatures,) = layout.by_values.values()
     copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
     print("COPIED", copied, "PLACES", len(set(map(tuple, places[1:]))), flush=True)

@@ -81,12 +81,10 @@ def calls_of(function: Function) -> Calls:
 
 
 def _sites(function: Function) -> Iterator[tuple[Signature, Site]]:
-    for layout in list(function.layouts.values()):
-        for signatures in list(layout.by_values.values()):
-            for signature in reversed(signatures.newest):
-                for site in list(signature.sites.values()):
-                    if site.calls:  # some calls raise, or turn out to be of another signature
-                        yield signature, site
+    for signature in function.lookup:
+        for site in list(signature.sites.values()):
+            if site.calls:  # some calls raise, or turn out to be of another signature
+                yield signature, site
 
 
 def _report(function: Function, signature: Signature, site: Site) -> SiteReport:

@@ -1,12 +1,12 @@
-"""Trees of nothing but what JAX takes apart itself.
+"""The nodes of trees, and trees of nothing but what JAX takes apart itself.
 
-For JAX 0.10 to 0.12: `PyTreeDef.__getstate__`.
+For JAX 0.10 to 0.12: `PyTreeDef.__getstate__`, `node_data` and `children`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import PyTreeDef
@@ -15,16 +15,21 @@ from jax.tree_util import PyTreeDef
 def is_plain_tree(tree: PyTreeDef) -> bool:
     """Whether a tree consists of what JAX itself takes apart, item by item: tuples, lists, dicts, None and named tuples
     that are not registered as anything else, and whose classes have no say in that. False where JAX does not tell."""
-    return bool(_PLAIN_NODES) and _kinds_of_nodes(tree) <= _PLAIN_NODES and all(map(_is_plain_class, _classes(tree)))
+    return (
+        bool(_PLAIN_NODES)
+        and _kinds_of_nodes(tree) <= _PLAIN_NODES
+        and all(_is_plain_class(kind) for kind, _ in nodes(tree))
+    )
 
 
-def _classes(tree: PyTreeDef) -> Iterator[type]:
-    """The classes of the containers in a tree."""
+def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
+    """The class of each container in a tree, and what tells it apart from others of the class: the keys of a
+    dictionary, what `tree_flatten` of a custom node returns beside the children."""
     node = tree.node_data()
     if node is not None:
-        yield node[0]
+        yield node
     for child in tree.children():
-        yield from _classes(child)
+        yield from nodes(child)
 
 
 def _is_plain_class(kind: type) -> bool:

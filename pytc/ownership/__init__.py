@@ -48,7 +48,6 @@ from pytc.ownership.callers import (
 )
 from pytc.ownership.callsite import Site
 from pytc.ownership.collector import resume as resume_collections
-from pytc.ownership.endings import told_apart_by
 from pytc.ownership.holders import Held
 from pytc.ownership.slots import Slots
 from pytc.ownership.walk import Walk
@@ -68,7 +67,6 @@ __all__ = [
     "reasons",
     "resume_collections",
     "survivors",
-    "told_apart_by",
     "where",
 ]
 

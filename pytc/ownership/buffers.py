@@ -221,12 +221,12 @@ def addresses(array: Any) -> list[int]:
         return []
     try:
         return list(map(_address, [array] if _is_whole(array) else own_shards(array)))
-    except NoMemory:
+    except _Failed:
         return []
 
 
-class NoMemory(Exception):
-    """What an array is of which the execution failed."""
+class _Failed(Exception):
+    """The execution that an array should have come out of did not get to its end."""
 
 
 def _address(array: Any) -> int:
@@ -236,7 +236,7 @@ def _address(array: Any) -> int:
         try:
             array.block_until_ready()
         except jax.errors.JaxRuntimeError as error:
-            raise NoMemory from error
+            raise _Failed from error
     address: int = array.unsafe_buffer_pointer()
     return address
 
@@ -281,7 +281,7 @@ def alone(leaves: Sequence[Any]) -> bool:
             taken = list(map(_address, everything))
             if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
                 return True
-        except (NoMemory, RuntimeError, ValueError, TypeError, AttributeError):
+        except (_Failed, RuntimeError, ValueError, TypeError, AttributeError):
             pass  # an array on several devices, one that was deleted, or one of a failure: look more closely
     del everything
     return not any(shared(leaves))

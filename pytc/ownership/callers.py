@@ -37,7 +37,7 @@ class Outcome:
     """The length of the result, where it is a tuple or a list; None where that is not known."""
     atomic: bool = False
     """Whether a call that raises, whatever it raises and an interrupt included, has donated nothing."""
-    classes: frozenset[type] | None = None
+    classes: tuple[type, ...] | None = None
     """The classes of the containers in the result, if they are known."""
     static: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
     """Objects that the compiled function holds, and that may also be in its arguments: what is static there."""

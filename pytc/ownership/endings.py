@@ -11,12 +11,11 @@ import datetime
 import gc
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
-from jax.tree_util import PyTreeDef
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
@@ -97,12 +96,3 @@ def reached(held: Iterable[Any], without: Set[int]) -> set[int]:
         found.update(map(id, new))
         level = gc.get_referents(*(v for v in new if type(v) not in OFTEN_SHARED and type(v) not in _SUSPENDED))
     return found
-
-
-def told_apart_by(tree: PyTreeDef) -> Iterator[Any]:
-    """What the nodes of a tree are told apart by, besides their types."""
-    node = tree.node_data()
-    if node is not None:
-        yield node[1]
-    for child in tree.children():
-        yield from told_apart_by(child)

@@ -55,7 +55,7 @@ class Walk:
         self._size = 0
         """How much is seen."""
         self._others: _Picker = tuple
-        """What is neither."""
+        """Where something is that is neither an array nor a container on the way to one."""
         self._types: list[type] = []
         """Of the others."""
         self._rest: _Picker = tuple

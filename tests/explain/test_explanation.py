@@ -125,7 +125,7 @@ def test_the_figures_of_the_program_are_those_of_what_a_call_runs():
     figures_explained = explain(function, *args, **kwargs).memory.program
     concrete, keywords = update_arguments()
     function(*concrete, **keywords)
-    (layout,) = function.__pytc__.layouts.values()
+    (layout,) = function.__pytc__.lookup.layouts.values()
     (signatures,) = layout.by_values.values()
     (plan,) = signatures.newest[0].plans
     compiled = plan.emitted.lower(jax.tree.leaves(update_arguments())).compile()

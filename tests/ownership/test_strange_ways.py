@@ -319,14 +319,6 @@ def watching(box, seen, done):
     return look
 
 
-@pytest.fixture
-def _switching_often():
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
-
-
 @pytest.mark.usefixtures("_switching_often")
 def test_a_thread_made_by_c():
     """As those of a user interface: Python does not count them."""

@@ -29,6 +29,7 @@ from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
+from pytc.jax_compat.trees import nodes
 from pytc.leaves import Parameters, StaticArgument
 from pytc.ownership import buffers
 from pytc.ownership import holders as who
@@ -246,7 +247,7 @@ class Function:
             ownership.Wanted([i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]),
             tuple(leaf.nbytes if isinstance(leaf, jax.Array) else 0 for leaf in leaves),
             (
-                *ownership.told_apart_by(tree_structure(wrapped)),
+                *(data for _, data in nodes(tree_structure(wrapped))),
                 *(leaf.value for leaf in leaves if type(leaf) is StaticArgument),
                 *(leaf.dtype for leaf in leaves if bits_of(leaf) is not leaf),
             ),

@@ -1,0 +1,111 @@
+"""Which staged program serves a call: one that is known, one made of a known one, or a new one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+from jax.tree_util import PyTreeDef
+
+from pytc.cache import Layout, Signature, Signatures, describe
+from pytc.jax_compat.effects import may_call_python
+from pytc.jax_compat.running import config, debugging, executing
+from pytc.plan import Planner
+from pytc.stage import Stageable
+
+
+@dataclasses.dataclass(eq=False)
+class Lookup:
+    """The signatures of one function."""
+
+    stageable: Stageable
+    planner: Planner
+    share: bool
+    layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
+    """By the tree of the arguments and the types of their leaves."""
+
+    def __iter__(self) -> Iterator[Signature]:
+        """All that are known, the oldest of those of one layout first."""
+        for layout in list(self.layouts.values()):
+            for signatures in list(layout.by_values.values()):
+                yield from reversed(signatures.newest)
+
+    def signatures(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tree: PyTreeDef,
+    ) -> Signatures | None:
+        """What is known of calls with this layout, static values and sharing; None where a transformation or a
+        debugging mode is at work, under which a call is `jax.jit`'s.
+
+        Raises `StaticLeafError` naming a static leaf that cannot be hashed.
+        """
+        kinds = self.stageable.kinds(*self.stageable.parameters.wrap_static(args, kwargs))
+        if "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse:
+            return None
+        layout = self.layouts.setdefault((tree, tuple(map(type, leaves))), Layout(kinds, self.share))
+        sharing = layout.sharing(leaves) if layout.may_share else None
+        try:
+            return layout.by_values.setdefault(layout.key(leaves, sharing), Signatures())
+        except TypeError:
+            self.stageable.leaves(args, kwargs, share=False)  # names the leaf
+            raise
+
+    def candidates(
+        self,
+        signatures: Signatures,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tree: PyTreeDef,
+    ) -> Generator[Signature, None, None]:
+        """The known signatures with leaves like these, those that serve them too, then a newly staged one: JAX accepts
+        one of them.
+
+        Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
+        `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them.)
+        """
+        known = signatures.alike(leaves)
+        yield from known
+        with signatures.being_made(leaves):
+            yield from (signature for signature in signatures.alike(leaves) if signature not in known)
+            del known  # what makes room is let go of there
+            for signature in self.of_other_kinds(args, kwargs, leaves, tree):
+                signatures.make_room(signature)
+                yield signature
+            # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
+            signature = Signature(
+                self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share)),
+                tuple(map(describe, leaves)),
+            )
+            signatures.make_room(signature)
+            if not may_call_python(signature.program.jaxpr):
+                yield signature
+                return
+        yield signature
+
+    def of_other_kinds(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], tree: PyTreeDef
+    ) -> Generator[Signature, None, None]:
+        """Signatures made of those of calls with arrays where NumPy data or Python scalars are here, or the reverse,
+        which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
+        mostly not compiled again."""
+        types = tuple(map(type, leaves))
+        own = self.layouts.get((tree, types))
+        if own is None or (own.may_share and own.sharing(leaves) is not None):
+            return
+        named = None
+        for (other_tree, other_types), layout in list(self.layouts.items()):
+            if layout is own or other_tree != tree or not own.differs_in_arrays_alone(types, layout, other_types):
+                continue
+            known = layout.find(leaves, None)
+            for signature in () if known is None else known.newest:
+                named = named or self.stageable.leaves(args, kwargs, share=self.share)
+                program = signature.program.for_leaves(named)
+                if program is None or may_call_python(program.jaxpr) or not signature.same_context():
+                    continue
+                plans = self.planner.inherited(signature.plans, leaves)
+                yield Signature(program, tuple(map(describe, leaves)), plans)
