@@ -34,6 +34,9 @@ _HARMLESS = {
     ("ipykernel.iostream", "IOPubThread._thread_main"),
     ("ipykernel.control", "ControlThread.run"),
     ("ipykernel.parentpoller", "ParentPollerUnix.run"),
+    ("tensorboard.summary.writer.event_file_writer", "_AsyncWriterThread.run"),
+    ("wandb.sdk.lib.asyncio_manager", "AsyncioManager._main"),
+    ("wandb.sdk.lib.service.service_finalizer", "ServiceFinalizer._publish_queue"),
 }
 
 
