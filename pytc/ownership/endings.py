@@ -85,14 +85,20 @@ def attached(arrays: Sequence[Any]) -> list[Any]:
     return [part for part in found if type(part) is dict] if len(found) != len(arrays) else []
 
 
-def reached(held: Iterable[Any], without: Set[int]) -> set[int]:
-    """The ids of these objects, and of all that they refer to, without what only these others (ids) lead to; what a
-    function or a generator refers to may change as it runs."""
+def reached(sought: Set[int], held: Iterable[Any], without: Set[int]) -> set[int]:
+    """Which of the objects `sought` (ids) are among these, or what they refer to, without what only `without` (ids)
+    lead to; as far as the first few thousand tell. What a function or a generator refers to may change as it runs, and
+    what a class refers to is no state."""
     found: set[int] = set()
     level = [*held]
-    while level and len(found) < MOST:
-        new = [v for v in level if id(v) not in found and id(v) not in without]
-        new = [v for v in new if type(v) not in LIVE_ON and type(v) not in ARRAYS]
-        found.update(map(id, new))
-        level = gc.get_referents(*(v for v in new if type(v) not in OFTEN_SHARED and type(v) not in _SUSPENDED))
-    return found
+    while level and len(found) < MOST and not sought <= found:
+        new = {id(v): v for v in level if type(v) not in LIVE_ON and type(v) not in ARRAYS}
+        for key in found.union(without).intersection(new):
+            del new[key]
+        found.update(new)
+        level = gc.get_referents(*(v for v in new.values() if _leads_on(type(v))))
+    return found & sought
+
+
+def _leads_on(kind: type) -> bool:
+    return kind not in OFTEN_SHARED and kind not in _SUSPENDED and not issubclass(kind, type)

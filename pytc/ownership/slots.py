@@ -70,7 +70,7 @@ class Slots:
         self._walked = frozenset(map(id, walked))
         self._static = static
         self._living: set[int] = set()
-        """The ids of what lives on with it though some slots are overwritten, once that has mattered."""
+        """The ids of what is known to live on with it though some slots are overwritten."""
         self.values: list[Any] = []
         self._open = not onlooker
         self._roots = [] if onlooker else [*roots]
@@ -235,7 +235,7 @@ class Slots:
                 return False
             hidden = attached(arrays) if arrays else []
             seen = self._quiet | self._living if of_arguments else self._quiet
-            nodes = [v for v in found if type(v) not in ARRAYS and id(v) not in seen]
+            nodes = [*{id(v): v for v in found if type(v) not in ARRAYS and id(v) not in seen}.values()]
             self._quiet.update(map(id, nodes))
             if len(self._quiet) > MOST:
                 return False
@@ -258,8 +258,9 @@ class Slots:
                     }
                     if of_arguments:  # `leaves` may refer to it, too, or a tree of the call's own
                         ending.update(id(v) for v in nodes if type(v) in BOUND)
-                    if ending and of_arguments:
-                        self._living = self._living or reached(self._static, {value for _, value in self._counted})
+                    if of_arguments and (unknown := ending - self._living):
+                        overwritten = {value for _, value in self._counted}
+                        self._living |= reached(unknown, self._static, overwritten)
                         ending -= self._living
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
