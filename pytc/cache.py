@@ -11,6 +11,7 @@ import operator
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -131,18 +132,13 @@ class Signature:
         """Leaves (indices) that are PRNG keys."""
         self.key_dtypes = [*keys.values()]
         """Of which kind they are, which their bits do not tell."""
-        traced: list[None] = []
-        witness = jax.jit(lambda: traced.append(None))
-        witness.trace()
+        self._witness = jax.jit(lambda: None)
+        self._traced = weakref.ref(self._witness.trace().jaxpr)
 
-        def same_context() -> bool:
-            before = len(traced)
-            witness.trace()
-            return len(traced) == before
-
-        self.same_context = same_context
+    def same_context(self) -> bool:
         """Whether JAX's context (64-bit mode, meshes, matmul precision, ...) is that of the staging: if it is not,
-        JAX traces again."""
+        JAX does not find what it traced there."""
+        return self._witness.trace().jaxpr is self._traced()
 
 
 @dataclasses.dataclass(eq=False)

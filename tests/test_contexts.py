@@ -1,0 +1,120 @@
+"""JAX's settings that a program depends on, changed between calls: results are those under the settings of the call."""
+
+from __future__ import annotations
+
+import contextlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+
+def add_thirds(x):
+    return x + jnp.arange(4) / 3
+
+
+def add_noise(x):
+    return x + jax.random.normal(jax.random.key(0), (4,))
+
+
+def product(x):
+    return jnp.outer(x, x) @ x
+
+
+CONTEXTS = [
+    (add_thirds, lambda: jax.enable_x64(True)),
+    (add_noise, lambda: jax.default_prng_impl("rbg")),
+    (add_noise, lambda: jax.threefry_partitionable(False)),
+    (product, lambda: jax.default_matmul_precision("float32")),
+]
+
+
+def start():
+    return jnp.linspace(0, 1, 4, dtype=jnp.float32)
+
+
+def anew(function):
+    """The same as another function, of which nothing is known yet."""
+    return lambda x: function(x)
+
+
+def kept_then_overwritten(f, here, there):
+    x = start()
+    with here():
+        y = f(x)
+    with there():
+        x = f(x)
+    return x, y
+
+
+def overwritten_then_kept(f, here, there):
+    x = start()
+    with here():
+        x = f(x)
+    x = x.astype(jnp.float32)
+    with there():
+        y = f(x)
+    return x, y
+
+
+def by_turns(f, here, there):
+    x, results = start(), []
+    for k in range(6):
+        with (here, there)[k % 2]():
+            results.append(f(x))
+        with (here, there)[k % 2]():
+            x = f(x)
+        results.append(x)
+        x = x.astype(jnp.float32)
+    return results
+
+
+def moved(f, here, there):
+    take = pytc.move if isinstance(f, type(add_noise)) else lambda x: x
+    with here():
+        y = f(start())
+    with there():
+        z = f(take(start()))
+    return y, z
+
+
+def with_a_counter(f, here, there):
+    def g(state):
+        return f(state)
+
+    with here():
+        y = g(start())
+    with there():
+        z = g(np.linspace(0, 1, 4, dtype=np.float32))
+    return y, z
+
+
+@pytest.mark.parametrize("program", [kept_then_overwritten, overwritten_then_kept, by_turns, moved, with_a_counter])
+@pytest.mark.parametrize(("function", "context"), CONTEXTS, ids=["x64", "prng", "threefry", "precision"])
+@pytest.mark.parametrize("back", [False, True])
+def test_context(program, function, context, back):
+    contexts = (context, contextlib.nullcontext) if back else (contextlib.nullcontext, context)
+    ours, theirs = (program(compiler(anew(function)), *contexts) for compiler in (pytc.compile, jax.jit))
+    for mine, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_a_global_setting():
+    def program(compiler):
+        f = compiler(anew(add_thirds))
+        x = start()
+        first = f(x)
+        jax.config.update("jax_enable_x64", True)
+        try:
+            x = f(x)
+        finally:
+            jax.config.update("jax_enable_x64", False)
+        return first, x
+
+    for mine, other in zip(program(pytc.compile), program(jax.jit), strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other)
