@@ -1,4 +1,5 @@
-"""What a compiled function remembers: layouts, signatures, plans and call sites.
+"""What a compiled function remembers: layouts, signatures, plans and call sites; and what it shares with others that
+are made of the same function.
 
 Lookups are plain dictionary reads and publications plain dictionary writes, each atomic in CPython, so calls from
 several threads need no lock: two first calls at once compile twice, and one of the results is kept.
@@ -114,24 +115,20 @@ class Site:
 
 
 @dataclasses.dataclass(eq=False)
-class Signature:
-    """A staged and prepared program, and the plans made of it."""
+class Staged:
+    """A staged and prepared program, and all that has been made of it."""
 
     program: Program
     described: tuple[Hashable, ...]
     """`describe` of each leaf that it was staged for."""
-    plans: list[Plan] = dataclasses.field(default_factory=list)
+    compiled: dict[tuple[int, ...], Emitted] = dataclasses.field(default_factory=dict)
+    """By what the flow of the data would have them take over (`Plan.could_donate`)."""
     moved: dict[frozenset[int], Plan] = dataclasses.field(default_factory=dict)
     """Plans for calls in which these leaves (indices) were passed by `pytc.move`."""
-    sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
+    paired: dict[frozenset[int], Program] = dataclasses.field(default_factory=dict)
+    """The program with its aliases, by the leaves that are left alone."""
 
     def __post_init__(self) -> None:
-        avals: list[AbstractValue] = [leaf.aval for leaf in self.program.leaves]
-        keys = {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval)}
-        self.keys = tuple(keys)
-        """Leaves (indices) that are PRNG keys."""
-        self.key_dtypes = [*keys.values()]
-        """Of which kind they are, which their bits do not tell."""
         self._witness = jax.jit(lambda: None)
         self._traced = weakref.ref(self._witness.trace().jaxpr)
 
@@ -140,15 +137,64 @@ class Signature:
         JAX does not find what it traced there."""
         return self._witness.trace().jaxpr is self._traced()
 
+    def is_spent(self) -> bool:
+        """Whether JAX has let go of what it traced there (`jax.clear_caches`), so that it would trace anew in any
+        context."""
+        return self._traced() is None
+
+
+@dataclasses.dataclass(eq=False)
+class Shared:
+    """What there is of one layout, static values and sharing for all that are made of the same function."""
+
+    newest: tuple[Staged, ...] = ()
+    _being_made: dict[tuple[Hashable, ...], AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
+
+    def alike(self, leaves: Sequence[Any]) -> tuple[Staged, ...]:
+        """Every staged program for leaves of these shapes and dtypes, newest first."""
+        described = tuple(map(describe, leaves))
+        return tuple(staged for staged in self.newest if staged.described == described)
+
+    def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
+        """A lock for the thread that stages and compiles for leaves of these shapes and dtypes."""
+        return self._being_made.setdefault(tuple(map(describe, leaves)), threading.RLock())
+
+    def make_room(self, staged: Staged) -> None:
+        """As `Signatures.make_room`."""
+        dropped = [each for each in self.newest if each.described == staged.described][MOST_ALIKE - 1 :]
+        self.newest = tuple(each for each in self.newest if each not in dropped and not each.is_spent())
+
+    def add(self, staged: Staged) -> None:
+        """Publish a staged program as the newest."""
+        self.newest = (staged, *(each for each in self.newest if each is not staged))
+
+
+@dataclasses.dataclass(eq=False)
+class Signature:
+    """A staged program, and the plans of it that calls use."""
+
+    staged: Staged
+    plans: list[Plan] = dataclasses.field(default_factory=list)
+    sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.program, self.described = self.staged.program, self.staged.described
+        avals: list[AbstractValue] = [leaf.aval for leaf in self.program.leaves]
+        keys = {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval)}
+        self.keys = tuple(keys)
+        """Leaves (indices) that are PRNG keys."""
+        self.key_dtypes = [*keys.values()]
+        """Of which kind they are, which their bits do not tell."""
+
 
 @dataclasses.dataclass(eq=False)
 class Signatures:
     """All signatures of one layout, static values and sharing; told apart by a few leaves, tried newest first."""
 
+    shared: Shared
     newest: tuple[Signature, ...] = ()
     _probe: tuple[int, ...] = ()
     _found: dict[tuple[Hashable, ...], Signature] = dataclasses.field(default_factory=dict)
-    _being_made: dict[tuple[Hashable, ...], AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
@@ -161,19 +207,18 @@ class Signatures:
         described = tuple(map(describe, leaves))
         return tuple(s for s in self.newest if s.described == described)
 
-    def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
-        """A lock for the thread that stages and compiles for leaves of these shapes and dtypes."""
-        return self._being_made.setdefault(tuple(map(describe, leaves)), threading.RLock())
-
     def make_room(self, signature: Signature) -> None:
-        """Drop the oldest of many like this new one: its context may be gone for good. (Before the new one is called
-        rather than after: what goes with it may run code.)"""
+        """Drop what no call will use any more, and the oldest of many like this new one: its context may be gone for
+        good. (Before the new one is called rather than after: what goes with it may run code.)"""
+        self.shared.make_room(signature.staged)
         dropped = [s for s in self.newest if s.described == signature.described][MOST_ALIKE - 1 :]
+        dropped += [s for s in self.newest if s.staged.is_spent()]
         if dropped:
             self._publish(tuple(s for s in self.newest if s not in dropped))
 
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest."""
+        self.shared.add(signature.staged)
         self._publish((signature, *(s for s in self.newest if s is not signature)))
 
     def _publish(self, newest: tuple[Signature, ...]) -> None:

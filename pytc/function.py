@@ -16,6 +16,7 @@ every call under a transformation or in a debugging mode: there a compiled funct
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -37,6 +38,7 @@ from pytc.interrupt import deliver
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
+from pytc.known import known_of
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.lookup import Lookup
 from pytc.move import Moved, unmoved, unwrap, use_up
@@ -79,7 +81,6 @@ class Function:
         )
         self.share = share
         self.planner = Planner(policy, tuple(pipeline), options, effort)
-        self.lookup = Lookup(self.stageable, self.planner, share)
         self.directly = Ways()
         self.tree: PyTreeDef | None = None
         """Of the latest arguments: what tells custom nodes apart may have been made for it, and run code as it dies, so
@@ -96,7 +97,16 @@ class Function:
         self.jit_options = {**static, **shardings, **options}
         self.jitted: Any = jax.jit(plain(fun), **self.jit_options)
         """What stands in for the compiled function under a transformation, and ahead of time."""
-        self._jitted_hiding: Any = jax.jit(self.stageable.traced, **options)
+
+    @functools.cached_property
+    def _jitted_hiding(self) -> Any:
+        """The same where leaves are static that no option names."""
+        return jax.jit(self.stageable.traced, **self.planner.options)
+
+    @functools.cached_property
+    def lookup(self) -> Lookup:
+        """Which staged program serves a call."""
+        return Lookup(self.stageable, self.planner, self.share, known_of(*self._made_of, type(self)))
 
     def __reduce__(self) -> tuple[type[Function], tuple[Any, ...]]:
         """A copy made by `cloudpickle`, in another process as a rule, begins with nothing compiled."""
@@ -266,6 +276,7 @@ class Function:
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
         self.lookup.layouts.clear()
+        self.lookup.known.clear()
         self.directly.clear()
         self.jitted.clear_cache()
         self._jitted_hiding.clear_cache()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from jax.tree_util import PyTreeDef
 
-from pytc.cache import Layout, Signature, Signatures, describe
+from pytc.cache import Layout, Shared, Signature, Signatures, Staged, describe
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.running import config, debugging, executing
+from pytc.known import Known
 from pytc.plan import Planner
 from pytc.stage import Stageable
 
@@ -22,6 +24,7 @@ class Lookup:
     stageable: Stageable
     planner: Planner
     share: bool
+    known: Known
     layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
     """By the tree of the arguments and the types of their leaves."""
 
@@ -46,13 +49,19 @@ class Lookup:
         kinds = self.stageable.kinds(*self.stageable.parameters.wrap_static(args, kwargs))
         if "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse:
             return None
-        layout = self.layouts.setdefault((tree, tuple(map(type, leaves))), Layout(kinds, self.share))
+        types = tuple(map(type, leaves))
+        layout = self.layouts.setdefault((tree, types), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None
         try:
-            return layout.by_values.setdefault(layout.key(leaves, sharing), Signatures())
+            key = layout.key(leaves, sharing)
+            found = layout.by_values.get(key)
         except TypeError:
             self.stageable.leaves(args, kwargs, share=False)  # names the leaf
             raise
+        if found is None:
+            shared = self.known.setdefault((tree, types, key), Shared())
+            found = layout.by_values.setdefault(key, Signatures(shared))
+        return found
 
     def candidates(
         self,
@@ -62,30 +71,38 @@ class Lookup:
         leaves: Sequence[Any],
         tree: PyTreeDef,
     ) -> Generator[Signature, None, None]:
-        """The known signatures with leaves like these, those that serve them too, then a newly staged one: JAX accepts
-        one of them.
+        """The known signatures with leaves like these, those of programs that others have staged, those that serve
+        them too, then a newly staged one: JAX accepts one of them.
 
         Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
         `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them.)
         """
         known = signatures.alike(leaves)
         yield from known
-        with signatures.being_made(leaves):
+        with signatures.shared.being_made(leaves):
             yield from (signature for signature in signatures.alike(leaves) if signature not in known)
             del known  # what makes room is let go of there
-            for signature in self.of_other_kinds(args, kwargs, leaves, tree):
+            for signature in itertools.chain(
+                self.of_others(signatures, leaves), self.of_other_kinds(args, kwargs, leaves, tree)
+            ):
                 signatures.make_room(signature)
                 yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
-            signature = Signature(
-                self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share)),
-                tuple(map(describe, leaves)),
-            )
+            prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
+            signature = Signature(Staged(prepared, tuple(map(describe, leaves))))
             signatures.make_room(signature)
             if not may_call_python(signature.program.jaxpr):
                 yield signature
                 return
         yield signature
+
+    def of_others(self, signatures: Signatures, leaves: Sequence[Any]) -> Sequence[Signature]:
+        """One with a program that was staged through another wrapper of the function, if there is any."""
+        mine = [signature.staged for signature in signatures.newest]
+        for staged in signatures.shared.alike(leaves):
+            if staged not in mine and staged.same_context():
+                return (Signature(staged),)
+        return ()
 
     def of_other_kinds(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], tree: PyTreeDef
@@ -105,7 +122,8 @@ class Lookup:
             for signature in () if known is None else known.newest:
                 named = named or self.stageable.leaves(args, kwargs, share=self.share)
                 program = signature.program.for_leaves(named)
-                if program is None or may_call_python(program.jaxpr) or not signature.same_context():
+                if program is None or may_call_python(program.jaxpr) or not signature.staged.same_context():
                     continue
                 plans = self.planner.inherited(signature.plans, leaves)
-                yield Signature(program, tuple(map(describe, leaves)), plans)
+                compiled = {plan.could_donate: plan.emitted for plan in plans}
+                yield Signature(Staged(program, tuple(map(describe, leaves)), compiled), plans)

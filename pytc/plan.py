@@ -21,7 +21,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from pytc import asking, ownership, passes
-from pytc.cache import MOST_SITES, Plan, Signature, Site
+from pytc.cache import MOST_SITES, Plan, Signature, Site, Staged
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
@@ -141,25 +141,28 @@ class Planner:
 
         `never` are those among `keep` that will be kept at every call.
         """
-        program = self.paired(signature.program, keep)
+        staged = signature.staged
+        program = self._paired(staged, keep)
         for plan in signature.plans:
             if plan.could_donate == program.donated or _is_as_good(plan, program):
                 return plan
         if len(signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
-        if not signature.same_context():
-            raise Retrace
         could_donate = program.donated
-        emitted = self.emitted(signature.program, program, leaves)
+        emitted = staged.compiled.get(could_donate)
+        if emitted is None:
+            if not staged.same_context():
+                raise Retrace
+            emitted = staged.compiled[could_donate] = self.emitted(staged.program, program, leaves)
+            self._warn_of_unusable(emitted.program)
         program = emitted.program
-        self._warn_of_unusable(program)
         plan = Plan(
             emitted,
             proven=ownership.Wanted(
                 [i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")]
             ),
             outcome=_outcome(program, leaves),
-            spared=keep != never and self.paired(signature.program, never).donated != could_donate,
+            spared=keep != never and self._paired(staged, never).donated != could_donate,
             could_donate=could_donate,
         )
         signature.plans.append(plan)
@@ -182,18 +185,19 @@ class Planner:
 
     def plan_moved(self, signature: Signature, leaves: Sequence[Any], moved: frozenset[int]) -> Plan:
         """The plan that takes over exactly what the caller moved."""
-        if moved not in signature.moved:
-            if not signature.same_context():
+        staged = signature.staged
+        if moved not in staged.moved:
+            if not staged.same_context():
                 raise Retrace
-            program = signature.program
+            program = staged.program
             keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}
             keep -= {i for i in moved if isinstance(leaves[i], jax.Array)}
-            paired = self.paired(program, frozenset(keep))
+            paired = self._paired(staged, frozenset(keep))
             emitted = self.emitted(program, paired, leaves)
-            signature.moved[moved] = Plan(
+            staged.moved[moved] = Plan(
                 emitted, ownership.Wanted(()), _outcome(program, leaves), spared=False, could_donate=paired.donated
             )
-        return signature.moved[moved]
+        return staged.moved[moved]
 
     def prepared(self, staged: Program) -> Program:
         """A staged program after the passes that every plan shares."""
@@ -202,6 +206,11 @@ class Planner:
     def paired(self, program: Program, keep: frozenset[int]) -> Program:
         """A prepared program with its outputs written over leaves that are not in `keep`."""
         return passes.run(dataclasses.replace(program, keep=keep), passes.split(self.pipeline)[1])
+
+    def _paired(self, staged: Staged, keep: frozenset[int]) -> Program:
+        """The same, made once."""
+        known = staged.paired.get(keep)
+        return known if known is not None else staged.paired.setdefault(keep, self.paired(staged.program, keep))
 
     def emitted(self, prepared: Program, paired: Program, leaves: Sequence[Any]) -> Emitted:
         """A paired program ready for calls; with the pairs that the compiler finds best, where that is asked for."""

@@ -25,7 +25,6 @@ from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
 from pytc.leaves import StaticArgument
-from pytc.lookup import Lookup
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of
 from pytc.program import Computed, Kept, Passed, Program
@@ -127,7 +126,6 @@ class MappedFunction(Function):
         )  # fmt: skip
         self.stageable: MappedStageable = MappedStageable(fun, self.parameters, "static", mapped=mapped)
         self.planner = dataclasses.replace(self.planner, emit=emit_pmap)
-        self.lookup = Lookup(self.stageable, self.planner, share)
         options = self.planner.options
         self._traced: Any = jax.jit(functools.partial(self._whole, traced=True), **options)
         self._ahead_of_time = functools.partial(self._whole, traced=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 
 import jax
 import jax.numpy as jnp
@@ -118,3 +119,22 @@ def test_a_global_setting():
     for mine, other in zip(program(pytc.compile), program(jax.jit), strict=True):
         assert mine.dtype == other.dtype
         np.testing.assert_array_equal(mine, other)
+
+
+def test_what_jax_has_let_go_of_is_let_go_of():
+    """Each signature has a copy of what the function captures."""
+    table = jnp.zeros(1000)
+    f = pytc.compile(lambda x: x + table.sum())
+    x = jnp.ones(3)
+
+    def copies():
+        gc.collect()
+        return sum(array.shape == (1000,) for array in jax.live_arrays())
+
+    f(x)
+    before = copies()
+    for _ in range(4):
+        jax.clear_caches()
+        f(x)
+    assert copies() == before
+    assert f._cache_size() == 1

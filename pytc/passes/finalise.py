@@ -87,7 +87,7 @@ def finalise(what: Any, /) -> Any:
 
 
 def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """From now on `primitive` is replaced by what `rule` does.
+    """In what is staged from now on `primitive` is replaced by what `rule` does.
 
     `rule(*operands, **params)` is a function that JAX can trace. It returns what binding the primitive returns: one
     array, or a list of them if `primitive.multiple_results`, of the same shapes and dtypes. It may use other

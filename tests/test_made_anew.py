@@ -1,0 +1,250 @@
+"""Wrappers of one function that are made anew: they find what earlier ones compiled, as those of `jax.jit` do."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pytc
+
+
+class Traces:
+    """A function that counts how often it is traced."""
+
+    def __init__(self):
+        self.count = 0
+
+        def function(x, y=1.0):
+            self.count += 1
+            return x * 2 + y
+
+        self.function = function
+
+
+@pytest.fixture(name="traces")
+def _traces():
+    return Traces()
+
+
+X = jnp.arange(3.0)
+
+SAME = [{}, {"donate": {"x": "none"}}, {"static_argnames": ["y"]}, {"static_argnums": [1]}, {"donate_argnums": (0,)},
+        {"passes": list(pytc.passes.pipeline)}, {"compiler_options": {"xla_cpu_enable_fast_math": False}},
+        {"keep_unused": True, "effort": "high"}]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", SAME, ids=str)
+@pytest.mark.parametrize("compiler", [pytc.compile, jax.jit], ids=["pytc", "jit"])
+def test_traced_once(compiler, options, traces):
+    if compiler is jax.jit and not options.keys().isdisjoint(("donate", "passes", "effort")):
+        options = {}
+    for _ in range(4):
+        result = compiler(traces.function, **options)(X + 0, y=2.0)
+        np.testing.assert_array_equal(result, X * 2 + 2)
+    assert traces.count == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "others"),
+    [
+        ({"static_argnums": 1}, {}),
+        ({"donate": "none"}, {"donate": "all"}),
+        ({"share": False}, {"share": True}),
+        ({"python_scalars": "static"}, {}),
+        ({"passes": pytc.passes.pipeline[:2]}, {}),
+        ({"effort": "high"}, {}),
+    ],
+    ids=str,
+)
+def test_other_options(options, others, traces):
+    for each in (options, others, options, others):
+        np.testing.assert_array_equal(pytc.compile(traces.function, **each)(X + 0, 1.0), X * 2 + 1)
+    assert traces.count == 2
+
+
+def test_options_that_cannot_be_hashed(traces):
+    class Odd:
+        __hash__ = None
+
+        def __call__(self, program):
+            return program
+
+    for _ in range(2):
+        passes = [*pytc.passes.pipeline, Odd()]
+        np.testing.assert_array_equal(pytc.compile(traces.function, passes=passes)(X), X * 2 + 1)
+    assert traces.count == 2
+
+
+class Callable:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, x):
+        self.count += 1
+        return x + 1
+
+    def method(self, x):
+        return self(x)
+
+
+class Equal(Callable):
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 0
+
+
+@pytest.mark.parametrize("compiler", [pytc.compile, jax.jit], ids=["pytc", "jit"])
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (lambda one: one, 1),
+        (lambda one: one.method, 4),
+        (lambda one: functools.partial(one.method), 4),
+        (lambda one, made={}: made.setdefault(id(one), functools.partial(one.method)), 1),
+    ],
+    ids=["object", "method", "partial", "one partial"],
+)
+def test_callables(compiler, make, count):
+    one = Callable()
+    for _ in range(4):
+        np.testing.assert_array_equal(compiler(make(one))(X), X + 1)
+    assert one.count == count
+
+
+def test_callables_that_are_equal():
+    one, two = Equal(), Equal()
+    for each in (one, two, one, two):
+        pytc.compile(each)(X)
+    assert one.count
+    assert two.count
+
+
+@pytest.mark.parametrize("compiler", [pytc.compile, jax.jit], ids=["pytc", "jit"])
+def test_a_variable_that_changes(compiler):
+    """It is read when the function is traced, and not again."""
+    factor = 2
+
+    def function(x):
+        return x * factor
+
+    first = compiler(function)(X)
+    factor = 3
+    np.testing.assert_array_equal(compiler(function)(X), first)
+
+
+def test_state_is_reused():
+    def step(state):
+        return {"w": state["w"] + 1}
+
+    def train(steps):
+        state = {"w": jnp.zeros(10_000)}
+        places = []
+        for _ in range(steps):
+            state = pytc.compile(step)(state)
+            places.append(state["w"].unsafe_buffer_pointer())
+        return state, places
+
+    state, places = train(6)
+    assert len(set(places[1:])) == 1
+    np.testing.assert_array_equal(state["w"], 6)
+
+
+def test_one_wrapper_keeps_what_another_gives_away():
+    def step(state):
+        return state + 1
+
+    first, second = pytc.compile(step), pytc.compile(step)
+    kept = []
+    state = jnp.zeros(1000)
+    for _ in range(4):
+        state = first(state)
+        kept.append(state)
+        state = second(state)
+    np.testing.assert_array_equal(np.stack(kept)[:, 0], [1, 3, 5, 7])
+
+
+def test_call_sites_are_of_each_wrapper(traces):
+    first, second = pytc.compile(traces.function), pytc.compile(traces.function)
+    for _ in range(3):
+        first(X)
+        second(X)
+    assert [site.calls for site in pytc.explain(second).sites] == [3]
+    assert not pytc.explain(pytc.compile(traces.function)).sites
+
+
+def test_ever_new_wrappers_leave_nothing_behind(traces):
+    def call():
+        pytc.compile(traces.function)(X)
+
+    def count():
+        gc.collect()
+        return len(gc.get_objects())
+
+    for _ in range(100):  # so many executions are remembered
+        call()
+    before = count()
+    for _ in range(50):
+        call()
+    assert count() - before < 50
+
+
+@pytest.mark.parametrize("compiler", [pytc.compile, jax.jit], ids=["pytc", "jit"])
+def test_clear_cache(compiler, traces):
+    first, second = compiler(traces.function), compiler(traces.function)
+    first(X)
+    second.clear_cache()
+    second(X)
+    assert traces.count == 2
+
+
+def test_nothing_is_kept_that_was_captured():
+    def capturing():
+        captured = jnp.ones(5)
+
+        def function(x):
+            y = jax.jit(lambda z: jnp.sin(z) + captured.sum())(x)
+            return jax.lax.scan(lambda c, _: (jax.nn.relu(c * 2), None), y, None, length=3)[0]
+
+        for _ in range(3):
+            pytc.compile(function)(X)
+        return weakref.ref(function), weakref.ref(captured)
+
+    dead = capturing()
+    gc.collect()
+    assert [each() for each in dead] == [None, None]
+
+
+@pytest.mark.usefixtures("_switching_often")
+def test_first_calls_of_threads_at_once(traces):
+    together = threading.Barrier(4)
+    results = []
+
+    def work():
+        together.wait()
+        results.append(pytc.compile(traces.function)(X))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert traces.count == 1
+
+
+def test_pmap(traces):
+    for _ in range(3):
+        result = pytc.pmap(traces.function, in_axes=(0, None))(X[:1], 1.0)
+        np.testing.assert_array_equal(result, X[:1] * 2 + 1)
+    assert traces.count == 1
+    pytc.pmap(traces.function, axis_name="i")(X[:1])
+    assert traces.count == 2
