@@ -1,8 +1,10 @@
 """What `ownership` says of a call, whatever the objects at hand are.
 
 The proof looks at objects of any class, and what their classes raise when they are looked at is no error of the call:
-then nothing is proven, and nothing told. (Each question is written out: a wrapper with `*args` would hold the
-arguments in a tuple of its own, which the proof would count.)
+then nothing is proven, and nothing told. What a handler of a signal raises meanwhile is another matter.
+
+Each question is written out: a wrapper with `*args` would hold the arguments in a tuple of its own, which the proof
+would count.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 
 from pytc import ownership
 from pytc.cache import Plan
+from pytc.interrupt import is_from_outside
 
 
 def alive(
@@ -26,7 +29,9 @@ def alive(
     """The leaves that the plan takes over and that are not proven dead; all where to find out raises."""
     try:
         return ownership.held(frame, args, kwargs, leaves, plan.proven, outcome)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception as error:
+        if is_from_outside(error):
+            raise
         return plan.proven
 
 
@@ -36,7 +41,9 @@ def survivors(
     """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
     try:
         return ownership.survivors(frame, args, kwargs, leaves)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception as error:
+        if is_from_outside(error):
+            raise
         return frozenset()
 
 
@@ -51,7 +58,9 @@ def reasons(
     """For each leaf of `wanted` that is not proven dead, what holds it; for none where to find out raises."""
     try:
         return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception as error:
+        if is_from_outside(error):
+            raise
         return {}
 
 
@@ -65,5 +74,7 @@ def glance(
     """For each leaf of `wanted`, what holds it as far as variables show; for none where to find out raises."""
     try:
         return ownership.glance(frame, args, kwargs, leaves, wanted)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception as error:
+        if is_from_outside(error):
+            raise
         return {}

@@ -19,6 +19,7 @@ from jax.tree_util import tree_leaves
 from pytc import ownership
 from pytc.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
 from pytc.emit import EmittedWhole, Retrace
+from pytc.interrupt import is_from_outside
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,17 +78,22 @@ class Direct:
                 return False
             if self.proven is not None and not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome):
                 return False
-        except Exception:  # noqa: BLE001 - the arguments are others, or of classes that raise when they are looked at
+        except Exception as error:  # the arguments are others, or of classes that raise when they are looked at
+            if is_from_outside(error):
+                raise
             return None
         try:
             landed[:] = emitted, ()
             collections = ownership.collections_so_far()
             emitted.call_whole(args, kwargs, landed)
-        except (Retrace, TypeError, LookupError):  # not for this program, or for none; nothing ran
-            landed.clear()
+        except (Retrace, TypeError, LookupError) as error:
+            if len(landed) > 2 or is_from_outside(error):
+                raise
+            landed.clear()  # not for this program, or for none
             return None
         except (RuntimeError, ValueError) as error:
-            check_not_deleted(error, self.signature, tree_leaves((args, kwargs)))
+            if len(landed) == 2:
+                check_not_deleted(error, self.signature, tree_leaves((args, kwargs)))
             raise
         in_one_go = not plan.outcome.calls_python and ownership.collections_so_far() == collections
         emitted.remember(landed[2], in_one_go)

@@ -34,7 +34,7 @@ from pytc.direct import Ways, check_not_deleted
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
-from pytc.interrupt import deliver
+from pytc.interrupt import can_be_put_off, deliver
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
@@ -352,7 +352,7 @@ def wrap(function: Function) -> Callable[..., Any]:
                         pass
             return function.call(frame, args, kwargs, leaves, tree, landed)
         except (KeyboardInterrupt, RecursionError) as raised:
-            if len(landed) < 3:
+            if len(landed) < 3 or not can_be_put_off(raised):
                 raise
             return deliver(lambda: landed[0].result(landed[2], landed[1]), raised)
         finally:

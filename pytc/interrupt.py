@@ -18,14 +18,20 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import itertools
 import signal
 import threading
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _ROOM = 200
 """So many frames are more than JAX's Python code has between an execution and the return of its results."""
+
+
+_OURS = ("builtins", "pytc", "jax", "jaxlib", "numpy")
+"""The packages whose exceptions come out of what is asked for with no code in between."""
 
 
 class _RaiseSignal:
@@ -42,12 +48,57 @@ def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -
     landed.extend(itertools.starmap(fun, (args,)))
 
 
+def can_be_put_off(raised: BaseException) -> bool:
+    """Whether an exception is one that `deliver` can tell of later: that of a full stack, and a Ctrl-C, which is raised
+    anew by whatever has raised it. (Whoever has a handler of their own keeps what it may find.)"""
+    if isinstance(raised, RecursionError):
+        return not is_from_outside(raised)
+    if type(raised) is not KeyboardInterrupt:
+        return False
+    return is_ctrl_c(signal.getsignal(signal.SIGINT)) and threading.current_thread() is threading.main_thread()
+
+
+def is_ctrl_c(handler: Any) -> bool:
+    """Whether a handler of signals is the default one of Ctrl-C, or that of `asyncio.run`, which cancels the main task,
+    and the second time does as the default one."""
+    function = getattr(handler, "func", None)
+    return handler is signal.default_int_handler or (
+        getattr(function, "__module__", ""),
+        getattr(function, "__qualname__", ""),
+    ) == ("asyncio.runners", "Runner._on_sigint")
+
+
+def is_from_outside(raised: Exception) -> bool:
+    """Whether an exception came from a handler of a signal, or by `PyThreadState_SetAsyncExc` from another thread, and
+    not out of what was asked for: one that a handler's code has raised, or one that Python does not have, and that
+    nothing but code of ours can have raised."""
+    codes = {code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None}
+    traceback = raised.__traceback__
+    module = ""
+    while traceback is not None:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        module = traceback.tb_frame.f_globals.get("__name__", "")
+        traceback = traceback.tb_next
+    return module.partition(".")[0] == "pytc" and type(raised).__module__.partition(".")[0] not in _OURS
+
+
+def _code_of(handler: Any) -> types.CodeType | None:
+    """What runs when a handler is called, if that is Python code."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)
+    if not isinstance(function, types.FunctionType):
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - its code is what is asked for
+    return getattr(function, "__code__", None)
+
+
 def deliver(make: Callable[[], Any], raised: BaseException) -> Any:
     """What `make` returns; an interrupt that was raised follows. Another one meanwhile is the same one.
 
     Where the stack was full there is no more to tell: the program has run, and what it said of itself is lost.
     """
-    if not isinstance(raised, KeyboardInterrupt):
+    if isinstance(raised, RecursionError):
         return make()
     while True:
         try:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
 import signal
+import subprocess
+import threading
 import time
 from unittest import mock
 
@@ -12,7 +17,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.emit import Emitted
+from pytc.emit import Emitted, EmittedWhole
 from pytc.interrupt import put_off
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
@@ -186,3 +191,135 @@ def test_what_has_run_is_returned_though_the_stack_is_full(monkeypatch):
         return x.tolist()
 
     assert run() == [6, 6, 6]
+
+
+# -- what is no Ctrl-C -----------------------------------------------------------------------------------------------
+
+
+class Timeout(Exception):
+    """What a handler raises at the end of some time."""
+
+
+class Interrupt(KeyboardInterrupt):
+    """A Ctrl-C of somebody's own."""
+
+
+def stepping(step, seconds=0.3):
+    """Steps until there is an exception, or some time has gone. (What is raised while garbage is collected, where JAX
+    has a callback, is lost.)"""
+    x = jnp.ones(1000)
+    end = time.monotonic() + seconds
+    gc.disable()
+    try:
+        while time.monotonic() < end:
+            x = step(x)
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(name="at_alarm")
+def _at_alarm():
+    """Sets the handler of a timer, and starts it."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def start(handler):
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    yield start
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "kind", [Timeout, Interrupt, KeyboardInterrupt, KeyError, TypeError, ValueError, RuntimeError, RecursionError]
+)
+@pytest.mark.parametrize("make", [lambda handler: handler, lambda handler: Calling(handler)])
+def test_what_a_handler_raises(kind, make, at_alarm):
+    def handler(*_):
+        raise kind("time is up")
+
+    step = pytc.compile(lambda x: x + 1)
+    for _ in range(12):
+        at_alarm(make(handler))
+        with pytest.raises(kind, match="time is up"):
+            stepping(step)
+
+
+class Calling:
+    """A handler that is an object."""
+
+    def __init__(self, handler):
+        self.handler = handler
+
+    def __call__(self, *args):
+        self.handler(*args)
+
+
+def test_where_a_ctrl_c_is_ignored(at_alarm):
+    """As of programs that a shell starts in the background; another signal then has the default handler."""
+    step = pytc.compile(lambda x: x + 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for _ in range(12):
+        at_alarm(signal.default_int_handler)
+        with pytest.raises(KeyboardInterrupt):
+            stepping(step)
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_handler_of_ctrl_c_is_called_once(once):
+    """Many programs end at the second one."""
+    called = []
+
+    def handler(*_):
+        called.append(None)
+        if once:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    step = pytc.compile(lambda x: x + 1)
+    for n in range(4):
+        signal.signal(signal.SIGINT, handler)
+        kill = ["sh", "-c", f"sleep 0.02; kill -INT {os.getpid()}"]
+        with subprocess.Popen(kill), pytest.raises(KeyboardInterrupt):
+            stepping(step, seconds=5)
+        assert len(called) == n + 1
+
+
+def test_an_exception_for_another_thread():
+    step = pytc.compile(lambda x: x + 1)
+    caught = []
+
+    def work():
+        try:
+            stepping(step, seconds=5)
+        except (KeyboardInterrupt, Timeout) as error:
+            caught.append(type(error))
+
+    for kind in (KeyboardInterrupt, Timeout) * 4:
+        thread = threading.Thread(target=work)
+        thread.start()
+        time.sleep(0.02)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(kind))
+        thread.join()
+    assert caught == [KeyboardInterrupt, Timeout] * 4
+
+
+def test_a_handler_that_raises_when_the_results_have_landed():
+    """They are not thrown away to make the call again, of which the arguments are gone."""
+    call_whole = EmittedWhole.call_whole
+    armed = []
+
+    def interrupted(emitted, args, kwargs, landed):
+        call_whole(emitted, args, kwargs, landed)
+        if armed:
+            raise KeyError(armed.pop())
+
+    def run(step, x):
+        for k in range(6):
+            armed.extend(["stop"] * (k == 5))
+            x = step(x)
+
+    with mock.patch.object(EmittedWhole, "call_whole", interrupted), pytest.raises(KeyError, match="stop"):
+        run(pytc.compile(lambda x: x + 1), jnp.ones(8))
+    assert not armed

@@ -30,6 +30,7 @@ from typing import Any
 import jax
 from jax.tree_util import all_leaves, tree_leaves
 
+from pytc.interrupt import is_from_outside
 from pytc.ownership import buffers, collector, counts, holders, interpreter, loops
 from pytc.ownership.buffers import collections_so_far, executed
 from pytc.ownership.callers import (
@@ -100,8 +101,9 @@ def held(
             if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site):
                 return ()
             del places
-        except (NotTrusted, LookupError):
-            pass
+        except (NotTrusted, LookupError) as error:
+            if is_from_outside(error):
+                raise
     look = _look(frame, references + 1, args, kwargs, leaves, outcome)
     kept = look.held(wanted)
     if site is None:
@@ -129,7 +131,9 @@ def all_dead(
         ending = slots.die_quietly if slots is not None else None
         inside = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
         return inside is not None and (not inside[1] or _on_their_own(*inside, walk))
-    except (NotTrusted, LookupError):
+    except (NotTrusted, LookupError) as error:
+        if is_from_outside(error):
+            raise
         return False
 
 
@@ -165,7 +169,9 @@ def _all_dead(
         ending = slots.die_quietly if slots is not None else None
         try:
             inside = walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
-        except LookupError:
+        except LookupError as error:
+            if is_from_outside(error):
+                raise
             inside = None
         if inside is not None:
             return _on_their_own(*inside, wanted)

@@ -15,12 +15,12 @@ import threading
 from types import FrameType
 from typing import Any
 
+from pytc.interrupt import is_ctrl_c
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
 
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
-_DEFAULT_HANDLERS = _NOT_HANDLED | {id(_signal.default_int_handler)}
 _last_handlers: list[Any] = []
 """Those of all signals the last time that they were looked at, if all were such."""
 
@@ -80,23 +80,12 @@ def _signal_handler() -> str:
     if _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
         return ""
     handlers = [*map(_signal.getsignal, _SIGNALS)]
-    if _DEFAULT_HANDLERS.issuperset(map(id, handlers)):
-        _last_handlers[:] = handlers
-        return ""
-    for number in _SIGNALS:
-        handler = _signal.getsignal(number)
-        if id(handler) not in _DEFAULT_HANDLERS and not _is_asyncios(handler):
+    put_off = is_ctrl_c(_signal.getsignal(_signal.SIGINT))
+    for number, handler in zip(_SIGNALS, handlers, strict=True):
+        if id(handler) not in _NOT_HANDLED and not (put_off and is_ctrl_c(handler)):
             return f"a handler of signal {number}"
+    _last_handlers[:] = handlers
     return ""
-
-
-def _is_asyncios(handler: Any) -> bool:
-    """Whether it is that of `asyncio.run`, which cancels the main task, and the second time does as the default one."""
-    function = getattr(handler, "func", None)
-    return (getattr(function, "__module__", ""), getattr(function, "__qualname__", "")) == (
-        "asyncio.runners",
-        "Runner._on_sigint",
-    )
 
 
 def other_frames() -> dict[int, FrameType]:
