@@ -20,6 +20,7 @@ from pytc import ownership
 from pytc.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
+from pytc.leaves import PythonScalars
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,13 +38,21 @@ class Direct:
 
     @classmethod
     def of(
-        cls, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
+        cls,
+        signature: Signature,
+        site: Site,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        share: bool,
+        python_scalars: PythonScalars,
     ) -> Direct | None:
         """For calls with arguments like these; None where they are not for this."""
         plan = site.plan
         emitted = plan.emitted
         if type(emitted) is not EmittedWhole:
             return None
+        if python_scalars == "static" and any(getattr(leaf.aval, "weak_type", False) for leaf in plan.program.leaves):
+            return None  # `jax.jit` does not tell a Python scalar from such an array
         numbered_args, numbered_kwargs = emitted.tree.unflatten(range(emitted.tree.num_leaves))
         arguments = [*enumerate(numbered_args), *numbered_kwargs.items()]
         must = [key for key, leaves in arguments if not set(plan.proven).isdisjoint(tree_leaves(leaves))]
@@ -111,14 +120,20 @@ class Ways(dict[tuple[int, int], Direct]):
             self.clear()
 
     def learn(
-        self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
+        self,
+        signature: Signature,
+        site: Site,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        share: bool,
+        python_scalars: PythonScalars,
     ) -> None:
         """Let the calls after this one go straight, if they can.
 
         To look at the arguments may run code. So that is done before this call, and not behind the last.
         """
         site.goes_well = False
-        if direct := Direct.of(signature, site, args, kwargs, share):
+        if direct := Direct.of(signature, site, args, kwargs, share, python_scalars):
             self[id(site.code), site.lasti] = direct
 
     def went_well(self, site: Site, looked: bool) -> None:

@@ -138,7 +138,7 @@ class Function:
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         if site.goes_well:
-            self.directly.learn(signature, site, args, kwargs, self.share)
+            self.directly.learn(signature, site, args, kwargs, self.share, self.stageable.python_scalars)
             looked = True
         for i in keys:
             leaves[i] = bits_of(leaves[i])
@@ -169,6 +169,8 @@ class Function:
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
                 check_not_deleted(error, signature, leaves)
+                if self.share and _shares_unseen(signature, leaves):
+                    raise Retrace from error
             raise
         if warm and given is leaves and type(emitted) is EmittedWhole:
             self.directly.went_well(site, looked)
@@ -302,6 +304,14 @@ class Function:
             donate_argnames=tuple(taken & set(kwargs)),
         )
         return method(donating)(*args, **kwargs)
+
+
+def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:
+    """Whether an array is at two leaves that the program takes for different ones: a node has made it for this call, so
+    that it is in no container, and its references are as many as those of an array that is in one, and is there once.
+    """
+    arrays = [id(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
+    return len(set(arrays)) < len(arrays) and all(leaf.same_as is None for leaf in signature.program.leaves)
 
 
 def _never_accepted(name: str) -> RuntimeError:

@@ -361,3 +361,46 @@ def test_threads_share_a_place(_):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_python_scalar_where_an_array_of_weak_type_was():
+    """Static ones are no arrays."""
+    step = pytc.compile(lambda x, y: x * (2 if isinstance(y, jax.Array) else 3), python_scalars="static")
+
+    def run(ys):
+        x = jnp.ones(4)
+        for y in ys:
+            x = step(x, y)
+        return x
+
+    one = jnp.asarray(1)
+    assert one.weak_type
+    np.testing.assert_array_equal(run([one] * 6 + [1] * 2), np.full(4, 2**6 * 3**2))
+
+
+@jax.tree_util.register_pytree_node_class
+class Making:
+    """A node that makes its children as it is taken apart."""
+
+    def __init__(self, *children):
+        self.children = children
+
+    def tree_flatten(self):
+        a, b = self.children
+        if isinstance(a, np.ndarray):
+            made = jnp.asarray(a)
+            return (made, made if b is a else jnp.asarray(b)), None
+        return (a, b), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_an_array_that_is_there_twice_and_in_no_container():
+    step = pytc.compile(lambda node: Making(node.children[0] + 1, node.children[1] * 2))
+    one = np.ones(100, np.float32)
+    for other in (one + 0, one + 0, one + 0, one + 0, one, one, one + 0):
+        result = step(Making(one, other))
+        np.testing.assert_array_equal(result.children[0], one + 1)
+        np.testing.assert_array_equal(result.children[1], other * 2)
