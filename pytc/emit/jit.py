@@ -31,7 +31,7 @@ import jax
 
 from pytc import ownership
 from pytc.interrupt import call_into, put_off
-from pytc.jax_compat.arrays import place_with
+from pytc.jax_compat.arrays import home_of, place_at
 from pytc.jax_compat.avals import held_as
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.jaxprs import Var
@@ -67,7 +67,9 @@ class Emitted:
         """For each invar of the program, which of the flat function's arguments it is."""
         self.arguments = len(passed) + len(captured)
         """How many arguments the flat function takes."""
-        self._captured = [place_with(program.inputs[i].captured, program.leaves) for i in captured]
+        self._captured = [program.inputs[i].captured for i in captured]
+        self._captured_at: dict[Any, list[Any]] = {}
+        """The same where the committed arguments of calls were, as `home_of` says."""
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices) whose buffers a call takes over."""
         paired = {alias.output for alias in aliased}
@@ -182,10 +184,19 @@ class Emitted:
         """What the function under `jax.jit` is called with."""
         given = leaves if self._take is None else self._take(leaves)
         if self._captured or self._keys_in:
-            given = [*given, *self._captured]
+            given = [*given, *(self._captured and self._captured_beside(given))]
             for k in self._keys_in:
                 given[k] = bits_of(given[k])
         return given, {}
+
+    def _captured_beside(self, given: Sequence[Any]) -> list[Any]:
+        """What the program captured, on the devices of the committed arguments among `given`."""
+        home = home_of(given) if jax.device_count() > 1 else None
+        if home is None:
+            return self._captured
+        if home not in self._captured_at:
+            self._captured_at[home] = [place_at(value, home) for value in self._captured]
+        return self._captured_at[home]
 
     def _call(self, args: Sequence[Any], kwargs: dict[str, Any], landed: list[Any]) -> None:
         call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)

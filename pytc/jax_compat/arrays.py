@@ -5,13 +5,13 @@ For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, and what an array reme
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
-from pytc.jax_compat.avals import AbstractValue
+from pytc.jax_compat.avals import AbstractValue, is_extended
 
 
 def private_copy(array: jax.Array) -> jax.Array:
@@ -29,22 +29,32 @@ def private_copy(array: jax.Array) -> jax.Array:
 
 
 def snapshot(value: Any, aval: AbstractValue) -> Any:
-    """A captured value as it is now: a copy on the device, unless it is a `jax.Ref`, which is meant to change."""
+    """A captured value as it is now: a copy on the device, unless it is a `jax.Ref`, which is meant to change.
+
+    Like a constant it may be placed with whatever arguments there are, wherever it was committed to.
+    """
     if isinstance(value, jax.Ref):
         return value
-    if isinstance(value, jax.Array):
+    if isinstance(value, jax.Array) and (
+        not value.committed or not value.is_fully_addressable or is_extended(value.dtype) or aval.weak_type
+    ):
         return private_copy(value)
     with jax.transfer_guard("allow"):  # as for a constant of `jax.jit`
         return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
 
 
-def place_with(captured: Any, leaves: Sequence[Any]) -> Any:
-    """A captured array on the devices of the committed arguments among `leaves`, as a constant would be.
+def home_of(leaves: Iterable[Any]) -> Any:
+    """The sharding of the first of these arguments that is committed to its place; None where none is."""
+    for leaf in leaves:
+        sharding = getattr(leaf, "sharding", None)
+        if sharding is not None and getattr(leaf, "committed", True):
+            return sharding
+    return None
 
-    Arrays that are on those devices already, and all where no argument is committed, are left as they are.
-    """
-    home = next((leaf.sharding for leaf in leaves if leaf.sharding is not None), None)
-    if home is None or not isinstance(captured, jax.Array) or captured.sharding.device_set == home.device_set:
+
+def place_at(captured: Any, home: Any) -> Any:
+    """A captured array on the devices of committed arguments that are at `home`, as a constant would be."""
+    if not isinstance(captured, jax.Array) or captured.sharding.device_set == home.device_set:
         return captured
     if isinstance(home, jax.sharding.NamedSharding):
         everywhere: Any = jax.P

@@ -198,3 +198,36 @@ def test_a_part_that_is_referred_to_weakly():
     expected = read_weakly(jax.jit(step))
     assert expected[0] == [1.0, 1.0]
     assert read_weakly(pytc.compile(step)) == expected
+
+
+BASE = np.arange(8, dtype=np.float32)
+
+
+def at(place):
+    return lambda: jax.device_put(BASE, place() if callable(place) else place)
+
+
+def half(which):
+    return lambda: jax.NamedSharding(jax.sharding.Mesh(np.array(jax.devices()[4 * which :][:4]), ("i",)), P("i"))
+
+
+PLACES = {
+    "anywhere": lambda: jnp.asarray(BASE),
+    "NumPy": lambda: BASE,
+    "device 1": at(lambda: jax.devices()[1]),
+    "device 2": at(lambda: jax.devices()[2]),
+    "a mesh": at(half(0)),
+    "another mesh": at(half(1)),
+}
+
+
+@pytest.mark.parametrize("where", [place for place in PLACES if place != "NumPy"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_captured_goes_where_the_arguments_are(where, order):
+    """As a constant does: at each call, whatever the calls before were given."""
+    captured = PLACES[where]()
+    ours, theirs = pytc.compile(lambda x: x * 2 + captured), jax.jit(lambda x: x * 2 + captured)
+    for place in [*PLACES][::order] * 2:
+        got, wanted = ours(PLACES[place]()), theirs(PLACES[place]())
+        assert (got.sharding, got.committed) == (wanted.sharding, wanted.committed), place
+        np.testing.assert_array_equal(got, wanted)
