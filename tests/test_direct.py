@@ -404,3 +404,131 @@ def test_an_array_that_is_there_twice_and_in_no_container():
         result = step(Making(one, other))
         np.testing.assert_array_equal(result.children[0], one + 1)
         np.testing.assert_array_equal(result.children[1], other * 2)
+
+
+# -- the state in a container that is dead as well --------------------------------------------------------------------
+
+
+def next_pair(p, o):
+    return jax.tree.map(lambda x: x + 1, p), jax.tree.map(lambda x: x * 2, o)
+
+
+def start():
+    return {"w": jnp.zeros(9)}, [jnp.ones(3), jnp.ones(2)]
+
+
+def starred(f, times):
+    state = start()
+    for _ in range(times):
+        state = f(*state)
+    return state
+
+
+def unpacked_before(f, times):
+    state = start()
+    for _ in range(times):
+        p, o = state
+        state = f(p, o)
+    return state
+
+
+def unpacked_behind(f, times):
+    p, o = start()
+    for _ in range(times):
+        out = f(p, o)
+        p, o = out
+    return p, o
+
+
+def indexed(f, times):
+    state = start()
+    for _ in range(times):
+        state = f(state[0], state[1])
+    return state
+
+
+def in_a_named_tuple(f, times):
+    state = State(*start())
+    for _ in range(times):
+        state = State(*f(state.params, state.count))
+    return tuple(state)
+
+
+def in_a_dictionary(f, times):
+    state = dict(zip("po", start(), strict=True))
+    for _ in range(times):
+        p, o = f(**state)
+        state = {"p": p, "o": o}
+    return state["p"], state["o"]
+
+
+def in_a_helper(f, times):
+    def one(state):
+        p, o = state
+        p, o = f(p, o)
+        return p, o
+
+    state = start()
+    for _ in range(times):
+        state = one(state)
+    return state
+
+
+def in_a_decorator(f, times):
+    def timed(*args, **kwargs):
+        return f(*args, **kwargs)
+
+    p, o = start()
+    for _ in range(times):
+        p, o = timed(p, o=o)
+    return p, o
+
+
+def with_a_loss(f, times):
+    p, o = start()
+    for _ in range(times):
+        out = {"state": f(p, o), "loss": 0}
+        p, o = out["state"]
+    return p, o
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        starred,
+        unpacked_before,
+        unpacked_behind,
+        indexed,
+        in_a_named_tuple,
+        in_a_dictionary,
+        in_a_helper,
+        in_a_decorator,
+        with_a_loss,
+    ],
+)
+def test_state_in_a_dead_container(loop, straight):
+    step = pytc.compile(next_pair)
+    loop(step, 8)
+    before = len(straight)
+    assert equal(loop(step, 20), loop(jax.jit(next_pair), 20))
+    assert len(straight) - before >= 17
+    assert sum(site.copied_calls for site in step.explain().sites) == 0
+
+
+def test_state_in_a_container_that_is_read_again():
+    step = pytc.compile(next_pair)
+    seen = []
+
+    def loop(f, times):
+        state = start()
+        for k in range(times):
+            last = state
+            state = f(*state)
+            if k % 5 == 4:
+                seen.append(jax.tree.map(np.asarray, last))
+        return state
+
+    assert equal(loop(step, 20), loop(jax.jit(next_pair), 20))
+    assert len(seen) == 8
+    for ours, theirs in zip(seen[:4], seen[4:], strict=True):
+        assert equal(ours, theirs)

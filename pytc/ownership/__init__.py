@@ -188,6 +188,8 @@ def _all_dead(
         return _on_their_own(leaves, others, wanted)
     del unshared, others
     if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
+        if walk is None:
+            wanted.seek(leaves, args, kwargs)  # it may account for more the next time
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
     site.executions = max(1, min(2 * site.executions, buffers.remembered()))

@@ -260,6 +260,7 @@ def has_part(value: Any, parts: Set[int], depth: int = 3) -> bool:
     kind = type(value)
     if id(value) in parts and kind not in _ATOMS and not issubclass(kind, type):
         return True
-    if depth == 0 or kind not in (tuple, list, dict) or len(value) > 64:
+    if depth == 0 or not (kind in _PLAIN or issubclass(kind, tuple)):
         return False
-    return any(has_part(part, parts, depth - 1) for part in _referents(value))
+    inside = _referents(value)
+    return len(inside) <= 64 and any(has_part(part, parts, depth - 1) for part in inside)

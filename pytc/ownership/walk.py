@@ -22,7 +22,7 @@ import gc
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -43,15 +43,17 @@ class Walk:
 
     def __init__(self, arguments: Sequence[int | str]):
         """Of these arguments, by position and by name."""
+        self._roots = 0
+        """How many there are."""
         self._numbered = picker([key for key in arguments if isinstance(key, int)])
         self._names = [key for key in arguments if isinstance(key, str)]
         self._levels: list[_Level] = []
         self._classes: frozenset[type] = frozenset()
         """The classes of containers that people have written."""
         self._arrays: _Picker = tuple
-        self.roots: tuple[bool, ...] = ()
-        """Of each argument, whether it is an array itself."""
-        self._placed = _Placed((), 0, 0)
+        self._where: tuple[tuple[int, ...], ...] = ()
+        """The positions of the containers, level by level, and last those of the arrays."""
+        self._placed = _UNKNOWN
         self._size = 0
         """How much is seen."""
         self._others: _Picker = tuple
@@ -79,8 +81,10 @@ class Walk:
         walk = cls([key for key, arrays in inside if not wanted.isdisjoint(arrays)])
 
         def opens(seen: list[Any], at: int) -> bool:
-            # What it is in, the list of what is seen, and `getrefcount`'s own; of an argument, all this is for later.
-            return (at < len(walk.roots) or getrefcount(seen[at]) == 3) and counts.opens(seen[at])
+            # What it is in, the list of what is seen, and `getrefcount`'s own; of what may be in a dead place, all this
+            # is for later.
+            may_be_placed = at < walk._roots or type(seen[at]) in _PLAIN
+            return (may_be_placed or getrefcount(seen[at]) == 3) and counts.opens(seen[at])
 
         return walk if walk._learn(args, kwargs, leaves, opens) else None
 
@@ -106,13 +110,15 @@ class Walk:
     ) -> bool:
         wanted = set(map(id, leaves))
         seen = self.arguments(args, kwargs)
-        self.roots = tuple(isinstance(value, jax.Array) and bits_of(value) is value for value in seen)
+        self._roots = len(seen)
         containers = _between(seen, wanted, opens)
+        where: list[tuple[int, ...]] = []
         opened: set[int] = set()
         start = 0
         while nodes := [k for k in range(start, len(seen)) if id(seen[k]) in containers]:
             start = len(seen)
             opened.update(nodes)
+            where.append(tuple(nodes))
             types = [type(seen[k]) for k in nodes]
             weakly = any(kind.__weakrefoffset__ for kind in types)
             sharing = [k for k, kind in zip(nodes, types, strict=True) if may_share_attributes(kind)]
@@ -123,10 +129,10 @@ class Walk:
         places = {id(value): k for k, value in enumerate(seen)}
         if len(wanted) < len(leaves) or not wanted <= places.keys():
             return False
-        self._arrays = picker([places[id(leaf)] for leaf in leaves])
+        arrays = [places[id(leaf)] for leaf in leaves]
+        self._arrays, self._where = picker(arrays), (*where, tuple(arrays))
         self.count = len(leaves)
-        opened_or_wanted = opened.union(places[id(leaf)] for leaf in leaves)
-        others = [k for k in range(len(seen)) if k not in opened_or_wanted]
+        others = [k for k in range(len(seen)) if k not in opened.union(arrays)]
         self._size, self._others = len(seen), picker(others)
         self._types = [type(seen[k]) for k in others]
         self._rest = picker([k for k in others if not endings.lives_on(type(seen[k]))])
@@ -176,8 +182,9 @@ class Walk:
         executions, at most `most`: then the arrays and everything else that has been made since the oldest of these
         executions, else None.
 
-        `places` has what stands in each dead place of the callers. `leaves` are what the arrays have to be, where that
-        is known, and each is in so many `lists` of ours. Where `ending` is given, no code may run when the
+        `places` has what stands in each dead place of the callers. Containers of arguments, or of parts of them, that
+        nothing but such places refers to are dead with all that they hold. `leaves` are what the arrays have to be,
+        where that is known, and each is in so many `lists` of ours. Where `ending` is given, no code may run when the
         arguments die, and it says whether that is so of the parts that are neither containers on the way nor these
         arrays. Raises `LookupError` where the arguments are not such a tree.
 
@@ -185,31 +192,13 @@ class Walk:
         Containers are counted before they are opened, and once more at the end: a hook of `sys.addaudithook` is shown
         what is looked into, and `ending` may ask what people have written.
         """
-        seen = self.arguments(args, kwargs)
+        seen, held = self.arguments(args, kwargs), list[Any]()
         placed = self._placed
-        if not placed.again(places, seen):
-            placed = self._placed = _Placed.of(places, seen, self.roots)
-        if self._classes and any(hasattr(kind, "__del__") for kind in self._classes):
+        if not placed.stands_alike(places, seen):
+            placed = self._placed = _Placed.of(places, self._seen(args, kwargs), self._where)
+        opened = self._open(placed, places, held, seen)
+        if opened is None:
             return None
-        extra = placed.of_containers
-        opened = []
-        for level in self._levels:
-            nodes = level.pick(seen)
-            if [*map(type, nodes)] != level.types:
-                return None
-            counted: Iterable[int] = map(getrefcount, nodes)
-            if level.may_be_referred_to_weakly:
-                # In one go, so that nobody makes a strong reference of a weak one, or the reverse, in between.
-                counted = itertools.chain(counted, map(_weakrefs, nodes))
-            # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
-            expected = 4 * len(level.types) + extra
-            if sum(counted) != expected:
-                return None
-            if level.may_share_attributes is not None and share_attributes(level.may_share_attributes(seen)):
-                return None
-            seen += _referents(*nodes)
-            opened.append((nodes, expected))
-            extra = 0
         arrays = self._arrays(seen)
         for k, types in () if lists else self._keys:
             if [*map(type, _referents(seen[k]))] != types:
@@ -219,16 +208,56 @@ class Walk:
         if ending is not None and not self._ends_quietly(seen, arrays, ending):
             return None
         for nodes, expected in opened:
-            if sum(map(getrefcount, nodes)) != expected:
+            # What it is in, the variable here, and `getrefcount`'s own: up to CPython 3.11 a hook is shown the tuple.
+            if getrefcount(nodes) != 3 or sum(map(getrefcount, nodes)) != expected:
                 return None
+        if getrefcount(arrays) != 2:
+            return None
         fresh = buffers.fresh(most)
         if counts.weakly_referenced(arrays, fresh.marks):
             return None
         before, after = counts.counted_twice(arrays, fresh.arrays)
         # As a container has, and the fresh ones have one more, and another the second time. (What somebody has got hold
         # of by a weak reference that is gone by now is counted, too.)
-        accounted_for = (5 + lists) * self.count + placed.of_arrays
+        accounted_for = (5 + lists) * self.count + 2 * len(placed.standing[-1])
         return (arrays, fresh.others) if before == accounted_for and after - before == self.count else None
+
+    def _open(
+        self, placed: _Placed, places: list[Any], held: list[Any], seen: list[Any]
+    ) -> list[tuple[Sequence[Any], int]] | None:
+        """Open all containers, those in dead places, of which the contents go to `held`, and those on the way, of which
+        they go to `seen`; return them, with how many references they have, or None if there are others."""
+        classes = self._classes | placed.classes
+        if classes and any(hasattr(kind, "__del__") for kind in classes):
+            return None
+        opened = placed.open(places, held)
+        if opened is None:
+            self._placed = _UNKNOWN
+            return None
+        for level, standing in zip(self._levels, placed.standing, strict=False):
+            nodes = level.pick(seen)
+            if [*map(type, nodes)] != level.types:
+                return None
+            if standing and not _stand(standing, places, held, seen):
+                self._placed = _UNKNOWN
+                return None
+            counted: Iterable[int] = map(getrefcount, nodes)
+            if level.may_be_referred_to_weakly:
+                # In one go, so that nobody makes a strong reference of a weak one, or the reverse, in between.
+                counted = itertools.chain(counted, map(_weakrefs, nodes))
+            # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own; for each place where
+            # it stands that, and the list of places or `held`.
+            expected = 4 * len(level.types) + 2 * len(standing)
+            if sum(counted) != expected:
+                return None
+            if level.may_share_attributes is not None and share_attributes(level.may_share_attributes(seen)):
+                return None
+            seen += _referents(*nodes)
+            opened.append((nodes, expected))
+        if placed.standing[-1] and not _stand(placed.standing[-1], places, held, seen):
+            self._placed = _UNKNOWN
+            return None
+        return opened
 
     def _ends_quietly(self, seen: list[Any], arrays: Sequence[Any], ending: Callable[[Sequence[Any]], bool]) -> bool:
         """Whether no code runs when all of this dies. That nothing refers to it weakly is for the counts to say."""
@@ -252,35 +281,119 @@ class _Level(NamedTuple):
     """Picks those of them that may share their attributes with a `__dict__` of which nothing tells."""
 
 
+_Standing = Sequence[tuple[int, int]]
+"""Pairs: the number of a place, counted on through what dead containers hold; the position of what stands there."""
+
+
+class _Holders(NamedTuple):
+    """Containers in dead places that hold arguments, or parts of them."""
+
+    numbers: tuple[tuple[int, ...], ...]
+    """Of each the places where it stands."""
+    types: list[type]
+    expected: int
+    """References: for each place that, and the list that says so; the list of holders, and `getrefcount`'s own."""
+    held: int
+    """How much they and those of earlier rounds hold."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Placed:
-    """Which of the arguments stand in the callers' dead places."""
+    """What stands in the callers' dead places: some of what the walk sees, and containers that hold some of it.
 
-    which: tuple[int | None, ...]
-    """Of each place the argument there, None where it is none of these: a container of arguments, or a part of one,
-    accounts for nothing here, and is for the careful look."""
-    of_containers: int
-    """How many references the arguments that are containers have more than usual."""
-    of_arrays: int
-    """And those that are arrays."""
+    A container is dead if nothing refers to it but dead places, and then so are the places in it. Whatever stands in
+    all these places is compared by identity at each call, so each accounts for one reference that is there. What else
+    is in them is for the careful look.
+    """
+
+    count: int
+    """Of the places themselves."""
+    rounds: tuple[_Holders, ...]
+    """The containers to open, those in places first, then those in these."""
+    standing: tuple[_Standing, ...]
+    """Of the walk's containers, level by level, and last of the arrays."""
+    classes: frozenset[type] = frozenset()
+    """The classes of containers to open that people have written: named tuples."""
 
     @classmethod
-    def of(cls, places: list[Any], arguments: list[Any], is_array: Sequence[bool]) -> _Placed:
-        """What stands where at this call."""
-        position = {id(value): k for k, value in enumerate(arguments)}
-        which = tuple(position.get(id(value)) for value in places)
-        standing = [is_array[k] for k in which if k is not None]
-        # The place, and the list of places.
-        return cls(which, 2 * (len(standing) - sum(standing)), 2 * sum(standing))
+    def of(cls, places: list[Any], seen: list[Any], where: Sequence[tuple[int, ...]]) -> _Placed:
+        """What stands where at this call. `where` are the positions in `seen` that matter, as `standing` has them."""
+        known = {id(seen[k]): (level, k) for level, positions in enumerate(where) for k in positions}
+        values = list(places)
+        rounds: list[_Holders] = []
+        start, opened = 0, set(known)
+        while len(rounds) < _DEEPEST:
+            found: dict[int, list[int]] = {}
+            for number in range(start, len(values)):
+                if id(values[number]) not in opened and _leads_to(values[number], known):
+                    found.setdefault(id(values[number]), []).append(number)
+            if not found:
+                break
+            opened |= found.keys()
+            nodes = [values[numbers[0]] for numbers in found.values()]
+            expected = sum(2 * len(numbers) + 2 for numbers in found.values())
+            start = len(values)
+            values += _referents(*nodes)
+            held = len(values) - len(places)
+            rounds.append(_Holders(tuple(map(tuple, found.values())), [*map(type, nodes)], expected, held))
+        standing: list[list[tuple[int, int]]] = [[] for _ in where]
+        for number, value in enumerate(values):
+            if id(value) in known:
+                level, k = known[id(value)]
+                standing[level].append((number, k))
+        classes = frozenset(kind for holders in rounds for kind in holders.types if kind not in _PLAIN)
+        return cls(len(places), tuple(rounds), tuple(standing), classes)
 
-    def again(self, places: list[Any], arguments: list[Any]) -> bool:
-        """Whether it is as it was."""
-        if len(places) != len(self.which):
+    def stands_alike(self, places: list[Any], arguments: list[Any]) -> bool:
+        """Whether the same arguments stand in the places, as far as can be said before anything is opened."""
+        if len(places) != self.count:
             return False
-        for k, value in zip(self.which, places, strict=True):
-            if k is not None and arguments[k] is not value:
-                return False
+        for standing in self.standing:
+            for number, position in standing:
+                if number < self.count and position < len(arguments) and places[number] is not arguments[position]:
+                    return False
         return True
+
+    def open(self, places: list[Any], held: list[Any]) -> list[tuple[Sequence[Any], int]] | None:
+        """Put into `held` what the dead containers hold, and return these, with how many references they have; None
+        where they are not as they were."""
+        opened: list[tuple[Sequence[Any], int]] = []
+        for holders in self.rounds:
+            nodes = [_at(numbers[0], places, held) for numbers in holders.numbers]
+            for k, numbers in enumerate(holders.numbers):
+                if any(_at(number, places, held) is not nodes[k] for number in numbers[1:]):
+                    return None
+            if [*map(type, nodes)] != holders.types or sum(map(getrefcount, nodes)) != holders.expected:
+                return None
+            held += _referents(*nodes)
+            if len(held) != holders.held:
+                return None
+            opened.append((nodes, holders.expected))
+        return opened
+
+
+_UNKNOWN = _Placed(-1, (), ())
+_DEEPEST = 3
+_MOST_HELD = 64
+"""Containers larger than that, or deeper down, are for the careful look."""
+
+
+def _at(number: int, places: list[Any], held: list[Any]) -> Any:
+    """What stands in a place, of which the list of places has the first, and `held` the others."""
+    return places[number] if number < len(places) else held[number - len(places)]
+
+
+def _stand(standing: _Standing, places: list[Any], held: list[Any], seen: list[Any]) -> bool:
+    """Whether all this stands where it did."""
+    return all(_at(number, places, held) is seen[position] for number, position in standing)
+
+
+def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bool:
+    """Whether a plain container, not too large, has something of this (by id) in it."""
+    if not (depth and _is_plain(type(value))):
+        return False
+    parts = _referents(value)
+    return len(parts) <= _MOST_HELD and any(id(part) in known or _leads_to(part, known, depth - 1) for part in parts)
 
 
 def _between(arguments: Sequence[Any], wanted: Set[int], opens: Callable[[list[Any], int], bool]) -> set[int]:

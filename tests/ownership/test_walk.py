@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import gc
 import sys
+import types
 import weakref
 from typing import Any, NamedTuple
 
@@ -337,11 +338,19 @@ def test_another_class_is_not_opened():
 
 
 def test_a_container_that_is_held_is_not_learnt():
+    """But a plain one may be in a dead place."""
     tree = remembered(nested(Box))
-    inner = tree.w[1]
+    inner = tree.w[1]["inner"]
     assert Walk.to(jax.tree.leaves(tree), (tree,), {}) is None
     del inner
-    assert Walk.to(jax.tree.leaves(tree), (tree,), {}) is not None
+    plain = tree.w[1]
+    walk = Walk.to(jax.tree.leaves(tree), (tree,), {})
+    assert walk is not None
+    leaves = jax.tree.leaves(tree)
+    args = (tree,)
+    del tree
+    assert walk.all_inside(args, {}, [], 32, leaves, 1) is None
+    assert walk.all_inside(args, {}, [plain], 32, leaves, 1) is not None
 
 
 def test_a_container_in_itself_ends():
@@ -421,3 +430,122 @@ def test_code_that_is_gone_is_forgotten():
         assert code() is None
         assert number not in callers._flows
         assert number not in {code for code, _ in callers._sites}
+
+
+# -- containers in dead places ---------------------------------------------------------------------------------------
+
+
+def pair():
+    return remembered(([jnp.zeros(3), jnp.ones(3)], jnp.zeros(2)))
+
+
+HOLDERS = {
+    "a tuple": lambda p, o: (p, o),
+    "with more in it": lambda p, o: ["loss", p, {}, o, (1, 2)],
+    "a dictionary": lambda p, o: {"p": p, "o": o},
+    "of numbers": lambda p, o: {1: p, 2: o},
+    "a named tuple": State,
+    "nested": lambda p, o: {"carry": [(p, o)], "step": 0},
+    "nested apart": lambda p, o: ((p, 0), {"o": o}),
+    "one of them": lambda p, o: (p,),
+    "twice": lambda p, o: (p, o, p),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_a_dead_container_accounts_for_what_it_holds(hold):
+    walk = learnt(*pair())
+    for _ in range(3):  # the second time it is known what is where
+        args = pair()
+        holder = hold(*args)
+        assert not found(args, walk, [])
+        assert found(args, walk, [holder])
+        again = holder
+        assert not found(args, walk, [holder])
+        assert found(args, walk, [holder, again])
+        elsewhere = args[0]
+        assert not found(args, walk, [holder, again])
+        assert found(args, walk, [holder, elsewhere, again])
+        array = args[0][1]
+        assert not found(args, walk, [holder, elsewhere, again])
+        assert found(args, walk, [holder, array, elsewhere, again])
+        del array, elsewhere, again
+        assert found(args, walk, [holder])
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+def test_a_container_that_something_else_holds_accounts_for_nothing(hold):
+    walk = learnt(*pair())
+    args = pair()
+    holder = hold(*args)
+    assert found(args, walk, [holder])
+    held = [holder]
+    assert not found(args, walk, [holder])
+    assert not found(args, walk, [holder, held])  # it is dead, but that takes a more careful look
+    del held
+    assert found(args, walk, [holder])
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda p, o: Box(p, o),
+        lambda p, o: types.SimpleNamespace(p=p, o=o),
+        lambda p, o: lambda: (p, o),
+        lambda p, o: iter([p, o]),
+        lambda p, o: [p, o] + [0] * 100,
+        lambda p, o: [[[[[p, o]]]]],
+    ],
+)
+def test_other_containers_are_for_the_careful_look(hold):
+    walk = learnt(*pair())
+    args = pair()
+    holder = hold(*args)
+    assert not found(args, walk, [holder])
+
+
+def test_a_part_in_a_dead_place():
+    """`p, o = state; state = step(state)`."""
+    walk = learnt(pair())
+    for _ in range(3):
+        args = (pair(),)
+        p, o = args[0]
+        assert not found(args, walk, [p])
+        assert found(args, walk, [p, o])
+        assert not found(args, walk, [p, p])
+        first = p[0]
+        assert not found(args, walk, [p, o])
+        assert found(args, walk, [o, first, p])
+        del first, p, o
+        assert found(args, walk, [])
+
+
+def test_a_container_that_has_become_another():
+    """What stands in the places is compared at each call."""
+    walk = learnt(*pair())
+    args = pair()
+    holder = [args[0], args[1]]
+    assert found(args, walk, [holder])
+    holder[0], holder[1] = holder[1], holder[0]
+    assert not found(args, walk, [holder])  # once: then it is looked at again
+    assert found(args, walk, [holder])
+    holder[0] = None
+    assert not found(args, walk, [holder])
+    holder = {"p": args[0], "o": args[1]}
+    found(args, walk, [holder])
+    assert found(args, walk, [holder])
+    holder["more"] = args[0]
+    assert not found(args, walk, [holder])
+    assert found(args, walk, [holder])
+
+
+def test_a_finaliser_that_a_named_tuple_gets():
+    class Named(State):
+        __slots__ = ()
+
+    walk = learnt(*pair())
+    args = pair()
+    holder = Named(*args)
+    assert found(args, walk, [holder])
+    Named.__del__ = lambda self: None
+    assert not found(args, walk, [holder])
