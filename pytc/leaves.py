@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,14 @@ from pytc.jax_compat.running import Tracer
 
 PythonScalars = Literal["trace", "static"]
 Kind = Literal["tracer", "array", "host", "static"]
+
+
+def numbers_in(option: int | Sequence[int]) -> tuple[int, ...]:
+    """The numbers that an option names: one (NumPy's, too), or several."""
+    try:
+        return (operator.index(option),)  # type: ignore[arg-type]
+    except TypeError:
+        return tuple(map(operator.index, option))  # type: ignore[arg-type]
 
 
 class StaticArgument:
@@ -96,7 +105,7 @@ class Parameters:
     ) -> tuple[tuple[int, ...], frozenset[str]]:
         """As `jax.jit`: where only one of the two is given, the signature tells the other. Numbers below 0 count from
         the last parameter, or where there is `*args` from the last argument of a call."""
-        numbers = None if argnums is None else (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        numbers = None if argnums is None else numbers_in(argnums)
         names = None if argnames is None else (argnames,) if isinstance(argnames, str) else tuple(argnames)
         either = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if numbers is not None:

@@ -684,3 +684,21 @@ def test_a_second_plan_is_not_traced_for_another_signature(x):
         np.testing.assert_array_equal(g(pytc.move(jnp.arange(4, dtype=jnp.float32))), x * 2)
         np.testing.assert_array_equal(g(x), x * 2)
     np.testing.assert_array_equal(g(x), x)
+
+
+@pytest.mark.parametrize("number", [np.int64(0), np.array(0), [np.int32(0)], range(1)])
+def test_numbers_of_any_kind_in_options(number):
+    np.testing.assert_array_equal(pytc.compile(lambda n, x: x * n, static_argnums=number)(2, jnp.ones(3)), [2, 2, 2])
+    x = jnp.ones(3)
+    pytc.compile(lambda x, n: x * n, donate_argnums=number)(x, 2)
+    assert x.is_deleted()
+
+
+def test_messages_of_jax_name_arguments_as_the_function_does():
+    step = pytc.compile(lambda state, batch, *, scale: {"w": state["w"] * batch * scale})
+    step({"w": jnp.ones(3)}, jnp.ones(3), scale=jnp.ones(3))
+    (layout,) = step.__pytc__.lookup.layouts.values()
+    (signatures,) = layout.by_values.values()
+    (plan, *_) = signatures.newest[0].plans
+    text = plan.emitted.lower([jnp.ones(3), jnp.ones(3), jnp.ones(3)]).as_text(debug_info=True)
+    assert all(f'loc("{name}")' in text for name in ("state['w']", "batch", "scale"))

@@ -10,6 +10,7 @@ where the program wants its results in another order, and the result is a tuple,
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import operator
 import weakref
@@ -66,8 +67,22 @@ class EmittedWhole(Emitted):
             return this._pick_parts(result) if this._pick_parts else result
 
         whole.__name__ = whole.__qualname__ = self.program.name
+        if (signature := self._signature()) is not None:
+            whole.__signature__ = signature  # type: ignore[attr-defined]
         numbers, names = self.taken
         return jax.jit(whole, donate_argnums=numbers, donate_argnames=names, **options)
+
+    def _signature(self) -> inspect.Signature | None:
+        """What the arguments are called in JAX's messages and in what the compiler is given: as in the function; None
+        where some have no name of their own."""
+        args, kwargs = self.tree.unflatten(range(self.tree.num_leaves))
+        leaves = self.program.leaves
+        names = [leaves[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}" for k, arg in enumerate(args)]
+        if len({*names, *kwargs}) < len(names) + len(kwargs) or not all(map(str.isidentifier, [*names, *kwargs])):
+            return None
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
+        parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in kwargs]
+        return inspect.Signature(parameters)
 
     def call_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]) -> None:
         """As `call`, with the arguments themselves; not for the first call."""

@@ -1,6 +1,7 @@
 """Where things come from: an equation's line of code, a primitive's package, whether a file is a library's.
 
-For JAX 0.10 to 0.12: `source_info` and what `def_abstract_eval` makes of the function that it is given.
+For JAX 0.10 to 0.12: `source_info`, `jax.extend.source_info_util`, and what `def_abstract_eval` makes of the function
+that it is given.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ import pathlib
 import sysconfig
 from typing import Any
 
+from jax.extend import source_info_util
+
 from pytc.jax_compat.jaxprs import JaxprEqn, Primitive
+
+# Or JAX would name a line here where an error or an operation comes from.
+source_info_util.register_exclusion(str(pathlib.Path(__file__).parent.parent) + os.sep)
 
 
 @functools.cache
