@@ -235,9 +235,12 @@ class Signatures:
 
 
 def describe(leaf: Any) -> Hashable:
-    """Shape and dtype of a leaf; a Python scalar and a static leaf, which may be of any class, are told by their
-    layout."""
-    return (leaf.shape, leaf.dtype) if issubclass(type(leaf), _DESCRIBED) else (None, None)
+    """Shape and dtype of a leaf, and whether that is weak; a Python scalar and a static leaf, which may be of any
+    class, are told by their layout."""
+    kind = type(leaf)
+    if not issubclass(kind, _DESCRIBED):
+        return (None, None, False)
+    return (leaf.shape, leaf.dtype, issubclass(kind, jax.Array) and getattr(leaf, "weak_type", False))
 
 
 _DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)

@@ -6,6 +6,7 @@ import concurrent.futures
 import functools
 import gc
 import inspect
+import itertools
 import logging
 import warnings
 import weakref
@@ -702,3 +703,21 @@ def test_messages_of_jax_name_arguments_as_the_function_does():
     (plan, *_) = signatures.newest[0].plans
     text = plan.emitted.lower([jnp.ones(3), jnp.ones(3), jnp.ones(3)]).as_text(debug_info=True)
     assert all(f'loc("{name}")' in text for name in ("state['w']", "batch", "scale"))
+
+
+def test_arrays_of_weak_type_are_told_from_others():
+    """However many ways they are mixed, each is compiled once."""
+    traces = []
+
+    @pytc.compile
+    def f(a, b, c, d):
+        traces.append(None)
+        return a + b, c + d
+
+    kinds = (lambda: jnp.asarray(1.0), lambda: jnp.float32(1.0))
+    for _ in range(3):
+        for made in itertools.product(kinds, repeat=4):
+            one, other = f(*(make() for make in made))
+            assert one.weak_type == all(make is kinds[0] for make in made[:2])
+            assert other.weak_type == all(make is kinds[0] for make in made[2:])
+    assert len(traces) == 16
