@@ -238,6 +238,23 @@ def walked_arguments_die_quietly() -> Any:
     return mock.patch.object(walk.Walk, "_ends_quietly", lambda *_: True)
 
 
+def dead_containers_may_be_held() -> Any:
+    """Nobody asks who else has the containers in dead places that hold arguments."""
+
+    def open_all(placed: Any, places: list[Any], held: list[Any]) -> Any:
+        for holders in placed.rounds:
+            nodes = [walk._at(numbers[0], places, held) for numbers in holders.numbers]
+            held += gc.get_referents(*nodes)
+        return []
+
+    return mock.patch.object(walk._Placed, "open", open_all)
+
+
+def what_stands_there_is_not_compared() -> Any:
+    """What stood in dead containers the last time is taken to stand there."""
+    return mock.patch.object(walk, "_stand", lambda *_: True)
+
+
 def variables_end_quietly() -> Any:
     """What dies when a function in between returns is not thought of."""
     return mock.patch.object(slots.Slots, "_leaves_quietly", lambda *_: True)
@@ -309,7 +326,8 @@ ALL: tuple[Mutant, ...] = (
     newer_arrays_do_not_count, frames_are_trusted, introspection_is_allowed, observers_are_ignored,
     onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
-    c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly, variables_end_quietly,
+    c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly,
+    dead_containers_may_be_held, what_stands_there_is_not_compared, variables_end_quietly,
     helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, every_tuple_is_the_interpreters,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
@@ -398,6 +416,30 @@ def _list_elsewhere(s: Stub, f: Any, f2: Any) -> None:
     kept = [s.new()]
     f(kept[0])
     s.read(kept)
+
+
+def _dead_container_elsewhere(s: Stub, f: Any, f2: Any) -> None:
+    kept = []
+    x = s.new()
+    for k in range(6):
+        state = [x]
+        del x
+        if k == 4:
+            kept.append(state)
+        x = f(state[0])
+    s.read((kept, x))
+
+
+def _another_in_the_dead_container(s: Stub, f: Any, f2: Any) -> None:
+    kept = []
+    x = s.new()
+    for k in range(6):
+        state = [x]
+        if k == 4:
+            kept += [x, x]  # as many references as the container and the look into it have
+            state[0] = s.new()
+        x = f(x)
+    s.read((kept, x))
 
 
 def _filter(s: Stub, f: Any, f2: Any) -> None:
@@ -629,7 +671,8 @@ def _list_of_a_loop(s: Stub, f: Any, f2: Any) -> None:
 
 
 PROGRAMS: tuple[Program, ...] = (
-    _read_later, _read_in_handler, _list_elsewhere, _filter, _weak, _dying, _shard, _new_shard, _frame, _locals,
+    _read_later, _read_in_handler, _list_elsewhere, _dead_container_elsewhere, _another_in_the_dead_container, _filter,
+    _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
     _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly, _pair_of_a_loop,
     _list_of_a_loop,
