@@ -606,6 +606,7 @@ def _garbage(s: Stub, f: Any, f2: Any) -> None:
 
     was = gc.isenabled()
     gc.enable()
+    gc.collect()  # so that the next collection is not before the call
     Looks()
     box.a = step(box.a)
     if not was:
