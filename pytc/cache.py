@@ -12,7 +12,6 @@ import operator
 import sys
 import threading
 import types
-import weakref
 from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -21,8 +20,10 @@ import jax
 import numpy as np
 
 from pytc import ownership
+from pytc.context import Context
 from pytc.emit import Emitted
 from pytc.jax_compat.avals import AbstractValue
+from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.leaves import Kind, static_key
 from pytc.program import Program
@@ -127,20 +128,8 @@ class Staged:
     """Plans for calls in which these leaves (indices) were passed by `pytc.move`."""
     paired: dict[frozenset[int], Program] = dataclasses.field(default_factory=dict)
     """The program with its aliases, by the leaves that are left alone."""
-
-    def __post_init__(self) -> None:
-        self._witness = jax.jit(lambda: None)
-        self._traced = weakref.ref(self._witness.trace().jaxpr)
-
-    def same_context(self) -> bool:
-        """Whether JAX's context (64-bit mode, meshes, matmul precision, ...) is that of the staging: if it is not,
-        JAX does not find what it traced there."""
-        return self._witness.trace().jaxpr is self._traced()
-
-    def is_spent(self) -> bool:
-        """Whether JAX has let go of what it traced there (`jax.clear_caches`), so that it would trace anew in any
-        context."""
-        return self._traced() is None
+    context: Context = dataclasses.field(default_factory=Context)
+    """That of the staging."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -162,10 +151,13 @@ class Shared:
     def make_room(self, staged: Staged) -> None:
         """As `Signatures.make_room`."""
         dropped = [each for each in self.newest if each.described == staged.described][MOST_ALIKE - 1 :]
-        self.newest = tuple(each for each in self.newest if each not in dropped and not each.is_spent())
+        self.newest = tuple(each for each in self.newest if each not in dropped and not each.context.is_spent())
 
     def add(self, staged: Staged) -> None:
-        """Publish a staged program as the newest."""
+        """Publish a staged program as the newest. Not one that calls Python: what it calls may lead back to the
+        function, which would never be let go of; and a call of it may wait for another one."""
+        if may_call_python(staged.program.jaxpr):
+            return
         self.newest = (staged, *(each for each in self.newest if each is not staged))
 
 
@@ -212,7 +204,7 @@ class Signatures:
         good. (Before the new one is called rather than after: what goes with it may run code.)"""
         self.shared.make_room(signature.staged)
         dropped = [s for s in self.newest if s.described == signature.described][MOST_ALIKE - 1 :]
-        dropped += [s for s in self.newest if s.staged.is_spent()]
+        dropped += [s for s in self.newest if s.staged.context.is_spent()]
         if dropped:
             self._publish(tuple(s for s in self.newest if s not in dropped))
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import functools
+import inspect
 import itertools
 import signal
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +31,19 @@ _ROOM = 200
 """So many frames are more than JAX's Python code has between an execution and the return of its results."""
 
 
-_OURS = ("builtins", "pytc", "jax", "jaxlib", "numpy")
-"""The packages whose exceptions come out of what is asked for with no code in between."""
+_LIBRARIES = ("pytc", "jax", "jaxlib", "numpy")
+"""The packages whose code runs where something is looked at, and the standard library's."""
+_USUAL = (
+    AttributeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+)
+"""What they raise there."""
 
 
 class _RaiseSignal:
@@ -70,27 +82,33 @@ def is_ctrl_c(handler: Any) -> bool:
 
 def is_from_outside(raised: Exception) -> bool:
     """Whether an exception came from a handler of a signal, or by `PyThreadState_SetAsyncExc` from another thread, and
-    not out of what was asked for: one that a handler's code has raised, or one that Python does not have, and that
-    nothing but code of ours can have raised."""
-    codes = {code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None}
+    not out of what was asked for.
+
+    A handler is told by what it is given: the frame that was interrupted, which is the one below its own. What another
+    thread sends strikes anywhere; it is told by its class where libraries alone were at work, of which it is no usual
+    one.
+    """
     traceback = raised.__traceback__
-    module = ""
+    package = ""
     while traceback is not None:
-        if traceback.tb_frame.f_code in codes:
+        package = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "pytc" and _is_handlers(traceback.tb_frame):
             return True
-        module = traceback.tb_frame.f_globals.get("__name__", "")
         traceback = traceback.tb_next
-    return module.partition(".")[0] == "pytc" and type(raised).__module__.partition(".")[0] not in _OURS
+    return (
+        (package in _LIBRARIES or package in sys.stdlib_module_names)
+        and not isinstance(raised, _USUAL)
+        and type(raised).__module__.partition(".")[0] not in _LIBRARIES
+    )
 
 
-def _code_of(handler: Any) -> types.CodeType | None:
-    """What runs when a handler is called, if that is Python code."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func
-    function = getattr(handler, "__func__", handler)
-    if not isinstance(function, types.FunctionType):
-        function = getattr(type(function), "__call__", None)  # noqa: B004 - its code is what is asked for
-    return getattr(function, "__code__", None)
+def _is_handlers(frame: types.FrameType) -> bool:
+    """Whether it is the frame of a function that was given the frame below its own, by itself or among `*args`."""
+    code = frame.f_code
+    arguments = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS) + code.co_kwonlyargcount
+    given = [frame.f_locals.get(name) for name in code.co_varnames[:arguments]]
+    given += [part for each in given if type(each) is tuple for part in each]
+    return frame.f_back is not None and any(each is frame.f_back for each in given)
 
 
 def deliver(make: Callable[[], Any], raised: BaseException) -> Any:

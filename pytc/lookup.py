@@ -100,7 +100,7 @@ class Lookup:
         """One with a program that was staged through another wrapper of the function, if there is any."""
         mine = [signature.staged for signature in signatures.newest]
         for staged in signatures.shared.alike(leaves):
-            if staged not in mine and staged.same_context():
+            if staged not in mine and staged.context.is_current():
                 return (Signature(staged),)
         return ()
 
@@ -122,7 +122,7 @@ class Lookup:
             for signature in () if known is None else known.newest:
                 named = named or self.stageable.leaves(args, kwargs, share=self.share)
                 program = signature.program.for_leaves(named)
-                if program is None or may_call_python(program.jaxpr) or not signature.staged.same_context():
+                if program is None or may_call_python(program.jaxpr) or not signature.staged.context.is_current():
                     continue
                 plans = self.planner.inherited(signature.plans, leaves)
                 compiled = {plan.could_donate: plan.emitted for plan in plans}

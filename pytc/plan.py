@@ -151,9 +151,10 @@ class Planner:
         could_donate = program.donated
         emitted = staged.compiled.get(could_donate)
         if emitted is None:
-            if not staged.same_context():
+            if not staged.context.is_current():
                 raise Retrace
             emitted = staged.compiled[could_donate] = self.emitted(staged.program, program, leaves)
+            emitted.context = staged.context
             self._warn_of_unusable(emitted.program)
         program = emitted.program
         plan = Plan(
@@ -187,13 +188,14 @@ class Planner:
         """The plan that takes over exactly what the caller moved."""
         staged = signature.staged
         if moved not in staged.moved:
-            if not staged.same_context():
+            if not staged.context.is_current():
                 raise Retrace
             program = staged.program
             keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}
             keep -= {i for i in moved if isinstance(leaves[i], jax.Array)}
             paired = self._paired(staged, frozenset(keep))
             emitted = self.emitted(program, paired, leaves)
+            emitted.context = staged.context
             staged.moved[moved] = Plan(
                 emitted, ownership.Wanted(()), _outcome(program, leaves), spared=False, could_donate=paired.donated
             )

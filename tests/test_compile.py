@@ -721,3 +721,11 @@ def test_arrays_of_weak_type_are_told_from_others():
             assert one.weak_type == all(make is kinds[0] for make in made[:2])
             assert other.weak_type == all(make is kinds[0] for make in made[2:])
     assert len(traces) == 16
+
+
+def test_keywords_that_are_keywords_of_python():
+    state = {"lambda": jnp.ones(3), "class": jnp.zeros(2), "x": jnp.ones(1)}
+    step = pytc.compile(lambda **state: {name: value + 1 for name, value in state.items()})
+    for _ in range(5):
+        state = step(**state)
+    np.testing.assert_array_equal(state["lambda"], np.full(3, 6.0))

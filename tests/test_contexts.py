@@ -121,6 +121,37 @@ def test_a_global_setting():
         np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.parametrize("x64", [True, False])
+def test_a_program_that_failed_before_it_was_compiled(x64):
+    """It was chosen under other settings than those of the next call."""
+
+    def function(x, y):
+        return x + 1, y + jax.dtypes.canonicalize_dtype(float).itemsize
+
+    step = pytc.compile(function, donate={"x": "require", "y": "auto"})
+
+    def start():
+        return jnp.zeros(4, jnp.float32), jnp.ones(4, jnp.float32)
+
+    def reads_later():
+        x, y = start()
+        return step(x, y), x, y
+
+    def reads_one_later():
+        x, y = start()
+        return step(x * 1, y), y
+
+    with jax.enable_x64(x64):
+        x, y = start()
+        for _ in range(2):
+            x, y = step(x, y.astype(jnp.float32))
+        with pytest.raises(pytc.DonationError):
+            reads_later()
+    with jax.enable_x64(not x64):
+        (_, y), _ = reads_one_later()
+        np.testing.assert_array_equal(y, jax.jit(function)(*start())[1])
+
+
 def test_what_jax_has_let_go_of_is_let_go_of():
     """Each signature has a copy of what the function captures."""
     table = jnp.zeros(1000)

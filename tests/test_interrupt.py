@@ -234,7 +234,7 @@ def _at_alarm():
 @pytest.mark.parametrize(
     "kind", [Timeout, Interrupt, KeyboardInterrupt, KeyError, TypeError, ValueError, RuntimeError, RecursionError]
 )
-@pytest.mark.parametrize("make", [lambda handler: handler, lambda handler: Calling(handler)])
+@pytest.mark.parametrize("make", [lambda handler: handler, lambda handler: Calling(handler), lambda h: once(h)])
 def test_what_a_handler_raises(kind, make, at_alarm):
     def handler(*_):
         raise kind("time is up")
@@ -254,6 +254,16 @@ class Calling:
 
     def __call__(self, *args):
         self.handler(*args)
+
+
+def once(handler):
+    """A handler that is there for one signal, behind what a decorator puts around it."""
+
+    def wrapper(*args, **kwargs):
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        return handler(*args, **kwargs)
+
+    return wrapper
 
 
 def test_where_a_ctrl_c_is_ignored(at_alarm):

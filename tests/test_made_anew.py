@@ -224,6 +224,50 @@ def test_nothing_is_kept_that_was_captured():
     assert [each() for each in dead] == [None, None]
 
 
+def test_a_program_that_calls_back_is_each_wrappers_own():
+    """What it calls may refer to the function, which would never be let go of."""
+
+    class Trainer:
+        def __init__(self):
+            self.step = lambda x: (jax.debug.callback(self.log, x.sum()), x + 1)[1]
+
+        def log(self, value):
+            pass
+
+    def train():
+        trainer = Trainer()
+        for _ in range(3):
+            pytc.compile(trainer.step)(X)
+        jax.effects_barrier()
+        return weakref.ref(trainer)
+
+    dead = train()
+    jax.clear_caches()
+    gc.collect()
+    assert dead() is None
+
+
+def test_a_callback_that_waits_for_a_thread():
+    """Which calls another wrapper of the function."""
+    waits, done = [], []
+
+    def callback(x):
+        if waits:
+            waits.clear()
+            thread = threading.Thread(target=lambda: done.append(pytc.compile(function)(X)))
+            thread.start()
+            thread.join(timeout=60)
+        return np.asarray(x)
+
+    def function(x):
+        return jax.pure_callback(callback, jax.ShapeDtypeStruct((3,), jnp.float32), x) + 1
+
+    pytc.compile(function)(X)
+    waits.append(None)
+    np.testing.assert_array_equal(pytc.compile(function)(X), X + 1)
+    assert len(done) == 1
+
+
 @pytest.mark.usefixtures("_switching_often")
 def test_first_calls_of_threads_at_once(traces):
     together = threading.Barrier(4)

@@ -30,6 +30,7 @@ from typing import Any
 import jax
 
 from pytc import ownership
+from pytc.context import Context
 from pytc.interrupt import call_into, put_off
 from pytc.jax_compat.arrays import home_of, place_at
 from pytc.jax_compat.avals import held_as
@@ -82,6 +83,8 @@ class Emitted:
         self._take = None if passed == tuple(range(len(program.leaves))) else _getter(passed)
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
+        self.context: Context | None = None
+        """That of the staging, if the program must not be traced in another one."""
         self._untraced = True
         self._ahead = False
         self.is_new = True
@@ -168,6 +171,8 @@ class Emitted:
         """
         args, kwargs = self._given(leaves)
         if self.is_new:
+            if self._untraced and self.context is not None and not self.context.is_current():
+                raise Retrace
             with unusable_donations_ignored(), put_off() if self._ahead else contextlib.nullcontext():
                 landed.append(self._jitted(*args, **kwargs))
                 self.is_new = False

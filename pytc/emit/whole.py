@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import keyword
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +79,8 @@ class EmittedWhole(Emitted):
         args, kwargs = self.tree.unflatten(range(self.tree.num_leaves))
         leaves = self.program.leaves
         names = [leaves[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}" for k, arg in enumerate(args)]
-        if len({*names, *kwargs}) < len(names) + len(kwargs) or not all(map(str.isidentifier, [*names, *kwargs])):
+        every = [*names, *kwargs]
+        if len({*every}) < len(every) or any(keyword.iskeyword(name) or not name.isidentifier() for name in every):
             return None
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
         parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in kwargs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import gc
 import itertools
 import subprocess
@@ -471,3 +472,41 @@ run()
 """
     ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert ran.stdout.split() == ["failed", "16.0"], ran.stderr[-500:]
+
+
+class Field(enum.Enum):
+    w = "w"
+
+
+class OfFields(type):
+    """Its classes have what an `Enum` has; of what that has not they say so by another exception."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__jax"):
+            raise AttributeError(name)
+        return Field(name)
+
+
+@jax.tree_util.register_pytree_node_class
+class State(metaclass=OfFields):
+    def __init__(self, w: Any) -> None:
+        self.v = w
+
+    def tree_flatten(self) -> Any:
+        return (self.v,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_a_class_that_says_otherwise_that_it_has_something_not() -> None:
+    step = pytc.compile(lambda state: State(state.v + 1))
+
+    def run() -> Any:
+        state = State(jnp.zeros(N))
+        for _ in range(4):
+            state = step(state)
+        return state
+
+    np.testing.assert_array_equal(run().v, jnp.full(N, 4.0))

@@ -1,0 +1,27 @@
+"""JAX's settings at one moment, as far as what is traced depends on them."""
+
+from __future__ import annotations
+
+import weakref
+
+import jax
+
+
+class Context:
+    """64-bit mode, meshes, matmul precision and the like, as they are when this is made.
+
+    JAX finds again what it has traced where they are the same, and only there.
+    """
+
+    def __init__(self) -> None:
+        self._witness = jax.jit(lambda: None)
+        self._traced = weakref.ref(self._witness.trace().jaxpr)
+
+    def is_current(self) -> bool:
+        """Whether the settings are these now."""
+        return self._witness.trace().jaxpr is self._traced()
+
+    def is_spent(self) -> bool:
+        """Whether JAX has let go of what it traced there (`jax.clear_caches`), so that it would trace anew in any
+        context."""
+        return self._traced() is None
