@@ -195,7 +195,7 @@ class Walk:
         seen, held = self.arguments(args, kwargs), list[Any]()
         placed = self._placed
         if not placed.stands_alike(places, seen):
-            placed = self._placed = _Placed.of(places, self._seen(args, kwargs), self._where)
+            placed = self._placed = _Placed.of(places, self._seen(args, kwargs), self._roots, self._where)
         opened = self._open(placed, places, held, seen)
         if opened is None:
             return None
@@ -219,7 +219,7 @@ class Walk:
         before, after = counts.counted_twice(arrays, fresh.arrays)
         # As a container has, and the fresh ones have one more, and another the second time. (What somebody has got hold
         # of by a weak reference that is gone by now is counted, too.)
-        accounted_for = (5 + lists) * self.count + 2 * len(placed.standing[-1])
+        accounted_for = (5 + lists) * self.count + placed.references[-1]
         return (arrays, fresh.others) if before == accounted_for and after - before == self.count else None
 
     def _open(
@@ -227,14 +227,13 @@ class Walk:
     ) -> list[tuple[Sequence[Any], int]] | None:
         """Open all containers, those in dead places, of which the contents go to `held`, and those on the way, of which
         they go to `seen`; return them, with how many references they have, or None if there are others."""
-        classes = self._classes | placed.classes
-        if classes and any(hasattr(kind, "__del__") for kind in classes):
+        if (self._classes or placed.classes) and any(hasattr(k, "__del__") for k in self._classes | placed.classes):
             return None
         opened = placed.open(places, held)
         if opened is None:
             self._placed = _UNKNOWN
             return None
-        for level, standing in zip(self._levels, placed.standing, strict=False):
+        for level, standing, references in zip(self._levels, placed.standing, placed.references, strict=False):
             nodes = level.pick(seen)
             if [*map(type, nodes)] != level.types:
                 return None
@@ -245,9 +244,8 @@ class Walk:
             if level.may_be_referred_to_weakly:
                 # In one go, so that nobody makes a strong reference of a weak one, or the reverse, in between.
                 counted = itertools.chain(counted, map(_weakrefs, nodes))
-            # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own; for each place where
-            # it stands that, and the list of places or `held`.
-            expected = 4 * len(level.types) + 2 * len(standing)
+            # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
+            expected = 4 * len(level.types) + references
             if sum(counted) != expected:
                 return None
             if level.may_share_attributes is not None and share_attributes(level.may_share_attributes(seen)):
@@ -310,14 +308,20 @@ class _Placed:
     """Of the places themselves."""
     rounds: tuple[_Holders, ...]
     """The containers to open, those in places first, then those in these."""
+    arguments: _Standing
+    """Arguments in the places themselves."""
     standing: tuple[_Standing, ...]
-    """Of the walk's containers, level by level, and last of the arrays."""
-    classes: frozenset[type] = frozenset()
+    """All else, of the walk's containers, level by level, and last of the arrays."""
+    references: tuple[int, ...]
+    """How many references those in places have more, and those of `standing`, on each level: for each place where one
+    stands that, and the list of places, or of what dead containers hold."""
+    classes: frozenset[type]
     """The classes of containers to open that people have written: named tuples."""
 
     @classmethod
-    def of(cls, places: list[Any], seen: list[Any], where: Sequence[tuple[int, ...]]) -> _Placed:
-        """What stands where at this call. `where` are the positions in `seen` that matter, as `standing` has them."""
+    def of(cls, places: list[Any], seen: list[Any], roots: int, where: Sequence[tuple[int, ...]]) -> _Placed:
+        """What stands where at this call. The first `roots` of what is seen are arguments; `where` are the positions
+        that matter, as `standing` has them."""
         known = {id(seen[k]): (level, k) for level, positions in enumerate(where) for k in positions}
         values = list(places)
         rounds: list[_Holders] = []
@@ -336,22 +340,24 @@ class _Placed:
             values += _referents(*nodes)
             held = len(values) - len(places)
             rounds.append(_Holders(tuple(map(tuple, found.values())), [*map(type, nodes)], expected, held))
+        arguments: list[tuple[int, int]] = []
         standing: list[list[tuple[int, int]]] = [[] for _ in where]
+        references = [0] * len(where)
         for number, value in enumerate(values):
             if id(value) in known:
                 level, k = known[id(value)]
-                standing[level].append((number, k))
+                (arguments if number < len(places) and k < roots else standing[level]).append((number, k))
+                references[level] += 2
         classes = frozenset(kind for holders in rounds for kind in holders.types if kind not in _PLAIN)
-        return cls(len(places), tuple(rounds), tuple(standing), classes)
+        return cls(len(places), tuple(rounds), arguments, tuple(standing), tuple(references), classes)
 
     def stands_alike(self, places: list[Any], arguments: list[Any]) -> bool:
-        """Whether the same arguments stand in the places, as far as can be said before anything is opened."""
+        """Whether the same arguments stand in the places."""
         if len(places) != self.count:
             return False
-        for standing in self.standing:
-            for number, position in standing:
-                if number < self.count and position < len(arguments) and places[number] is not arguments[position]:
-                    return False
+        for number, position in self.arguments:  # noqa: SIM110 - a generator costs more
+            if places[number] is not arguments[position]:
+                return False
         return True
 
     def open(self, places: list[Any], held: list[Any]) -> list[tuple[Sequence[Any], int]] | None:
@@ -372,7 +378,7 @@ class _Placed:
         return opened
 
 
-_UNKNOWN = _Placed(-1, (), ())
+_UNKNOWN = _Placed(-1, (), (), (), (), frozenset())
 _DEEPEST = 3
 _MOST_HELD = 64
 """Containers larger than that, or deeper down, are for the careful look."""
