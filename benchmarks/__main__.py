@@ -138,7 +138,7 @@ def run_alone(name: str, effort: Effort) -> Any:
         return devices.measure(effort)
     if name == CALLS:
         quick = effort.seconds == 0
-        found = calls.measure(rounds=2 if quick else 100, count=100)
+        found = calls.measure(rounds=2, count=100) if quick else calls.measure(rounds=60, count=2000)
         return {
             leaves: {c: {k: as_json(v) for k, v in values.items()} for c, values in by_contender.items()}
             for leaves, by_contender in found.items()

@@ -97,8 +97,9 @@ STATES = {
 def measure(rounds: int, count: int) -> dict[str, dict[str, Any]]:
     """For each state and each contender: microseconds a call, and over `jax.jit` with `donate_argnums`.
 
-    Many rounds of few calls: a turn of a few milliseconds has a chance of not being interrupted, and where turns are
-    long the slower contender is interrupted more.
+    Many rounds of few calls: a turn of ten milliseconds has a chance of not being interrupted, and where turns are long
+    the slower contender is interrupted more. Where they are much shorter, what is measured is how the contenders throw
+    each other out of the processor's caches.
     """
     found: dict[str, dict[str, Any]] = {}
     for state, (_, leaves, loop) in STATES.items():
