@@ -31,6 +31,7 @@ _ROOM = 200
 """So many frames are more than JAX's Python code has between an execution and the return of its results."""
 
 
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LIBRARIES = ("pytc", "jax", "jaxlib", "numpy")
 """The packages whose code runs where something is looked at, and the standard library's."""
 _USUAL = (
@@ -105,6 +106,8 @@ def is_from_outside(raised: Exception) -> bool:
 def _is_handlers(frame: types.FrameType) -> bool:
     """Whether it is the frame of a function that was given the frame below its own, by itself or among `*args`."""
     code = frame.f_code
+    if code.co_flags & _SUSPENDS:
+        return False  # and CPython 3.13.0 crashes when asked for the variables of a generator that is gone
     arguments = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS) + code.co_kwonlyargcount
     given = [frame.f_locals.get(name) for name in code.co_varnames[:arguments]]
     given += [part for each in given if type(each) is tuple for part in each]

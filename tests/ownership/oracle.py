@@ -204,6 +204,8 @@ class Oracle:
 _PLAIN: tuple[Any, ...] = (object.__setattr__, types.SimpleNamespace.__setattr__)
 _INTROSPECTION = frozenset({"locals", "_getframe"})
 _CLOSED = (type, types.CodeType, types.BuiltinFunctionType)
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -218,7 +220,10 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         case weakref.ref():
             yield None, value()
         case types.FrameType():
-            yield from value.f_locals.items()
+            # That of a generator which is gone has no variables left, and CPython 3.13.0 crashes when asked for them.
+            is_suspendable = value.f_code.co_flags & _SUSPENDS
+            if not is_suspendable or any(isinstance(each, _SUSPENDED) for each in gc.get_referrers(value)):
+                yield from value.f_locals.items()
         case types.FunctionType():
             yield from ((None, part) for part in (value.__closure__ or ()))
             yield None, value.__defaults__
