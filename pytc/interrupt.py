@@ -66,7 +66,7 @@ def can_be_put_off(raised: BaseException) -> bool:
     anew by whatever has raised it. (Whoever has a handler of their own keeps what it may find.)"""
     if isinstance(raised, RecursionError):
         return not is_from_outside(raised)
-    if type(raised) is not KeyboardInterrupt:
+    if type(raised) is not KeyboardInterrupt or _handlers(raised) - {"asyncio.runners"}:
         return False
     return is_ctrl_c(signal.getsignal(signal.SIGINT)) and threading.current_thread() is threading.main_thread()
 
@@ -89,18 +89,32 @@ def is_from_outside(raised: Exception) -> bool:
     thread sends strikes anywhere; it is told by its class where libraries alone were at work, of which it is no usual
     one.
     """
-    traceback = raised.__traceback__
-    package = ""
-    while traceback is not None:
-        package = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package != "pytc" and _is_handlers(traceback.tb_frame):
-            return True
-        traceback = traceback.tb_next
+    if _handlers(raised):
+        return True
+    package = [*map(_module, _frames(raised))][-1].partition(".")[0]
     return (
         (package in _LIBRARIES or package in sys.stdlib_module_names)
         and not isinstance(raised, _USUAL)
         and type(raised).__module__.partition(".")[0] not in _LIBRARIES
     )
+
+
+def _frames(raised: BaseException) -> Iterator[types.FrameType]:
+    """Where an exception has been, from here to where it was raised."""
+    traceback = raised.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame
+        traceback = traceback.tb_next
+
+
+def _module(frame: types.FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _handlers(raised: BaseException) -> set[str]:
+    """The modules of the handlers of signals that an exception has gone through."""
+    frames = [frame for frame in _frames(raised) if _module(frame).partition(".")[0] != "pytc"]
+    return set(map(_module, filter(_is_handlers, frames)))
 
 
 def _is_handlers(frame: types.FrameType) -> bool:

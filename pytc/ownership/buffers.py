@@ -35,6 +35,7 @@ import jax
 import numpy as np
 from jax.extend import backend
 
+from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import new_shard, shards_of
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
@@ -269,7 +270,9 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         seen = collections.Counter(address for array in everything for address in addresses(array))
         taken = [any(seen[address] > 1 for address in addresses(leaf)) for leaf in leaves]
         return [any(either) for either in zip(taken, held, weakly, strict=True)]
-    except RuntimeError:  # a platform that does not tell addresses, or an array that was deleted meanwhile
+    except RuntimeError as error:  # a platform that does not tell addresses, or an array that was deleted meanwhile
+        if is_from_outside(error):
+            raise
         return [True] * len(leaves)
 
 
@@ -281,8 +284,10 @@ def alone(leaves: Sequence[Any]) -> bool:
             taken = list(map(_address, everything))
             if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
                 return True
-        except (_Failed, RuntimeError, ValueError, TypeError, AttributeError):
-            pass  # an array on several devices, one that was deleted, or one of a failure: look more closely
+        except (_Failed, RuntimeError, ValueError, TypeError, AttributeError) as error:
+            if is_from_outside(error):
+                raise
+            # An array on several devices, one that was deleted, or one of a failure: look more closely.
     del everything
     return not any(shared(leaves))
 
@@ -304,7 +309,9 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozens
     try:
         taken = {address for leaf in leaves for address in addresses(leaf)}
         return any(address in taken for other in alike for address in addresses(other))
-    except RuntimeError:  # as in `shared`
+    except RuntimeError as error:  # as in `shared`
+        if is_from_outside(error):
+            raise
         return True
 
 

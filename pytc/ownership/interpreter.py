@@ -46,8 +46,15 @@ def variable(frame: FrameType, index: int) -> Any:
     """The value of fast local number `index` (a cell, if it is one), or `UNBOUND`."""
     try:
         return _Objects.from_address(id(frame) + _TO_FRAME)[first_local + index]
-    except ValueError:
+    except ValueError as error:
+        if comes_from_python(error):
+            raise
         return UNBOUND
+
+
+def comes_from_python(error: BaseException) -> bool:
+    """Whether an exception that was expected of C code was raised by Python code: by a handler of a signal."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
 class _Unbound:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
-from pytc.ownership.interpreter import UNBOUND, version
+from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
 # By identity, since people's objects may be equal to anything.
 _PLAIN_ACCESS = frozenset(
@@ -56,7 +56,9 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
             _left_to_objects.add(asked)
     try:
         value = object.__getattribute__(target, name)
-    except AttributeError:
+    except AttributeError as error:
+        if comes_from_python(error):
+            raise
         return UNBOUND
     return UNBOUND if value is in_class else value
 

@@ -314,7 +314,9 @@ class Slots:
                 raise NotPlain
             try:
                 return value, "cell_contents", value.cell_contents
-            except ValueError:
+            except ValueError as error:
+                if interpreter.comes_from_python(error):
+                    raise
                 return value, "cell_contents", UNBOUND
         return frame, step.name, value
 
