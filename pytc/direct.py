@@ -38,21 +38,13 @@ class Direct:
 
     @classmethod
     def of(
-        cls,
-        signature: Signature,
-        site: Site,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        share: bool,
-        python_scalars: PythonScalars,
+        cls, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
     ) -> Direct | None:
         """For calls with arguments like these; None where they are not for this."""
         plan = site.plan
         emitted = plan.emitted
         if type(emitted) is not EmittedWhole:
             return None
-        if python_scalars == "static" and any(getattr(leaf.aval, "weak_type", False) for leaf in plan.program.leaves):
-            return None  # `jax.jit` does not tell a Python scalar from such an array
         numbered_args, numbered_kwargs = emitted.tree.unflatten(range(emitted.tree.num_leaves))
         arguments = [*enumerate(numbered_args), *numbered_kwargs.items()]
         must = [key for key, leaves in arguments if not set(plan.proven).isdisjoint(tree_leaves(leaves))]
@@ -114,26 +106,27 @@ class Direct:
 class Ways(dict[tuple[int, int], Direct]):
     """The call sites whose calls go straight to `jax.jit`, by code (id) and instruction."""
 
+    def __init__(self, share: bool, python_scalars: PythonScalars) -> None:
+        """Those of a function that was compiled with these options."""
+        super().__init__()
+        self._share = share
+        self._python_scalars = python_scalars
+
     def make_room(self) -> None:
         """Before a call from a site that is new, rather than behind one: what goes with these may run code."""
         if len(self) >= MOST_SITES:
             self.clear()
 
-    def learn(
-        self,
-        signature: Signature,
-        site: Site,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        share: bool,
-        python_scalars: PythonScalars,
-    ) -> None:
+    def learn(self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Let the calls after this one go straight, if they can.
 
         To look at the arguments may run code. So that is done before this call, and not behind the last.
         """
         site.goes_well = False
-        if direct := Direct.of(signature, site, args, kwargs, share, python_scalars):
+        leaves = signature.program.leaves
+        if self._python_scalars == "static" and any(getattr(leaf.aval, "weak_type", False) for leaf in leaves):
+            return  # `jax.jit` does not tell a Python scalar from such an array
+        if direct := Direct.of(signature, site, args, kwargs, self._share):
             self[id(site.code), site.lasti] = direct
 
     def went_well(self, site: Site, looked: bool) -> None:

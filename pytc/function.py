@@ -81,7 +81,7 @@ class Function:
         )
         self.share = share
         self.planner = Planner(policy, tuple(pipeline), options, effort)
-        self.directly = Ways()
+        self.directly = Ways(share, python_scalars)
         self.tree: PyTreeDef | None = None
         """Of the latest arguments: what tells custom nodes apart may have been made for it, and run code as it dies, so
         it does that at the next call."""
@@ -138,7 +138,7 @@ class Function:
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         if site.goes_well:
-            self.directly.learn(signature, site, args, kwargs, self.share, self.stageable.python_scalars)
+            self.directly.learn(signature, site, args, kwargs)
             looked = True
         for i in keys:
             leaves[i] = bits_of(leaves[i])
@@ -162,19 +162,31 @@ class Function:
                 in_one_go = not plan.outcome.calls_python and ownership.collections_so_far() == collections
                 emitted.remember(landed[2], in_one_go)
         except Retrace:
-            landed.clear()  # it may be the last to hold that program, and is not to let go of it behind the next proof
-            if keys:
-                leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
+            self._start_over(signature, args, kwargs, leaves, landed)
             raise
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
                 check_not_deleted(error, signature, leaves)
                 if self.share and _shares_unseen(signature, leaves):
+                    self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
             raise
         if warm and given is leaves and type(emitted) is EmittedWhole:
             self.directly.went_well(site, looked)
         return emitted.result(landed[2], leaves)
+
+    def _start_over(
+        self,
+        signature: Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        landed: list[Any],
+    ) -> None:
+        """Undo what `run` has done to `leaves` and `landed`, so that another program can be tried."""
+        landed.clear()  # it may be the last to hold that program, and is not to let go of it behind the next proof
+        if signature.keys:
+            leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
 
     # -- a call, the slow way round ------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ def can_be_put_off(raised: BaseException) -> bool:
     """Whether an exception is one that `deliver` can tell of later: that of a full stack, and a Ctrl-C, which is raised
     anew by whatever has raised it. (Whoever has a handler of their own keeps what it may find.)"""
     if isinstance(raised, RecursionError):
-        return not is_from_outside(raised)
+        return True
     if type(raised) is not KeyboardInterrupt or _handlers(raised) - {"asyncio.runners"}:
         return False
     return is_ctrl_c(signal.getsignal(signal.SIGINT)) and threading.current_thread() is threading.main_thread()

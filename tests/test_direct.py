@@ -406,6 +406,34 @@ def test_an_array_that_is_there_twice_and_in_no_container():
         np.testing.assert_array_equal(result.children[1], other * 2)
 
 
+@jax.tree_util.register_pytree_node_class
+class MakingKeys(Making):
+    """One that makes a key, too."""
+
+    def tree_flatten(self):
+        return (*super().tree_flatten()[0], jax.random.key(7)), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return children  # the function gets them as they are
+
+
+def test_keys_beside_an_array_that_is_there_twice_and_in_no_container():
+    """They are given to the program as their bits, and are keys again for the next one that is tried."""
+
+    @pytc.compile
+    def step(node):
+        a, b, key = node
+        return Making(a + 1, b * 2), jax.random.split(key)
+
+    one = np.ones(100, np.float32)
+    for other in (one + 0, one + 0, one + 0, one + 0, one, one, one + 0):
+        result, keys = step(MakingKeys(one, other))
+        np.testing.assert_array_equal(result.children[0], one + 1)
+        np.testing.assert_array_equal(result.children[1], other * 2)
+        assert (keys == jax.random.split(jax.random.key(7))).all()
+
+
 # -- the state in a container that is dead as well --------------------------------------------------------------------
 
 

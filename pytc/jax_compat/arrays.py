@@ -44,22 +44,22 @@ def snapshot(value: Any, aval: AbstractValue) -> Any:
 
 
 def home_of(leaves: Iterable[Any]) -> Any:
-    """The sharding of the first of these arguments that is committed to its place; None where none is."""
+    """Where the first of these arguments is that is committed to its place: on a mesh, however it is cut, or as its
+    sharding says; None where none is."""
     for leaf in leaves:
         sharding = getattr(leaf, "sharding", None)
         if sharding is not None and getattr(leaf, "committed", True):
-            return sharding
+            return sharding.mesh if isinstance(sharding, jax.sharding.NamedSharding) else sharding
     return None
 
 
 def place_at(captured: Any, home: Any) -> Any:
-    """A captured array on the devices of committed arguments that are at `home`, as a constant would be."""
-    if not isinstance(captured, jax.Array) or captured.sharding.device_set == home.device_set:
+    """A captured array where committed arguments are, all of it on each device there, as a constant would be."""
+    everywhere: Any = jax.P
+    place = jax.NamedSharding(home, everywhere()) if isinstance(home, jax.sharding.Mesh) else home
+    if not isinstance(captured, jax.Array) or captured.sharding.device_set == place.device_set:
         return captured
-    if isinstance(home, jax.sharding.NamedSharding):
-        everywhere: Any = jax.P
-        return jax.device_put(captured, jax.NamedSharding(home.mesh, everywhere()))
-    return jax.device_put(captured, home)
+    return jax.device_put(captured, place)
 
 
 def new_shard(array: jax.Array) -> jax.Array:

@@ -92,9 +92,8 @@ def reached(sought: Set[int], held: Iterable[Any], without: Set[int]) -> set[int
     found: set[int] = set()
     level = [*held]
     while level and len(found) < MOST and not sought <= found:
-        new = {id(v): v for v in level if type(v) not in LIVE_ON and type(v) not in ARRAYS}
-        for key in found.union(without).intersection(new):
-            del new[key]
+        new = {id(v): v for v in level if id(v) not in found and id(v) not in without}
+        new = {key: v for key, v in new.items() if type(v) not in LIVE_ON and type(v) not in ARRAYS}
         found.update(new)
         level = gc.get_referents(*(v for v in new.values() if _leads_on(type(v))))
     return found & sought

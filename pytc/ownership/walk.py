@@ -36,6 +36,8 @@ _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
 _PLAIN = frozenset((tuple, list, dict))
 _Picker = Callable[[Sequence[Any]], Sequence[Any]]
+_MOST_SEEN = 100_000
+"""Where the way to the arrays leads past more than that, it is not walked."""
 
 
 class Walk:
@@ -195,7 +197,10 @@ class Walk:
         seen, held = self.arguments(args, kwargs), list[Any]()
         placed = self._placed
         if not placed.stands_alike(places, seen):
-            placed = self._placed = _Placed.of(places, self._seen(args, kwargs), self._roots, self._where)
+            # No variable here may have what is seen: that would be another reference to it.
+            nothing_else = {*map(id, places)} <= {*map(id, seen)}
+            placed = _Placed.of(places, seen if nothing_else else self._seen(args, kwargs), self._roots, self._where)
+            self._placed = placed
         opened = self._open(placed, places, held, seen)
         if opened is None:
             return None
@@ -320,9 +325,9 @@ class _Placed:
 
     @classmethod
     def of(cls, places: list[Any], seen: list[Any], roots: int, where: Sequence[tuple[int, ...]]) -> _Placed:
-        """What stands where at this call. The first `roots` of what is seen are arguments; `where` are the positions
-        that matter, as `standing` has them."""
-        known = {id(seen[k]): (level, k) for level, positions in enumerate(where) for k in positions}
+        """What stands where at this call. The first `roots` of what is seen are arguments, or only these are looked
+        for; `where` are the positions that matter, as `standing` has them."""
+        known = {id(seen[k]): (level, k) for level, at in enumerate(where) for k in at if k < len(seen)}
         values = list(places)
         rounds: list[_Holders] = []
         start, opened = 0, set(known)
@@ -412,7 +417,7 @@ def _between(arguments: Sequence[Any], wanted: Set[int], opens: Callable[[list[A
     opened: set[int] = set()
     between: set[int] = set()
     at = 0
-    while at < len(seen):
+    while at < len(seen) < _MOST_SEEN:
         if id(seen[at]) in wanted:
             way = above[at]
             while way is not None and id(seen[way]) not in between:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import pytc
+from tests.ownership.odd_objects import Node
 
 N = 64
 BOX = types.SimpleNamespace(a=None)
@@ -488,20 +489,12 @@ class OfFields(type):
 
 
 @jax.tree_util.register_pytree_node_class
-class State(metaclass=OfFields):
-    def __init__(self, w: Any) -> None:
-        self.v = w
-
-    def tree_flatten(self) -> Any:
-        return (self.v,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: None, children: Any) -> Any:
-        return cls(*children)
+class State(Node, metaclass=OfFields):
+    pass
 
 
 def test_a_class_that_says_otherwise_that_it_has_something_not() -> None:
-    step = pytc.compile(lambda state: State(state.v + 1))
+    step = pytc.compile(lambda state: State(state.x + 1))
 
     def run() -> Any:
         state = State(jnp.zeros(N))
@@ -509,4 +502,4 @@ def test_a_class_that_says_otherwise_that_it_has_something_not() -> None:
             state = step(state)
         return state
 
-    np.testing.assert_array_equal(run().v, jnp.full(N, 4.0))
+    np.testing.assert_array_equal(run().x, jnp.full(N, 4.0))

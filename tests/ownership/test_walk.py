@@ -549,3 +549,12 @@ def test_a_finaliser_that_a_named_tuple_gets():
     assert found(args, walk, [holder])
     Named.__del__ = lambda self: None
     assert not found(args, walk, [holder])
+
+
+def test_a_way_past_too_much_is_not_walked(monkeypatch):
+    tree = remembered(Box([jnp.ones(2)], jnp.zeros(3)))
+    tree.vocabulary = dict.fromkeys(map(str, range(1000)))
+    leaves = jax.tree.leaves(tree)
+    assert Walk.to(leaves, (tree,), {}) is not None
+    monkeypatch.setattr(ownership.walk, "_MOST_SEEN", 500)
+    assert Walk.to(leaves, (tree,), {}) is None
