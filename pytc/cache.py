@@ -85,6 +85,8 @@ class Site:
     """How many calls found this leaf (an index) alive that the plan takes over."""
     why: dict[int, str] = dataclasses.field(default_factory=dict)
     """What held it the first time, as a person would say it."""
+    asked: bool = False
+    """Whether all objects have been looked through for what holds some."""
     settled: bool = False
     """Whether the plan comes of what was alive call after call, rather than of what the code shows."""
     streak: int = 0

@@ -3,7 +3,7 @@
 One executable serves every call of a signature where it can. The first call decides from the caller's code what to
 take over (`grads = grad_fn(params, batch)` reads `params` again, so nothing is written there). A later call that
 finds such a leaf alive gives the program a private copy, which costs what not donating would have cost. Where the
-first look was wrong, one more executable is compiled, and never a third.
+first look was wrong, one more executable is compiled, and never a third; one of the two takes over whatever can be.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ cannot pass whole arguments (`emit.whole`) since one leaf of them is not taken o
 
 MOST_EXPLAINED = 2
 """Leaves at a call site for which it is found out what holds them; that looks at every object there is."""
+MOST_GLANCED = 16
+"""The same as far as the callers' variables and code show."""
 
 PATIENCE = 4
 """Calls in a row at one site that had to copy, after which the plan is changed, if it can be."""
@@ -87,7 +89,7 @@ class Planner:
             signature.sites.clear()
         site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
         if plan.spared:
-            largest = self._largest(signature.program, lives_on)
+            largest = self._largest(signature.program, lives_on, MOST_GLANCED)
             found = asking.glance(frame, args, kwargs, leaves, largest)
             site.why = {i: why.text for i, why in found.items()}
         return signature.sites.setdefault((id(site.code), site.lasti), site)
@@ -124,10 +126,12 @@ class Planner:
             plan = site.plan = self.plan(signature, keep | frozenset(held), keep, leaves)
             site.settled = True
             held = _held(plan, frame, args, kwargs, leaves)
-        if not site.why and not plan.emitted.is_new:
-            largest = self._largest(program, held)
-            found = asking.reasons(frame, args, kwargs, leaves, largest, plan.outcome_now)
-            site.why = {i: why.text for i, why in found.items()}
+        if not site.asked and not plan.emitted.is_new and (unknown := [i for i in held if i not in site.why]):
+            site.asked = True
+            found = asking.reasons(frame, args, kwargs, leaves, self._largest(program, unknown), plan.outcome_now)
+            quickly = self._largest(program, unknown, MOST_GLANCED)
+            found = asking.glance(frame, args, kwargs, leaves, quickly) | found
+            site.why = site.why | {i: why.text for i, why in found.items()}
             # To find out asks objects of all kinds, and they may have kept something.
             held = {*held, *asking.alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
         given = list(leaves)
@@ -144,10 +148,19 @@ class Planner:
         staged = signature.staged
         program = self._paired(staged, keep)
         for plan in signature.plans:
-            if plan.could_donate == program.donated or _is_as_good(plan, program):
+            if _is_for(plan, program):
                 return plan
         if len(signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
+        if signature.plans:
+            # One of the two takes over whatever can be, so that no caller that lets go of everything comes too late.
+            first, *_ = signature.plans
+            never = self._never(signature.program, leaves)
+            everything = self._paired(staged, never)
+            if not _is_for(first, everything):
+                if set(program.donated).issubset(first.could_donate):
+                    return first
+                program, keep = everything, never
         could_donate = program.donated
         emitted = staged.compiled.get(could_donate)
         if emitted is None:
@@ -246,9 +259,9 @@ class Planner:
         return self.paired(program, frozenset(i for i, leaf in enumerate(staged.leaves) if not self.promised(leaf)))
 
     @staticmethod
-    def _largest(program: Program, leaves: Collection[int]) -> list[int]:
-        """The few of `leaves` of which it is worth finding out what holds them."""
-        return sorted(leaves, key=lambda i: -program.leaves[i].nbytes)[:MOST_EXPLAINED]
+    def _largest(program: Program, leaves: Collection[int], most: int = MOST_EXPLAINED) -> list[int]:
+        """Those of `leaves`, at most so many, of which it is worth finding out what holds them."""
+        return sorted(leaves, key=lambda i: -program.leaves[i].nbytes)[:most]
 
     def _mode(self, leaf: Leaf) -> str:
         return self.policy.of(leaf.parameter)
@@ -281,9 +294,11 @@ class Planner:
             warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
 
 
-def _is_as_good(plan: Plan, program: Program) -> bool:
-    """Whether a plan takes over all that the program could, but for a few bytes that were no `jax.Array` when it was
-    made (a step counter that begins as a Python 0), and to compile again would take long."""
+def _is_for(plan: Plan, program: Program) -> bool:
+    """Whether a plan takes over what the program could, or all but a few bytes that were no `jax.Array` when it was
+    made (a step counter that begins as a Python 0), where to compile again would take long."""
+    if plan.could_donate == program.donated:
+        return True
     donated = frozenset(plan.could_donate)
     missing = [i for i in program.donated if i not in donated]
     return (

@@ -103,6 +103,25 @@ def test_each_site_has_its_own_plan_and_there_are_two_at_most():
     assert sum(by_site.values()) <= 5
 
 
+def hold_a_part(step, times):
+    for _ in range(times):
+        state = start()
+        held = state["a"]
+        state = step(state, 1.0)
+    return held, state
+
+
+@pytest.mark.parametrize("first", [hold_a_part, read_again, throw_away], ids=lambda caller: caller.__name__)
+@pytest.mark.parametrize("second", [hold_a_part, read_again, throw_away], ids=lambda caller: caller.__name__)
+def test_a_caller_that_lets_go_comes_never_too_late(first, second):
+    step = make_step()
+    for caller in (first, second, let_go):
+        caller(step, 10)
+    assert max(plans(step)) <= 2
+    *_, last = step.explain().sites
+    assert (last.kept, last.copied_calls) == (0, 0)
+
+
 def in_threads(count, call):
     together, results = threading.Barrier(count), [None] * count
 

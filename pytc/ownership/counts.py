@@ -260,7 +260,7 @@ def has_part(value: Any, parts: Set[int], depth: int = 3) -> bool:
     kind = type(value)
     if id(value) in parts and kind not in _ATOMS and not issubclass(kind, type):
         return True
-    if depth == 0 or not (kind in _PLAIN or issubclass(kind, tuple)):
+    if depth == 0 or not (issubclass(kind, tuple) or opens(value)):
         return False
     inside = _referents(value)
     return len(inside) <= 64 and any(has_part(part, parts, depth - 1) for part in inside)

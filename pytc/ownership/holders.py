@@ -12,7 +12,7 @@ import gc
 import pathlib
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from types import FrameType
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ import jax
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Place, Step, loaded
-from pytc.ownership.interpreter import UNBOUND, variable
+from pytc.ownership.interpreter import UNBOUND, getrefcount, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.loops import REUSE_A_TUPLE
 from pytc.ownership.slots import Slots
@@ -380,13 +380,27 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
             if number not in dead:
                 survive |= has - released
         for place in loaded(flow, site.at):
-            if (len(place) > 1 or place[0].kind != "fast") and place not in overwritten:
+            if place not in overwritten and _outlives(slots, above, place, dead):
                 survive |= leaves_in(slots.peek(above, place), parts) - released
         if not related:
             break
         straight = straight and site.returns
         above = above.f_back
     return survive
+
+
+def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> bool:
+    """Whether what a call loads may outlive it where it stands: anything but a variable, and but an attribute or an
+    item of what nothing has but a `dead` variable."""
+    if place[0].kind != "fast":
+        return True
+    if place[0].name not in dead:
+        return len(place) > 1
+    for end in range(1, len(place)):
+        owner = slots.peek(frame, place[:end])
+        if getrefcount(owner) != 3:  # what leads to it, the variable here, and `getrefcount`'s own
+            return True
+    return False
 
 
 def leaves_in(value: Any, parts: dict[int, frozenset[int]], depth: int = 3) -> frozenset[int]:

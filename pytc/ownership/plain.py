@@ -2,8 +2,9 @@
 
 Plain are attributes in the `__dict__` of an object, or in the `__slots__` of its class, where no class of it has a say
 in the matter (no property or other descriptor, no `__getattribute__`, no `__setattr__`); and items of exact dicts and
-lists under string or integer keys. To look for a name among keys that are no strings may ask these whether they are
-equal to it, so where there are such, nothing is plain.
+lists under string or integer keys. Fields of named tuples and items of exact tuples are plain to read. To look for a
+name among keys that are no strings may ask these whether they are equal to it, so where there are such, nothing is
+plain.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 # By identity, since people's objects may be equal to anything.
 _PLAIN_ACCESS = frozenset(
     id(vars(kind)[name])
-    for kind in (object, types.SimpleNamespace, ModuleType)
+    for kind in (object, types.SimpleNamespace, ModuleType, tuple)
     for name in ("__getattribute__", "__setattr__")
     if name in vars(kind)
 )
@@ -33,6 +34,8 @@ _bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
 _has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 _GETTERS = (types.GetSetDescriptorType, MemberDescriptorType)
+_FIELD = type(vars(collections.namedtuple("_", "field"))["field"])
+"""What a named tuple's class has for each field."""
 
 
 class NotPlain(Exception):
@@ -80,6 +83,8 @@ def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, sto
         # A slot of a Python class, under its own name; one of a class written in C may be read-only.
         if found.__name__ != name or "__slots__" not in vars(found.__objclass__):
             raise NotPlain
+        return found, True
+    if type(found) is _FIELD and not storing and issubclass(kind, tuple):
         return found, True
     if storing and not _has_dictionary(kind):
         raise NotPlain  # to store there raises
@@ -131,14 +136,15 @@ def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
     return not odd.isdisjoint(map(id, spaces))
 
 
-def item(target: Any, key: Any) -> Any:
-    """The value of an item; raises if finding it may run code."""
+def item(target: Any, key: Any, storing: bool) -> Any:
+    """The value of an item; raises if finding it may run code, or storing something there."""
     if type(key) not in (str, int):
         raise NotPlain
     if type(target) in _DICTS:
         if len(target) > _MOST_KEYS or not all(type(known) in (str, int) for known in target):
             raise NotPlain  # another key might have an `__eq__`, and be asked
         return dict.get(target, key, UNBOUND)
-    if type(target) is list and type(key) is int and -len(target) <= key < len(target):
+    kinds = (list,) if storing else (list, tuple)
+    if type(target) in kinds and type(key) is int and -len(target) <= key < len(target):
         return target[key]
     raise NotPlain

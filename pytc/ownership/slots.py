@@ -287,7 +287,7 @@ class Slots:
                     of, name, key = self._locate(frame, key, False)
                     if self._is_overwritten(of, name, key):
                         raise NotPlain
-                value = item(container, key)
+                value = item(container, key, storing and step is place[-1])
                 if type(container) is list and key < 0:
                     key += len(container)
         return container, key, value

@@ -84,6 +84,37 @@ def test_a_leaf_that_something_else_holds():
     assert "1.0 KiB  state['a']: still in use in 1 call" in text
 
 
+class Trainer:
+    ema = None
+
+
+def hold_two_leaves(compiled):
+    state, trainer = new_state(), Trainer()
+    best, trainer.ema = state["a"], state["b"]
+    state = compiled(state, jnp.ones(4))
+    return best, trainer, state
+
+
+def read_three_leaves(compiled):
+    state = [jnp.ones(3), jnp.ones(5), jnp.ones(7)]
+    return compiled(state), state
+
+
+def test_each_leaf_is_told_what_holds_it():
+    compiled = pytc.compile(step)
+    for _ in range(3):
+        hold_two_leaves(compiled)
+    (site,) = explain(compiled).sites
+    told = dict(site.why) | {leaf.path: leaf.why for leaf in site.held}
+    assert told["state['a']"].startswith("also `best` in test_calls.py:")
+    assert told["state['b']"] == "attribute `ema` of Trainer"
+    grown = pytc.compile(lambda state: [x + 1 for x in state])
+    for _ in range(2):
+        read_three_leaves(grown)
+    (site,) = explain(grown).sites
+    assert [why.split(":")[0] for _, why in site.why] == ["read again in test_calls.py"] * 3
+
+
 def from_a_generator(compiled):
     def batches():
         for _ in range(4):
