@@ -13,6 +13,7 @@ Cost: a few visits to each equation at every depth.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 
 from pytc.jax_compat import jaxprs, rewriting, rules
@@ -53,11 +54,31 @@ def _same_effects(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
 def _without_dead_code(closed: ClosedJaxpr, used: list[bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """The jaxpr without dead equations, outputs and inputs, and which inputs are left."""
     pruned, read = _dce(closed, used)
-    if rules.DCE_NARROWS_WHILE or (narrowed := while_loops.narrowed(pruned)) is pruned:
+    less: ClosedJaxpr = subjaxprs.Memo(_swept)(pruned)
+    if not rules.goes_into(rules.WHILE):
+        less = while_loops.narrowed(less)
+    if less is pruned:
         return pruned, read
-    pruned, read_still = _without_dead_code(narrowed, [True] * sum(used))
+    pruned, read_still = _without_dead_code(less, [True] * sum(used))
     still = iter(read_still)
     return pruned, [kept and next(still) for kept in read]
+
+
+def _swept(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
+    """The jaxpr without dead equations inside of what JAX's rules do not look into (`run_state`, in JAX 0.10 `while`):
+    what goes in there and comes out stays as it is."""
+    swept = subjaxprs.Memo(lambda inner, _: rules.without_dead_equations(inner))
+    eqns = []
+    for before in jaxpr.eqns:
+        eqn = before
+        if eqn.primitive.name not in subjaxprs.OPAQUE:
+            eqn = subjaxprs.map_subjaxprs(eqn, change)
+            if not rules.goes_into(eqn.primitive):
+                eqn = subjaxprs.map_subjaxprs(eqn, swept)
+        eqns.append(eqn)
+    if all(map(operator.is_, eqns, jaxpr.eqns)):
+        return jaxpr
+    return subjaxprs.with_equations(jaxpr, eqns)
 
 
 def _unread(program: Program, index: int) -> str | tuple[int, str]:

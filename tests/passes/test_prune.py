@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import checkify, io_callback
+from jax.experimental import pallas as pl
 
 import pytc
 from pytc.jax_compat import jaxprs, rules
@@ -169,6 +170,36 @@ def test_a_while_inside_a_scan_inside_a_branch_is_narrowed() -> None:
     (inner,) = jaxprs.subjaxprs(scan)
     (loop_eqn,) = [eqn for eqn in inner.eqns if eqn.primitive.name == "while"]
     assert len(loop_eqn.outvars) == 2
+
+
+def test_dead_code_in_a_loop_goes_though_its_carries_stay() -> None:
+    def fun(x: Any, y: Any) -> Any:
+        def less(carry: Any) -> Any:
+            jnp.cos(carry[1])
+            return carry[0] < 2
+
+        def body(carry: Any) -> Any:
+            jnp.exp(carry[1])
+            return carry[0] + 1, carry[1] * x
+
+        return lax.scan(lambda c, _: (lax.while_loop(less, body, (0, c))[1], None), y, length=2)[0]
+
+    (scan,) = pruned(fun, X, Y).jaxpr.jaxpr.eqns
+    inside = str(scan.params["jaxpr"])
+    assert "while" in inside
+    assert "exp" not in inside
+    assert "cos" not in inside
+
+
+def test_dead_code_in_run_state_goes_and_writes_stay() -> None:
+    def body(ref: Any) -> None:
+        jnp.exp(ref[...])
+        ref[...] = jnp.sin(ref[...])
+
+    run_state = only(pruned(lambda x: pl.run_state(body)(x), X), "run_state")
+    names = [eqn.primitive.name for eqn in run_state.params["jaxpr"].eqns]
+    assert "exp" not in names
+    assert names[-2:] == ["sin", "swap"]
 
 
 def test_a_dead_loop_goes_whole() -> None:
