@@ -48,7 +48,10 @@ UNRELATED = 1e4
 """The distance of an output that is not computed from the input element by element."""
 TINY = 1 << 16
 """Buffers up to this many bytes are not worth a copy."""
-STAGED = {"cpu": frozenset("cumsum cumprod cummax cummin cumlogsumexp".split()), "gpu": frozenset(["sort"])}
+STAGED = {
+    "cpu": frozenset("cumsum cumprod cummax cummin cumlogsumexp".split()),
+    "gpu": frozenset("sort triangular_solve".split()),
+}
 """What a compiler makes in several stages, of which only the first reads the operand."""
 SETTLED = 64
 """For how many pairs with a copy it is worked out whether something comes after."""

@@ -78,8 +78,8 @@ VIEWS = frozenset(
 )
 INDEXED = frozenset("broadcast_in_dim slice dynamic_slice transpose rev pad gather iota concatenate".split())
 UPDATES = frozenset("dynamic_update_slice scatter scatter-add scatter-mul scatter-min scatter-max scatter-sub".split())
-SEVERAL = frozenset(["random_fold_in"])
-"""What consists of several loops, of which the first reads the operands and another writes the result."""
+SEVERAL = frozenset("eigh hessenberg householder_product lu qr random_fold_in schur svd".split())
+"""What consists of several steps, of which the first reads the operands and another writes the result."""
 
 # Calls whose body is inlined, and the parameter that holds it.
 CALLS = {
@@ -132,14 +132,17 @@ class _Builder:
                 continue
             operands = [None if isinstance(v, Literal) else env[v] for v in eqn.invars]
             reads = tuple(v for v in operands if v is not None)
+            if name in SEVERAL:
+                between = tuple(self.new() for _ in eqn.outvars)
+                self.steps.append(Step(Kind.WHOLE, name, reads, between, (), False, _size(eqn)))
+                for var, value in zip(eqn.outvars, between, strict=True):
+                    env[var] = self.new()
+                    self.steps.append(Step(Kind.ELEMENTWISE, "copy", (value,), (env[var],), (), False, _bytes_of(var)))
+                continue
             makes = []
             for var in eqn.outvars:
                 env[var] = number = self.new()
                 makes.append(number)
-            if name in SEVERAL:
-                between = self.new()
-                self.steps.append(Step(Kind.WHOLE, name, reads, (between,), (), False, _size(eqn)))
-                name, reads = "copy", (between,)
             kind, over, view = self.classify(eqn, name, operands)
             self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn)))
 
@@ -179,6 +182,8 @@ class _Builder:
             return tuple((k,) for k in carry) + ((),) * (len(eqn.outvars) - len(carry))
         if name == "while":
             return tuple((k,) for k in split_while(eqn, range(len(eqn.invars)))[2])
+        if name == "run_state" and len(eqn.invars) == len(eqn.outvars):
+            return tuple((k,) for k in range(len(eqn.outvars)))
         if name == "cond":
             return tuple(tuple(k + 1 for k in ks) for ks in self.through_branches(eqn.params["branches"]))
         if pairs := eqn.params.get("input_output_aliases"):
@@ -202,12 +207,14 @@ def _size_of(atom: Any) -> int:
 
 
 def _size(eqn: JaxprEqn) -> int:
-    """The bytes that `eqn` makes, roughly: a PRNG key counts one, and so does whatever is not an array."""
-    total = 0
-    for var in eqn.outvars:
-        aval: Any = var.aval
-        total += getattr(aval, "size", 1) * getattr(getattr(aval, "dtype", None), "itemsize", 1)
-    return total
+    """The bytes that `eqn` makes, roughly."""
+    return sum(map(_bytes_of, eqn.outvars))
+
+
+def _bytes_of(var: Var) -> int:
+    """The bytes of a value, roughly: a PRNG key counts one, and so does whatever is not an array."""
+    aval: Any = var.aval
+    return int(getattr(aval, "size", 1) * getattr(getattr(aval, "dtype", None), "itemsize", 1))
 
 
 def _body(eqn: JaxprEqn) -> Jaxpr | None:

@@ -153,6 +153,39 @@ def test_a_running_sum_is_made_in_stages() -> None:
     # A GPU's sorts a copy in place.
     assert of(lambda a: jnp.sort(a, 0), SQUARE, platform="gpu") == {0: 0}
     assert of(lambda a: jnp.sort(a, 0), SQUARE) == {}
+    solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)  # noqa: E731
+    assert of(solve, SQUARE, SQUARE, platform="gpu")
+
+
+_DECOMPOSED = {
+    "qr": lambda a: lax.linalg.qr(a)[0],
+    "the other result of qr": lambda a: lax.linalg.qr(a)[1],
+    "svd": lambda a: lax.linalg.svd(a)[0],
+    "eigh": lambda a: lax.linalg.eigh(a, symmetrize_input=False)[0],
+    "lu": lambda a: lax.linalg.lu(a)[0],
+    "schur": lambda a: lax.linalg.schur(a)[0],
+    "hessenberg": lambda a: lax.linalg.hessenberg(a)[0],
+    "householder_product": lambda a: lax.linalg.householder_product(a, jnp.ones(N)),
+}
+
+
+@pytest.mark.parametrize("fun", _DECOMPOSED.values(), ids=_DECOMPOSED)
+def test_a_decomposition_begins_with_a_copy(fun: Any) -> None:
+    """Of all that the result is made of, the input's place included."""
+    program = planned(fun, SQUARE)
+    assert pairs(program) == {0: 0}
+    assert total(program) < total(without(program))
+
+
+def test_run_state_writes_over_what_it_is_given() -> None:
+    def body(refs: Any) -> None:
+        a, b = refs
+        a[...] = jnp.sin(a[...]) + b[...]
+        b[...] = b[...] * 2
+
+    program = planned(lambda a, b: pallas.run_state(body)((a, b)), SQUARE, SQUARE)
+    assert pairs(program) == {0: 0, 1: 1}
+    assert total(program) < total(without(program))
 
 
 def test_a_copy_is_worth_it_where_memory_is_needed_later() -> None:
