@@ -181,9 +181,20 @@ class Parameters:
 
 def unhashable(path: str, value: Any) -> StaticLeafError:
     """The error for a static leaf that cannot be a key."""
-    value = value.value if isinstance(value, StaticArgument) else value
+    if isinstance(value, StaticArgument):
+        why = "static_argnums or static_argnames says that it is static"
+        advice = (
+            "Pass something hashable (a tuple for a list), or take it out of the static arguments: arrays are traced."
+        )
+        value = value.value
+    else:
+        why = "it is neither an array nor a pytree, so it is static"
+        advice = (
+            "If it holds arrays, make it a pytree (jax.tree_util.register_dataclass); else make it hashable, or "
+            "capture it in the function."
+        )
+    shown = " ".join(f"{value!r:.120}".split())
     return StaticLeafError(
-        f"`{path}` is not an array, so it is static: part of the key of the compiled program. But it is a "
-        f"{type(value).__name__}, which cannot be hashed: {value!r:.120}. Pass an array or a pytree of arrays, make it "
-        "hashable, or capture it in the function."
+        f"`{path}`: {why}, part of the key of the compiled program. But its type, {type(value).__name__}, cannot be "
+        f"hashed: {shown}. {advice}"
     )

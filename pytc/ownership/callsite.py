@@ -71,6 +71,12 @@ INTROSPECTION = frozenset(
 )
 
 
+_OF_MODULES = {"stack": "inspect", "trace": "inspect", "embed": "IPython", "interact": "code"}
+"""Those of them that other modules and objects have, too (`jnp.stack`, `model.embed`), and whose they are."""
+_BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
+"""Those that are no attributes of anything but `builtins`: `self.eval(x)` is somebody's method."""
+
+
 # What some of them are, for code that calls it otherwise.
 _READERS = frozenset(
     id(function)
@@ -91,16 +97,14 @@ class Site:
         self.at = flow.index(lasti)
         self.line = _line(flow, self.at)
         self.refusal = ""
-        named = sorted(INTROSPECTION.intersection(code.co_names))
-        if named:
-            self.refusal = f"{code.co_qualname} uses `{named[0]}`, which can read any variable"
+        if named := _introspects(flow, names):
+            self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable"
         if alias := next((name for name in code.co_names if id(names.get(name)) in _READERS), ""):
             self.refusal = f"{code.co_qualname} uses `{alias}`, which can read any variable"
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
         behind = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
         self.unpacks = behind.arg if behind is not None and behind.opname == "UNPACK_SEQUENCE" else None
         """How many values the result is unpacked into, if it is right away."""
-        self.module_level = not code.co_flags & inspect.CO_OPTIMIZED
         self.events, self.returns, self.hands_on = _behind(flow, self.at)
         """What happens right behind the call, whether the function then returns, and whether it returns the result."""
         self.drops = not self.hands_on and any(
@@ -130,6 +134,23 @@ class Site:
         nor that of the unpacking behind it if the result has the right `length`.
         """
         return self._dead[0 if not atomic else 2 if self.unpacks is not None and self.unpacks == length else 1]
+
+
+def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
+    """The name by which the code reads variables of its own, or lets others read them; empty if there is none.
+
+    As an attribute, a name that is a builtin's or one module's is somebody else's (`model.eval()`, `jnp.stack`), unless
+    the code has to do with that module, under its own name or another.
+    """
+    code = flow.code
+    modules = {id(value) for name in code.co_names if (value := names.get(name)) is not None}
+    named = [i for i in flow.instructions if i.opcode in dis.hasname]
+    otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
+    for name in sorted(INTROSPECTION.intersection(code.co_names)):
+        module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
+        if name in otherwise or module is None or module in code.co_names or id(sys.modules.get(module)) in modules:
+            return name
+    return ""
 
 
 def _line(flow: Flow, at: int) -> int:

@@ -44,6 +44,8 @@ class Held:
     source: Step | None = None
     """The last step to where the call itself got the value from, as `state` in `self.state = step(self.state)`, if that
     is what holds it."""
+    onlooker: str = ""
+    """Who may read that place before the result is there, where nothing else holds the value."""
 
 
 def place_in(frame: FrameType, line: int | None) -> str:
@@ -71,10 +73,15 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
     flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
     arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
     released = letting_go(frame, value)
+    # Dead by the code, were it not for what may read any variable.
+    unread = flow.dead(site.at, 2 if site.unpacks is not None else 1) if site.refusal else frozenset[int]()
     for number, name in enumerate(code.co_varnames):
         found = variable(frame, number)
         if found is UNBOUND or number in site.dead(True, site.unpacks):
             continue
+        if found is value and number in unread:
+            text = f"`{name}` in {place_in(frame, None)}: {site.refusal}"
+            return Held("introspection", text, code.co_filename, frame.f_lineno)
         if found is value:
             line = flow.next_read(site.at, number)
             if line is not None and number in arguments:
@@ -177,7 +184,7 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held:
             return held  # its text says enough
         why = ", to which the result is not assigned at once"
     elif refusals:
-        why = f": {refusals[0]}"
+        return dataclasses.replace(held, text=f"{held.text}: {refusals[0]}", onlooker=refusals[0])
     else:
         why = ", and something may read it before the result is there"
     return dataclasses.replace(held, text=held.text + why)

@@ -45,10 +45,10 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
 
     If so, garbage collections are put off until the result is returned, or `collector.resume` is called.
     """
+    if calls_python:
+        return "the compiled program may call Python while it runs (jax.debug.print, a callback), which may read it"
     if not atomic:
         return "the call may raise after it has donated, and the old value would then still be there"
-    if calls_python:
-        return "the compiled program may call back into Python while it runs"
     if not let_go():
         return "JAX may let go of an object whose finaliser reads it"
     if not interpreter.alone() and (name := other_thread()):

@@ -64,6 +64,17 @@ def test_a_tree(made: Functions) -> None:
     stub.read(x)
 
 
+def test_methods_that_share_a_name_with_introspection(made: Functions) -> None:
+    stub, f, _ = made
+    other = types.SimpleNamespace(stack=len, trace=len, embed=len)
+    x = stub.new()
+    x = f(x)
+    x = f(x)
+    other.stack([]), other.trace([]), other.embed([])
+    expect_dead(stub, 2)
+    stub.read(x)
+
+
 def test_unpacked(made: Functions) -> None:
     stub, _, f2 = made
     state, batch = tree(stub), stub.new()

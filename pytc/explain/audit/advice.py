@@ -33,9 +33,9 @@ WORTH = 1000
 LEAST = 1024
 """Nor is a saving of fewer bytes than this."""
 
-VAGUE = frozenset(["unknown", "onlooker", "introspection", "interpreter", "observer"])
-"""What hinders the proof without anything being known to hold the array: no reason to promise, and none to accuse a
-promise of being wrong."""
+VAGUE = frozenset(["unknown", "introspection", "interpreter", "observer"])
+"""Beside an onlooker, what hinders the proof without anything being known to hold the array: no reason to promise, and
+none to accuse a promise of being wrong."""
 
 WORTH_ORDER = 50
 """Nor is one of less than this part worth another order of the results, or another compiler."""
@@ -155,7 +155,12 @@ def _calls(signature: Signature) -> int:
 def _use(signature: Signature, traced: Traced) -> _Use:
     held = {signature.names[i][1] for seen in signature.seen.values() for i in seen.held}
     why = [(signature.names[i][0], reason) for seen in signature.seen.values() for i, reason in seen.why.items()]
-    return _Use(signature, traced, frozenset(held), frozenset(name for name, reason in why if reason.kind not in VAGUE))
+    return _Use(signature, traced, frozenset(held), frozenset(name for name, reason in why if not _is_vague(reason)))
+
+
+def _is_vague(reason: ownership.Held) -> bool:
+    """Whether nothing is known to hold the array, though the proof gave up."""
+    return reason.kind in VAGUE or bool(reason.onlooker)
 
 
 def _silence(group: Sequence[Function], calls: int) -> str:
@@ -289,7 +294,7 @@ def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Hel
         if use.signature.names[i][0] == name
     ]
     several = len({site for use in uses for site in use.signature.seen}) > 1
-    for path, count, reason, place in sorted(found, key=lambda each: each[2].kind in VAGUE):
+    for path, count, reason, place in sorted(found, key=lambda each: _is_vague(each[2])):
         return path, count, reason, place if several else ""
     return "", 0, None, ""
 
@@ -365,7 +370,7 @@ def _conditional(
     for argument in arguments:
         if argument.verdict == "not proven" and not argument.donated:
             reasons[argument.name] = {
-                reason.text if reason.kind == "onlooker" else ""
+                reason.onlooker
                 for use in uses
                 for seen in use.signature.seen.values()
                 for i, reason in seen.why.items()

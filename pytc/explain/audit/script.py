@@ -60,12 +60,13 @@ def _run(path: str, source: bytes) -> None:
     module = types.ModuleType("__main__")
     file = os.path.abspath(path)  # noqa: PTH100 - which would resolve nothing, as the interpreter does
     loader = importlib.machinery.SourceFileLoader("__main__", file)
-    vars(module).update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None, __annotations__={})
+    space = module.__dict__
+    space.update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None, __annotations__={})
     sys.modules["__main__"] = module
     code = compile(source, file, "exec", dont_inherit=True)
-    # A function made of the module's code rather than `exec`: the proof relies on no frame whose code names `exec`,
-    # and this one is above every other.
-    types.FunctionType(code, vars(module))()
+    # A function made of the module's code rather than `exec`, and no `vars`: the proof relies on no frame whose code
+    # names one of these, and this one is above every other.
+    types.FunctionType(code, space)()
 
 
 def _end(error: BaseException) -> NoReturn:

@@ -1,6 +1,7 @@
 """What is found about single functions, each called as a script would call it."""
 
 import functools
+import threading
 import time
 import warnings
 from typing import Any
@@ -89,6 +90,30 @@ def test_by_site(watch: Watch, jit: Any) -> None:
     assert f"test_advice.py:{train.__code__.co_firstlineno + 3}:" in next(
         finding.text for finding in report.findings if finding.kind == "by site"
     )
+
+
+def test_only_another_thread(watch: Watch, jit: Any) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.state = state()
+            self.step = jit(grow)
+
+        def run(self) -> None:
+            for _ in range(3):
+                self.state = self.step(self.state)
+
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait, name="prefetch")
+    thread.start()
+    try:
+        Trainer().run()
+    finally:
+        done.set()
+        thread.join()
+    report = found(watch, "grow")
+    assert (kinds(report), report.edit) == (["if unread"], None)
+    assert report.findings[0].saves == 3 * N * 4
+    assert "'prefetch'" in report.findings[0].text
 
 
 def test_one_array_twice(watch: Watch, jit: Any) -> None:
