@@ -131,6 +131,15 @@ def _finalise_function(fun: F) -> F:
     return cast(F, finalised)
 
 
+def _with_primal_functions(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The jaxpr after JAX's dead-code elimination, if it has a `custom_vjp` with `optimize_remat`: only that says where
+    its forward function stands for the function itself, and where, as nothing reads the residuals, it does not."""
+    if not subjaxprs.has(closed.jaxpr, "remat_opt"):
+        return closed
+    alive, _ = rules.dce(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
+    return rewriting.close(alive, closed.consts)
+
+
 class _Unwrapped(NamedTuple):
     """What an equation stands for: `body` called with `operands`."""
 
@@ -145,6 +154,7 @@ class _Finaliser:
     the primitives that are not JAX's and have no rule. What is about to be `compiled` keeps what decides over bits."""
 
     def __init__(self, closed: ClosedJaxpr, *, compiled: bool = False) -> None:
+        closed = _with_primal_functions(closed)
         self._compiled = compiled
         self.replaced: Counter[str] = Counter()
         self.unknown: set[str] = set()

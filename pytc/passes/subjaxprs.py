@@ -169,6 +169,20 @@ def count(jaxpr: Jaxpr, known: dict[int, int] | None = None) -> int:
     return known[id(jaxpr)]
 
 
+def has(jaxpr: Jaxpr, name: str) -> bool:
+    """Whether a primitive of this name is there, at any depth."""
+    seen: set[int] = set()
+    ahead = [jaxpr]
+    while ahead:
+        each = ahead.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            if any(eqn.primitive.name == name for eqn in each.eqns):
+                return True
+            ahead += [inner for eqn in each.eqns for inner in jaxprs.subjaxprs(eqn)]
+    return False
+
+
 def handed_on(eqn: JaxprEqn) -> dict[Var, Atom]:
     """The results of a loop, a branch or a `jit` that are its operands unchanged, and which.
 

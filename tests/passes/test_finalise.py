@@ -13,6 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import linear_call
 
+import pytc
 from pytc.jax_compat import rules
 from pytc.passes import prune, subjaxprs
 from pytc.passes.finalise import finalise
@@ -80,6 +81,31 @@ def test_remat_that_may_share_work_is_its_body_after_differentiation_too() -> No
         return jnp.sum(jax.checkpoint(lambda v: jnp.sin(jnp.sin(v)), prevent_cse=False)(x))
 
     assert "remat" not in " ".join(finalised(jax.grad(loss), X))
+
+
+@jax.custom_vjp
+def forgetful(x: Any) -> Any:
+    return jnp.sin(x) * jnp.cos(x)
+
+
+# By another formula, so that it is seen which of the two is run.
+forgetful.defvjp(
+    lambda x: (jnp.sin(2 * x), (jnp.sin(x), jnp.cos(x))), lambda kept, g: (g * kept[0],), optimize_remat=True
+)
+
+_FORGETFUL = {
+    "residuals that are not read": lambda x: jax.vjp(forgetful, x)[0],
+    "residuals that are read": lambda x: jax.vjp(forgetful, x)[1](x)[0] + jax.vjp(forgetful, x)[0],
+    "in a scan": lambda x: jax.lax.scan(lambda c, _: (jax.vjp(forgetful, c)[0], None), x, None, length=2)[0],
+    "in a branch": lambda x: jax.lax.cond(x[0] > 0, lambda v: jax.vjp(forgetful, v)[0], jnp.cos, x),
+    "in a call": lambda x: jax.jit(lambda v: jax.vjp(forgetful, v)[0])(x),
+}
+
+
+@pytest.mark.parametrize("fun", _FORGETFUL.values(), ids=_FORGETFUL)
+def test_a_forward_function_whose_residuals_nothing_reads_is_the_function_itself(fun: Any) -> None:
+    assert "remat_opt" not in " ".join(finalised(fun, X))
+    assert same(pytc.compile(fun)(X), jax.jit(fun)(X))
 
 
 def test_an_optimization_barrier_stays() -> None:
