@@ -28,7 +28,7 @@ from pytc.jax_compat.keys import is_key_type
 from pytc.leaves import Kind, static_key
 from pytc.program import Program
 
-MOST_SITES = 256
+MOST_SITES = 1024
 """Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones."""
 
 MOST_MISSES = 4

@@ -77,7 +77,9 @@ class Direct:
             # The proof comes last: nothing is looked into between it and the call.
             if self.others is not None and not self.others.is_as_before(args, kwargs):
                 return False
-            if self.proven is not None and not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome):
+            if self.proven is not None and (
+                ownership.is_dear(plan.proven) or not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome)
+            ):
                 return False
         except Exception as error:  # the arguments are others, or of classes that raise when they are looked at
             if is_from_outside(error):

@@ -47,8 +47,11 @@ cannot pass whole arguments (`emit.whole`) since one leaf of them is not taken o
 
 MOST_EXPLAINED = 2
 """Leaves at a call site for which it is found out what holds them; that looks at every object there is."""
-MOST_GLANCED = 16
+MOST_GLANCED = 4
 """The same as far as the callers' variables and code show."""
+
+TOO_MANY = "so many arrays are alive that to look at each takes longer than to copy this"
+"""What is said of leaves that are kept for that."""
 
 PATIENCE = 4
 """Calls in a row at one site that had to copy, after which the plan is changed, if it can be."""
@@ -81,6 +84,10 @@ class Planner:
             read_later = asking.survivors(frame, args, kwargs, leaves)
         never = self._never(signature.program, leaves)
         lives_on = self._lives_on(signature.program, read_later)
+        if site is not None:
+            # It is looked again for what is let go of after all. That something holds a leaf at this very call, a
+            # snapshot of every so many steps, says nothing of the next: then it is copied once.
+            lives_on &= site.plan.program.keep
         plan = self.plan(signature, never | lives_on, never, leaves)
         if site is not None:
             site.plan = plan
@@ -128,10 +135,13 @@ class Planner:
             held = _held(plan, frame, args, kwargs, leaves)
         if not site.asked and not plan.emitted.is_new and (unknown := [i for i in held if i not in site.why]):
             site.asked = True
-            found = asking.reasons(frame, args, kwargs, leaves, self._largest(program, unknown), plan.outcome_now)
-            quickly = self._largest(program, unknown, MOST_GLANCED)
-            found = asking.glance(frame, args, kwargs, leaves, quickly) | found
-            site.why = site.why | {i: why.text for i, why in found.items()}
+            largest, more = (self._largest(program, unknown, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
+            if ownership.is_dear(plan.proven):
+                site.why = site.why | dict.fromkeys(largest, TOO_MANY)
+            else:
+                found = asking.glance(frame, args, kwargs, leaves, more)
+                found |= asking.reasons(frame, args, kwargs, leaves, largest, plan.outcome_now)
+                site.why = site.why | {i: why.text for i, why in found.items()}
             # To find out asks objects of all kinds, and they may have kept something.
             held = {*held, *asking.alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
         given = list(leaves)
@@ -172,9 +182,7 @@ class Planner:
         program = emitted.program
         plan = Plan(
             emitted,
-            proven=ownership.Wanted(
-                [i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")]
-            ),
+            proven=self._proven(program),
             outcome=_outcome(program, leaves),
             spared=keep != never and self._paired(staged, never).donated != could_donate,
             could_donate=could_donate,
@@ -187,7 +195,9 @@ class Planner:
         `jax.Array` here."""
         return [
             dataclasses.replace(
-                plan, proven=ownership.Wanted(tuple(plan.proven)), outcome=_outcome(plan.program, leaves)
+                plan,
+                proven=ownership.Wanted(tuple(plan.proven), plan.proven.nbytes),
+                outcome=_outcome(plan.program, leaves),
             )
             for plan in plans
             if all(isinstance(leaves[i], jax.Array) for i in plan.program.donated)
@@ -265,6 +275,12 @@ class Planner:
 
     def _mode(self, leaf: Leaf) -> str:
         return self.policy.of(leaf.parameter)
+
+    def _proven(self, program: Program) -> ownership.Wanted:
+        """The leaves that a call must prove dead."""
+        proven = [i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")]
+        required = any(self._mode(program.leaves[i]) == "require" for i in proven)
+        return ownership.Wanted(proven, None if required else sum(program.leaves[i].nbytes for i in proven))
 
     def _never(self, program: Program, values: Sequence[Any]) -> frozenset[int]:
         """The leaves that no output may be written over, whatever the caller does with them."""

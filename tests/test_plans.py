@@ -122,6 +122,49 @@ def test_a_caller_that_lets_go_comes_never_too_late(first, second):
     assert (last.kept, last.copied_calls) == (0, 0)
 
 
+def keep_now_and_then(step, period, calls):
+    """With something else of the state's shape, which is read later."""
+    state, saved, stayed = jnp.zeros(4), None, 0
+    target = jnp.ones(4)
+    for i in range(calls):
+        before = state.unsafe_buffer_pointer()
+        if i % period == period - 1:
+            saved = state
+        state = step(state, target)
+        stayed += state.unsafe_buffer_pointer() == before
+    return stayed, saved, target
+
+
+@pytest.mark.parametrize("period", [16, 17, 64])
+def test_a_snapshot_now_and_then_costs_one_copy_each(period):
+    step = pytc.compile(lambda state, target: state + target)
+    for _ in range(4):
+        stayed, *_ = keep_now_and_then(step, period, 64)
+        assert stayed >= 64 - 64 // period - 2
+
+
+def keep_every_loss(step, calls):
+    state, losses = start(), []
+    for _ in range(calls):
+        state = step(state, 1.0)
+        losses.append(state["a"].sum())
+    return state, losses
+
+
+def test_small_states_are_not_looked_for_among_very_many_arrays():
+    step, others = make_step(), [jnp.zeros(()) for _ in range(3000)]
+    state, _ = keep_every_loss(step, 20)
+    np.testing.assert_array_equal(state["a"], np.full(4, 20))
+    (site,) = step.explain().sites
+    assert (site.donated, site.copied_calls) == (0, 3)
+    assert "so many arrays are alive" in str(step.explain())
+    others.clear()
+    other = make_step()
+    let_go(other, 20)
+    (site,) = other.explain().sites
+    assert (site.kept, site.copied_calls) == (0, 0)
+
+
 def in_threads(count, call):
     together, results = threading.Barrier(count), [None] * count
 

@@ -65,6 +65,7 @@ __all__ = [
     "executed",
     "glance",
     "held",
+    "is_dear",
     "reasons",
     "resume_collections",
     "survivors",
@@ -90,7 +91,7 @@ def held(
     one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments. `wanted` is one and the same
     object for leaves of the same shapes and dtypes only.
     """
-    if not wanted or interpreter.refusal or interpreter.observer():
+    if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
         return wanted
     references = distance(frame, 1)
     site = known_site((id(frame.f_code), frame.f_lasti))
@@ -135,6 +136,11 @@ def all_dead(
         if is_from_outside(error):
             raise
         return False
+
+
+def is_dear(wanted: Wanted) -> bool:
+    """Whether so many arrays are alive that to look at them takes longer than to copy those that are `wanted`."""
+    return wanted.nbytes is not None and buffers.are_too_many(len(wanted), wanted.nbytes)
 
 
 def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | Walk) -> bool:

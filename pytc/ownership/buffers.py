@@ -12,7 +12,8 @@ of their results, and the oldest that took over an argument's memory, which live
 lies between the two in the list of all arrays came out of the same execution, because the results are made in one go,
 in C++, with the interpreter's lock held. (Only a garbage collection can come in between, up to CPython 3.11, and run a
 finaliser that makes an array; after one, it is looked whether the results are the newest arrays there are.) This reads
-no address and waits for no device; it is what happens in a training loop.
+no address and waits for no device; it is what happens in a training loop. To list the arrays takes some 50 ns each, so
+where there are very many and little memory to win, it is not done either.
 
 **By address.** Otherwise the addresses of all buffers are compared. That costs about 0.1 us for each array that is
 alive, so where there are many of them and little memory to win, the answer is "shared" instead: to look would
@@ -108,6 +109,9 @@ class _Client:
         """Every array that is not deleted, newest first; none where that is not the order."""
         self.in_order = False
         """Whether the results of an execution have been seen to be listed in order, without a gap."""
+        self.listed = 0
+        """How many arrays there were when they were listed last."""
+        self.counts_anew = False
 
     def are_newest(self, results: Sequence[Any]) -> bool:
         """Whether the results of an execution are the newest arrays there are, with nothing in between."""
@@ -168,6 +172,21 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
 
 
+def are_too_many(leaves: int, nbytes: int) -> bool:
+    """Whether to list all arrays that there are would take longer than to copy these leaves. To list them takes a
+    while itself, so they are counted every other time that they seem to be too many."""
+    if not _too_many(_client.listed, leaves, nbytes):
+        return False
+    _client.counts_anew = not _client.counts_anew
+    if _client.counts_anew:
+        _client.listed = len(_client.arrays())
+    return _too_many(_client.listed, leaves, nbytes)
+
+
+def _too_many(arrays: int, leaves: int, nbytes: int) -> bool:
+    return arrays > _FEW and _BYTES_EACH * arrays > _A_COPY * leaves + nbytes
+
+
 class Fresh(NamedTuple):
     """What is known by age alone."""
 
@@ -182,6 +201,7 @@ class Fresh(NamedTuple):
 def fresh(most: int) -> Fresh:
     """The results of the last executions that are still there, at most `most` executions."""
     alive = _client.arrays()
+    _client.listed = len(alive)
     if most == 1 and _recent and (count := _recent[0].heads(alive)):
         del alive[count:]  # the list itself, rather than a part of it made anew: this is what most calls find
         return Fresh(alive, [], _recent[0].marks)
@@ -263,8 +283,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     weakly = [any(map(getweakrefcount, shards)) for shards in own]
     apart = {id(shard) for shards in own for shard in shards}
     everything = [array for array in alive() if id(array) not in apart]
-    saved = sum(_A_COPY + leaf.nbytes for leaf in leaves)
-    if len(everything) > _FEW and _BYTES_EACH * len(everything) > saved:
+    if _too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
         return [True] * len(leaves)
     try:
         seen = collections.Counter(address for array in everything for address in addresses(array))

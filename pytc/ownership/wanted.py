@@ -25,10 +25,13 @@ class Wanted(tuple[int, ...]):
     """The way to them, once it has been walked."""
     tries: int
     """How often it will still be looked for."""
+    nbytes: int | None
+    """How much memory is to be won; None where that is not weighed against the time it takes to look."""
 
-    def __new__(cls, leaves: Sequence[int]) -> Wanted:
+    def __new__(cls, leaves: Sequence[int], nbytes: int | None = None) -> Wanted:
         """These leaves, of which nothing is known yet."""
         self = super().__new__(cls, leaves)
+        self.nbytes = nbytes
         self.take = operator.itemgetter(*leaves) if len(leaves) > 1 else lambda values: [values[i] for i in leaves]
         self.kinds, self.walk, self.tries = None, None, 3
         return self
