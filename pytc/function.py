@@ -40,7 +40,7 @@ from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
 from pytc.known import known_of
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
-from pytc.lookup import Lookup
+from pytc.lookup import Lookup, Stopped
 from pytc.move import Moved, unmoved, unwrap, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
@@ -218,6 +218,8 @@ class Function:
                     return result
         except CapturesError:
             return self.as_jit(args, kwargs, leaves)
+        except Stopped as stopped:
+            raise stopped.args[0] from None
         raise _never_accepted(self.stageable.name)
 
     def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -231,22 +233,25 @@ class Function:
         signatures = self.lookup.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
-        with contextlib.closing(self.lookup.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
-            for signature in candidates:
-                try:
-                    emitted = self.planner.plan_moved(signature, leaves, moved).emitted
-                    results: list[Any] = []
-                    given = list(map(bits_of, leaves))
-                    emitted.call(apart(given, emitted.program), results)
-                    result = emitted.result(results[0], given)
-                except Retrace:
-                    continue
-                except (RuntimeError, ValueError) as error:
-                    check_not_deleted(error, signature, leaves)
-                    raise
-                signatures.add(signature)
-                use_up([leaves[i] for i in moved], result)
-                return result
+        try:
+            with contextlib.closing(self.lookup.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
+                for signature in candidates:
+                    try:
+                        emitted = self.planner.plan_moved(signature, leaves, moved).emitted
+                        results: list[Any] = []
+                        given = list(map(bits_of, leaves))
+                        emitted.call(apart(given, emitted.program), results)
+                        result = emitted.result(results[0], given)
+                    except Retrace:
+                        continue
+                    except (RuntimeError, ValueError) as error:
+                        check_not_deleted(error, signature, leaves)
+                        raise
+                    signatures.add(signature)
+                    use_up([leaves[i] for i in moved], result)
+                    return result
+        except Stopped as stopped:
+            raise stopped.args[0] from None
         raise _never_accepted(self.stageable.name)
 
     def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:

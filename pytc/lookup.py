@@ -17,6 +17,10 @@ from pytc.plan import Planner
 from pytc.stage import Stageable
 
 
+class Stopped(Exception):
+    """A `StopIteration` that the function has raised as it was traced, which no generator lets pass."""
+
+
 @dataclasses.dataclass(eq=False)
 class Lookup:
     """The signatures of one function."""
@@ -88,7 +92,10 @@ class Lookup:
                 signatures.make_room(signature)
                 yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
-            prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
+            try:
+                prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
+            except StopIteration as stop:
+                raise Stopped(stop) from stop
             signature = Signature(Staged(prepared, tuple(map(describe, leaves))))
             signatures.make_room(signature)
             if not may_call_python(signature.program.jaxpr):

@@ -30,6 +30,7 @@ from jax.tree_util import (
 
 from pytc import shardings
 from pytc.attributes import name_of, resemble
+from pytc.errors import StaticLeafError
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.running import Tracer
@@ -233,6 +234,7 @@ class Stageable:
             )
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
         self.check_captured(traced.jaxpr, sum(not leaf.is_static and leaf.same_as is None for leaf in leaves))
+        _check_not_of_static(leaves, traced.jaxpr.consts)
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = traced.out_tree.node_data()
@@ -311,6 +313,25 @@ def _check_hashable(path: str, leaf: Any) -> None:
         hash(leaf)
     except TypeError:
         raise unhashable(path, leaf) from None
+
+
+def _check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> None:
+    """Raises `StaticLeafError` where the function has read an array from an object that is static as it is no pytree,
+    and is told from others by its identity: the object with another array in it would be given the same program, in
+    which the first one is a constant. (`jax.jit` refuses such an object.)"""
+    arrays = {id(value) for value in captured if isinstance(value, jax.Array)}
+    for leaf in leaves if arrays else ():
+        kind: Any = type(leaf.value)
+        if not leaf.is_static or kind.__hash__ is not object.__hash__ or isinstance(leaf.value, type):
+            continue
+        for path, value in tree_flatten_with_path(dict(getattr(leaf.value, "__dict__", {})))[0]:
+            if id(value) in arrays:
+                raise StaticLeafError(
+                    f"`{leaf.path}`, a {kind.__name__}, is static, as it is no pytree, but the function reads an array "
+                    f"in it, vars({leaf.path}){keystr(path)}, which would stay what it is now. Make it a pytree "
+                    "(jax.tree_util.register_dataclass), pass the array as an argument, or name the object in "
+                    "static_argnames."
+                )
 
 
 def shown(tree: Any) -> Any:

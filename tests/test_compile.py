@@ -439,6 +439,40 @@ def test_wrong_arguments_raise_the_functions_own_error(x):
         pytc.compile(lambda a, b: a)(x)
 
 
+def test_an_end_of_an_iteration_that_the_function_raises_is_that(x):
+    values = iter([1.0])
+    f = pytc.compile(lambda x: x + next(values))
+    f(x)
+    with pytest.raises(StopIteration):
+        f(x[:2])
+    with pytest.raises(StopIteration):
+        f(pytc.move(x[:3]))
+
+
+class Model:
+    def __init__(self, w):
+        self.parts = {"w": w}
+
+    @pytc.compile
+    def __call__(self, x):
+        return self.parts["w"] * x
+
+    @pytc.compile
+    def doubled(self, x):
+        return x * 2
+
+
+def test_an_array_of_an_object_that_is_static_is_no_constant(x):
+    """`jax.jit` refuses the object; as a constant the array would be what it was at the first call, for ever."""
+    model = Model(x)
+    for _ in range(2):
+        with pytest.raises(pytc.StaticLeafError, match=r"`self`, a Model, is static.* vars\(self\)\['parts'\]\['w'\]"):
+            model(x)
+    np.testing.assert_array_equal(model.doubled(x), x * 2)
+    named = pytc.compile(lambda self, x: self.parts["w"] * x, static_argnums=0)
+    np.testing.assert_array_equal(named(model, x), x * x)
+
+
 # -- as jax.jit -------------------------------------------------------------------------------------------------------
 
 

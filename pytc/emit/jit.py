@@ -33,7 +33,7 @@ from pytc import ownership
 from pytc.context import Context
 from pytc.interrupt import call_into, put_off
 from pytc.jax_compat.arrays import home_of, place_at
-from pytc.jax_compat.avals import held_as
+from pytc.jax_compat.avals import fits, held_as
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
@@ -287,7 +287,7 @@ def _fits(value: Any, leaf: Leaf) -> bool:
     """Whether a traced value is of the leaf's type; where `in_shardings` places it, wherever it is now."""
     aval, expected = jax.typeof(value), leaf.aval
     if leaf.requested is None or expected is None:
-        return bool(aval == expected)
+        return aval == expected if expected is None else fits(aval, expected)
     return (aval.shape, aval.dtype, aval.weak_type) == (expected.shape, expected.dtype, expected.weak_type)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from typing import Any, TypeAlias
 
 import jax
@@ -59,6 +60,32 @@ def short(aval: AbstractValue) -> str:
 def alike(one: AbstractValue, other: AbstractValue) -> bool:
     """Whether two types differ in weak type at most."""
     return bool(one == other or (not is_ref(one) and one.strip_weak_type() == other.strip_weak_type()))
+
+
+def on_axes(aval: AbstractValue) -> Any:
+    """The sharding that a type has on the explicit axes of a mesh; None where it leaves it to the compiler how an array
+    is spread, even if it names a mesh."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return None if mesh is None or mesh.empty or mesh.are_all_axes_auto else aval.sharding
+
+
+def spec_on_axes(aval: AbstractValue) -> Any:
+    """How such a type is spread, if it is: a `PartitionSpec`; else None."""
+    spec = getattr(on_axes(aval), "spec", None)
+    if spec is None or not (getattr(spec, "unreduced", None) or getattr(spec, "reduced", None) or any(spec)):
+        return None
+    return spec
+
+
+def fits(aval: AbstractValue, expected: AbstractValue) -> bool:
+    """Whether a value of this type can be given where the other type is expected: whether they are equal, but for a
+    mesh of which neither says how the array is spread over it."""
+    if aval == expected:
+        return True
+    if is_ref(aval) or is_ref(expected) or on_axes(aval) is not None or on_axes(expected) is not None:
+        return False
+    parts = operator.attrgetter("shape", "dtype", "weak_type", "memory_space")
+    return bool(parts(aval) == parts(expected))
 
 
 def is_ref(aval: AbstractValue) -> bool:

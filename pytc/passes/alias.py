@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from pytc.jax_compat.avals import AbstractValue, nbytes, short
+from pytc.jax_compat.avals import AbstractValue, nbytes, short, spec_on_axes
 from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.jax_compat.layouts import is_by_the_compiler, sharding_of
 from pytc.jax_compat.running import device_of
@@ -271,15 +271,16 @@ def _key(aval: AbstractValue, placed: Any, spread: bool) -> tuple[Hashable, ...]
     """What must be equal for one to be written over the other. `placed` is a sharding, with a layout (a `Format`) or
     without; `spread` says that over how many devices the elements are divided is among it."""
     sharding = sharding_of(placed)
-    spec = tuple(getattr(getattr(aval, "sharding", None), "spec", ()))  # only under a mesh with explicit axes
     # JAX refuses to pair an array whose layout the compiler chooses with one that has a layout.
     by_compiler = is_by_the_compiler(placed)
     parts = _parts(aval, sharding) if spread else 0
-    return aval.shape, aval.dtype, _memory(aval, sharding), by_compiler, spec if any(spec) else (), parts
+    return aval.shape, aval.dtype, _memory(aval, sharding), by_compiler, spec_on_axes(aval), parts
 
 
 def _parts(aval: AbstractValue, sharding: Any) -> int:
-    """Over how many devices the elements are divided."""
+    """Over how many devices the elements are divided; 0 where that is for the compiler to say."""
+    if sharding is None:
+        return 0
     return int(aval.size // max(1, math.prod(sharding.shard_shape(aval.shape))))
 
 

@@ -8,9 +8,11 @@ Handed back are only arrays that are what the program would have returned: not N
 call turns into arrays, and none for which a sharding was asked on the way in or out.
 
 A captured array that is returned stays in the program: as with `jax.jit`, each call returns a new array, which the
-caller may donate.
+caller may donate. So does, where there are several devices, an input that nothing else reads: where it is may decide
+where all the rest is computed.
 
-Proves nothing: an outvar is an input when it is the invar itself. Cost: one look at each outvar.
+Proves nothing: an outvar is an input when it is the invar itself. Cost: one look at each outvar, and at each equation
+where there are several devices.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from pytc.jax_compat.jaxprs import Literal
+import jax
+
+from pytc.jax_compat.jaxprs import Literal, Var
 from pytc.program import Computed, Output, Passed, Program
 
 
@@ -27,6 +31,9 @@ def forward(program: Program) -> Program:
     """Outputs that are inputs, as `Passed` leaves; their outvars are no longer referred to."""
     jaxpr = program.jaxpr.jaxpr
     number = {var: i for i, var in enumerate(jaxpr.invars)}
+    if any(var in number for var in jaxpr.outvars if isinstance(var, Var)) and jax.device_count() > 1:
+        read = {var for eqn in jaxpr.eqns for var in eqn.invars if isinstance(var, Var)}
+        number = {var: i for var, i in number.items() if var in read}
     outputs, notes = [], []
     for output in program.outputs:
         origin = _origin(program, output, number)

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from pytc.jax_compat import arrays, jaxprs, rewriting
-from pytc.jax_compat.avals import is_extended, short
+from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, same_by_anyone
@@ -67,7 +67,7 @@ def hoist(program: Program) -> Program:
     hoisted: set[int] = set()
     notes = []
     for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
-        why = _cheap(value) or seen.get(i, "")
+        why = _cheap(value, var.aval) or seen.get(i, "")
         hoisted.update([] if why else [id(value)])
         what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
@@ -90,10 +90,12 @@ def hoist(program: Program) -> Program:
     )
 
 
-def _cheap(value: Any) -> str:
-    """Why a constant is not worth hoisting, or nothing."""
+def _cheap(value: Any, aval: AbstractValue) -> str:
+    """Why a constant of this type is not worth hoisting, or nothing."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
+    if on_axes(aval) is not None:
+        return "its type says where on a mesh it is"  # a snapshot is all of it everywhere
     if value.size <= 1:
         return "it has at most one element"
     if isinstance(value, jax.Array) and (not value.is_fully_addressable or is_extended(value.dtype)):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 
 import pytc
 from pytc.jax_compat.arrays import shards_of
@@ -231,3 +232,83 @@ def test_what_is_captured_goes_where_the_arguments_are(where, order):
         got, wanted = ours(PLACES[place]()), theirs(PLACES[place]())
         assert (got.sharding, got.committed) == (wanted.sharding, wanted.committed), place
         np.testing.assert_array_equal(got, wanted)
+
+
+def alike(fun, *args, **options):
+    """The results and places of `jax.jit`, or its error."""
+
+    def outcome(compiler):
+        try:
+            results = jax.tree.leaves(compiler(fun, **options)(*args))
+        except (ValueError, TypeError) as error:
+            return type(error)
+        return [
+            (x.sharding, x.committed, jax.typeof(x), [(s.devices(), np.asarray(s).tolist()) for s in shards_of(x)])
+            for x in results
+        ]
+
+    wanted = outcome(jax.jit)
+    assert outcome(pytc.compile) == wanted
+    return wanted
+
+
+def test_a_captured_array_whose_type_says_where_it_is():
+    mesh = mesh_of(EXPLICIT)
+    batch = jax.device_put(jnp.arange(64.0).reshape(8, 8), jax.NamedSharding(mesh, P("a", None)))
+    weights = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, P()))
+    for fun in (lambda w: batch @ w, lambda w: batch[:, :2] + w, lambda w: batch[:, 0] * w[0, 0]):
+        alike(fun, weights)
+
+
+ON_MESH = {
+    "nothing else": lambda p, k: (p, k * 2),
+    "something on the mesh": lambda p, k: (p, jnp.zeros(4) + k.sum()),
+}
+
+
+@pytest.mark.parametrize("fun", ON_MESH.values(), ids=ON_MESH)
+@pytest.mark.parametrize("kind", ["a device", AUTO, EXPLICIT], ids=str)
+def test_an_argument_that_is_only_handed_back_says_where_the_rest_is_computed(fun, kind):
+    place = jax.devices()[2] if kind == "a device" else jax.NamedSharding(mesh_of(kind), P("a"))
+    (_, committed, *_), (_, too, *_) = alike(fun, jax.device_put(jnp.ones(4), place), jnp.arange(4.0))
+    assert committed
+    assert too
+
+
+def test_arguments_on_different_devices_are_refused_though_one_is_only_handed_back():
+    p, q = (jax.device_put(jnp.ones(3), device) for device in jax.devices()[1:3])
+    assert alike(lambda p, q: (p, q * 2), p, q) is ValueError
+
+
+def holder_of(array):
+    def held():
+        return array
+
+    return held
+
+
+def test_a_held_array_that_was_on_a_mesh_before():
+    step, spread = pytc.compile(lambda x: x + 1), jax.NamedSharding(mesh_of(AUTO), P("a"))
+    held = holder_of(jax.device_put(jax.device_put(jnp.arange(16.0), spread), jax.devices()[0]))
+    for _ in range(3):
+        np.testing.assert_array_equal(step(held()), jnp.arange(16.0) + 1)
+    np.testing.assert_array_equal(held(), jnp.arange(16.0))
+
+
+def test_types_of_what_is_yet_to_be_summed_and_of_what_came_of_that():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(EXPLICIT,))
+    weights = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(mesh, P(reduced={"x"})))
+    batch = jax.device_put(jnp.arange(64.0).reshape(8, 8), jax.NamedSharding(mesh, P("x", None)))
+    grad = jax.grad(lambda w, b: ((b @ w) ** 2).mean())
+    alike(lambda w: w * 2, weights)
+    alike(grad, weights, batch)
+    accumulate = lambda total, w, b: total + grad(w, b)  # noqa: E731
+    alike(accumulate, jax.jit(grad)(weights, batch), weights, batch)
+
+
+def test_a_layout_by_the_compiler_where_the_sharding_is_its_own_too():
+    x = jax.device_put(jnp.arange(64.0).reshape(8, 8), jax.NamedSharding(mesh_of(AUTO), P("a")))
+    step = lambda x: x + 1  # noqa: E731
+    np.testing.assert_array_equal(
+        pytc.compile(step, in_shardings=x.sharding, out_shardings=Format(Layout.AUTO))(x), x + 1
+    )
