@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from pytc.leaves import Parameters, numbers_in
+from pytc.leaves import Parameters, names_in, numbers_in
 
 Mode = Literal["auto", "all", "warn", "none", "require"]
 Donate = Mode | Mapping[str, Mode]
@@ -63,7 +63,7 @@ def read_policy(
 
 
 def _promised(parameters: Parameters, argnums: Any, argnames: Any) -> list[str]:
-    numbers = () if argnums is None else numbers_in(argnums)
-    names = [] if argnames is None else [argnames] if isinstance(argnames, str) else list(argnames)
+    numbers = () if argnums is None else numbers_in("donate_argnums", argnums)
+    names = () if argnames is None else names_in("donate_argnames", argnames)
     parameters.check_names("donate_argnames", names)
-    return names + [name for i in numbers if (name := parameters.name_at("donate_argnums", i)) is not None]
+    return [*names, *(name for i in numbers if (name := parameters.donated_name(i)) is not None)]

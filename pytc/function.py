@@ -70,8 +70,8 @@ class Function:
         promised = {name: options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
         self.parameters = Parameters(fun, static_argnums, static_argnames)
         policy = read_policy(donate, self.parameters, **promised)
-        if wrong := [each for each in pipeline if not callable(each)]:
-            raise TypeError(f"passes are functions from a Program to a Program, and {wrong[0]!r} is none")
+        if not isinstance(pipeline, Sequence) or not all(map(callable, pipeline)):
+            raise TypeError(f"passes is {pipeline!r}; it can be a list or tuple of functions from Program to Program")
         self.stageable: Stageable = Stageable(
             fun,
             self.parameters,

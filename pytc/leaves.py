@@ -24,12 +24,24 @@ PythonScalars = Literal["trace", "static"]
 Kind = Literal["tracer", "array", "host", "static"]
 
 
-def numbers_in(option: int | Sequence[int]) -> tuple[int, ...]:
-    """The numbers that an option names: one (NumPy's, too), or several."""
+def numbers_in(option: str, value: int | Sequence[int]) -> tuple[int, ...]:
+    """The numbers that an option names: one (NumPy's, too), or several. Raises `TypeError` for anything else."""
     try:
-        return (operator.index(option),)  # type: ignore[arg-type]
+        return (operator.index(value),)  # type: ignore[arg-type]
     except TypeError:
-        return tuple(map(operator.index, option))  # type: ignore[arg-type]
+        pass
+    try:
+        return tuple(map(operator.index, value))  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{option} is {value!r}; it can be a number or several: those of arguments") from None
+
+
+def names_in(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    """The names that an option has: one, or several. Raises `TypeError` for anything else."""
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{option} is {value!r}; it can be a name or several: those of parameters")
+    return names
 
 
 class StaticArgument:
@@ -105,8 +117,8 @@ class Parameters:
     ) -> tuple[tuple[int, ...], frozenset[str]]:
         """As `jax.jit`: where only one of the two is given, the signature tells the other. Numbers below 0 count from
         the last parameter, or where there is `*args` from the last argument of a call."""
-        numbers = None if argnums is None else numbers_in(argnums)
-        names = None if argnames is None else (argnames,) if isinstance(argnames, str) else tuple(argnames)
+        numbers = None if argnums is None else numbers_in("static_argnums", argnums)
+        names = None if argnames is None else names_in("static_argnames", argnames)
         either = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if numbers is not None:
             self._check_numbers("static_argnums", numbers)
@@ -115,7 +127,7 @@ class Parameters:
             if names is None:
                 names = tuple(n for i in numbers if (n := self._name_at(i)) in either)
         elif names is not None:
-            self._check_names("static_argnames", names)
+            self.check_names("static_argnames", names)
             numbers = tuple(i for i, name in enumerate(self.positional) if name in names and name in either)
         return numbers or (), frozenset(names or ())
 
@@ -127,17 +139,14 @@ class Parameters:
             if not self.takes_positional(i + 1 if i >= 0 else -i):
                 raise ValueError(f"{option} names argument {i}, but the function takes {len(self.positional)}")
 
-    def _check_names(self, option: str, names: Iterable[str]) -> None:
+    def check_names(self, option: str, names: Iterable[str]) -> None:
+        """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function."""
         if self.signature is None or any(p.kind is p.VAR_KEYWORD for p in self.parameters):
             return
         for name in names:
             if name not in self.signature.parameters:
                 known = ", ".join(self.signature.parameters)
                 raise ValueError(f"{option} names {name!r}, which is not a parameter of the function ({known})")
-
-    def check_names(self, option: str, names: Iterable[str]) -> None:
-        """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function."""
-        self._check_names(option, names)
 
     def takes_positional(self, number: int) -> bool:
         """Whether the function can be called with that many positional arguments, as far as anybody knows."""
@@ -152,15 +161,15 @@ class Parameters:
             kwargs = {k: StaticArgument(v) if k in self.static_argnames else v for k, v in kwargs.items()}
         return args, kwargs
 
-    def name_at(self, option: str, index: int) -> str | None:
-        """What the argument is called that `option` numbers, from the last one on where it is below 0; None where that
-        may be another one at every call, by which `jax.jit` donates nothing either.
+    def donated_name(self, index: int) -> str | None:
+        """What the argument is called that `donate_argnums` numbers, from the last one on where it is below 0; None
+        where that may be another one at every call, by which `jax.jit` donates nothing either.
 
         Raises `ValueError` where the function has no such argument.
         """
         if index < 0 and (self._starred or self.signature is None):
             return None
-        self._check_numbers(option, (index,))
+        self._check_numbers("donate_argnums", (index,))
         return self.positional_name(index if index >= 0 else index + len(self.positional))
 
     def positional_name(self, index: int) -> str:

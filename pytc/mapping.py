@@ -68,7 +68,7 @@ class Mapped:
         for (where, spec), tree in zip(specs, trees, strict=True):
             asked = _per_leaf(f"in_axes of `{where}`", spec, tree)
             for (path, leaf), axis in zip(tree_flatten_with_path(tree)[0], asked, strict=True):
-                found.append(_resolved("in_axes", where + keystr(path), leaf, axis))
+                found.append(_resolved(where + keystr(path), leaf, axis))
         return found
 
     def _of_each_argument(
@@ -201,14 +201,14 @@ def _per_leaf(what: str, prefix: AxesSpec, tree: Any) -> list[Any]:
     return [None if x is _NONE else x for x in tree_leaves(full)]
 
 
-def _resolved(what: str, path: str, leaf: Any, axis: Any) -> int | Literal["static"] | None:
+def _resolved(path: str, leaf: Any, axis: Any) -> int | Literal["static"] | None:
     if isinstance(leaf, bool | int | float | complex) and axis is None:
         return None
     if isinstance(leaf, jax.Ref):
         raise TypeError(f"`{path}` is a jax.Ref, which cannot be mapped: pass what it holds, and return the new value")
     if not _is_array(leaf):
         return "static"
-    axis = _number(what, path, axis(leaf) if callable(axis) else axis)
+    axis = _number("in_axes", path, axis(leaf) if callable(axis) else axis)
     ndim = np.ndim(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else len(leaf.shape)
     if axis is None:
         return None

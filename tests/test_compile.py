@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
 import gc
 import inspect
@@ -346,9 +347,25 @@ def test_bad_options_are_refused_when_decorating(options, match):
 
 
 @pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
-def test_what_is_no_pass_is_refused_when_decorating(decorator):
-    with pytest.raises(TypeError, match="passes are functions from a Program to a Program, and 3 is none"):
-        decorator(lambda x: x, passes=(pytc.passes.prune, 3))
+@pytest.mark.parametrize("passes", [(pytc.passes.prune, 3), None, pytc.passes.prune], ids=str)
+def test_what_is_no_pass_is_refused_when_decorating(decorator, passes):
+    with pytest.raises(TypeError, match="it can be a list or tuple of functions from Program to Program"):
+        decorator(lambda x: x, passes=passes)
+
+
+def test_a_pass_that_returns_no_program_is_named(x):
+    def forgets(program):
+        dataclasses.replace(program)
+
+    with pytest.raises(TypeError, match="the pass `forgets` returned None, and no Program"):
+        pytc.compile(lambda x: x, passes=(forgets,))(x)
+
+
+@pytest.mark.parametrize("option", ["donate_argnums", "static_argnums", "donate_argnames", "static_argnames"])
+@pytest.mark.parametrize("value", [1.0, object()], ids=["a float", "an object"])
+def test_what_is_no_number_or_name_of_arguments_is_refused_by_the_options_name(option, value):
+    with pytest.raises(TypeError, match=f"{option} is .*; it can be a (number|name) or several"):
+        pytc.compile(lambda state, batch: state, **{option: value})
 
 
 @pytest.mark.parametrize("decorator", [jax.jit, pytc.compile])

@@ -18,7 +18,6 @@ arguments gone already, where here that is done once the results have landed.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import itertools
@@ -32,9 +31,10 @@ import jax
 from pytc import ownership
 from pytc.context import Context
 from pytc.interrupt import call_into, put_off
+from pytc.jax_compat import rules
 from pytc.jax_compat.arrays import home_of, place_at
-from pytc.jax_compat.avals import fits, held_as
-from pytc.jax_compat.donated import unusable_donations_ignored
+from pytc.jax_compat.avals import fits
+from pytc.jax_compat.donated import first_come, unusable_donations_ignored
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
@@ -122,7 +122,7 @@ class Emitted:
         closed = self.program.jaxpr
         given = [values[place] for place in self.place_of_input]
         with uncollected():
-            results = jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *given)
+            results = rules.evaluate(closed, given)
         results = [results[i] for i in self._order]
         return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 
@@ -257,23 +257,10 @@ def order_of(program: Program, aliased: Sequence[Alias]) -> list[int]:
 
 def _pairs_by_jax(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> bool:
     """Whether JAX would make these pairs, were their inputs donated in turn, and the outputs in this order."""
-    return _jax_pairs(program, aliased, order) == {alias.output: alias.input for alias in aliased}
-
-
-def _jax_pairs(program: Program, aliased: Sequence[Alias], order: Sequence[int]) -> dict[int, int]:
-    """From outputs to the inputs that JAX would write them into."""
-    free: dict[Any, collections.deque[int]] = {}
-    avals = program.in_avals
-    for alias in aliased:
-        free.setdefault(held_as(avals[alias.input]), collections.deque()).append(alias.input)
-    pairs = {}
-    out_avals = program.out_avals
-    for output in order:
-        aval = out_avals[output]
-        fitting = free.get(held_as(aval)) if hasattr(aval, "shape") else None
-        if fitting:
-            pairs[output] = fitting.popleft()
-    return pairs
+    in_avals, out_avals = program.in_avals, program.out_avals
+    donated = ((alias.input, in_avals[alias.input]) for alias in aliased)
+    pairs = first_come(donated, ((output, out_avals[output]) for output in order))
+    return pairs == {alias.output: alias.input for alias in aliased}
 
 
 def _as_made(program: Program, outputs: Collection[int]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import itertools
@@ -11,11 +10,12 @@ from typing import Any
 
 import jax
 
-from pytc.explain.decisions import count_equations
 from pytc.explain.memory import Compiler, Footprint, compiler_here
 from pytc.hlo import given_arguments
+from pytc.jax_compat import rules
 from pytc.jax_compat.avals import is_ref
-from pytc.jax_compat.donated import given_away, unusable_donations_ignored
+from pytc.jax_compat.donated import first_come, given_away, unusable_donations_ignored
+from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
 
 MOST_SEARCHED = 4
@@ -88,7 +88,7 @@ class AsJit:
         closed = self.staged.jaxpr
 
         def flat(*values: Any) -> list[Any]:
-            return list(jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *(values[i] for i in self._places)))
+            return rules.evaluate(closed, [values[i] for i in self._places])
 
         flat.__name__ = flat.__qualname__ = self.staged.name
         return flat
@@ -141,7 +141,7 @@ class AsJit:
         if others:
             words = f"every choice among the largest, {', '.join(largest)}, with the other {len(others)} donated or not"
         choices = sorted(_choices(useful, largest, others), key=lambda names: -self.gain(names))
-        if count_equations(self.staged.jaxpr.jaxpr) > LARGE and len(useful) > 1:
+        if subjaxprs.count(self.staged.jaxpr.jaxpr) > LARGE and len(useful) > 1:
             words = f"nothing and all of {', '.join(useful)}, since it takes long to compile the program"
             choices = [tuple(useful)]
         if small := [name for name in gains if name not in useful]:
@@ -167,16 +167,10 @@ class AsJit:
     def pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
         """Which outputs JAX writes into which traced leaves, by number: outputs in order, each the first donated
         leaf that fits."""
-        free: dict[Any, collections.deque[int]] = {}
-        for number, i in enumerate(self._traced):
-            leaf = self.staged.leaves[i]
-            if leaf.parameter in donated and leaf.aval is not None and hasattr(leaf.aval, "shape"):
-                free.setdefault((leaf.aval.shape, leaf.aval.dtype), collections.deque()).append(number)
-        pairs = []
-        for output, aval in enumerate(self.staged.out_avals):
-            if hasattr(aval, "shape") and (fitting := free.get((aval.shape, aval.dtype))):
-                pairs.append((fitting.popleft(), output))
-        return tuple(pairs)
+        leaves = [self.staged.leaves[i] for i in self._traced]
+        given = ((k, leaf.aval) for k, leaf in enumerate(leaves) if leaf.parameter in donated)
+        pairs = first_come(given, enumerate(self.staged.out_avals))
+        return tuple((number, output) for output, number in pairs.items())
 
     def gain(self, donated: Collection[str]) -> int:
         """The bytes that donating these can save at most."""

@@ -15,8 +15,8 @@ import jax
 
 from pytc.donation import Policy
 from pytc.jax_compat.avals import AbstractValue, is_ref, nbytes, short
-from pytc.jax_compat.jaxprs import Jaxpr, subjaxprs
 from pytc.leaves import StaticArgument
+from pytc.passes import subjaxprs
 from pytc.program import Computed, Kept, Leaf, Note, Passed, Program
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -212,10 +212,10 @@ def outputs_of(program: Program, declined: Sequence[str]) -> tuple[OutputReport,
 
 def pass_report(name: str, before: Program, after: Program) -> PassReport:
     """What a pass did, from the program before and after it."""
-    equations = count_equations(before.jaxpr.jaxpr)
+    equations = subjaxprs.count(before.jaxpr.jaxpr)
     return PassReport(
         name,
-        (equations, equations if after.jaxpr is before.jaxpr else count_equations(after.jaxpr.jaxpr)),
+        (equations, equations if after.jaxpr is before.jaxpr else subjaxprs.count(after.jaxpr.jaxpr)),
         (len(before.inputs), len(after.inputs)),
         (_count_computed(before), _count_computed(after)),
         tuple(_told(after, note) for note in after.notes[len(before.notes) :]),
@@ -230,11 +230,6 @@ def _told(program: Program, note: Note) -> str:
         return note.text
     path = program.leaves[note.leaf].path
     return f"{path}: {note.text.removeprefix(f'{path}: ')}"
-
-
-def count_equations(jaxpr: Jaxpr) -> int:
-    """Equations at every depth."""
-    return sum(1 + sum(map(count_equations, subjaxprs(eqn))) for eqn in jaxpr.eqns)
 
 
 def _count_computed(program: Program) -> int:

@@ -14,7 +14,7 @@ from pytc.attributes import name_of
 from pytc.effort import Tried
 from pytc.emit import Emitted
 from pytc.explain.by_hand import AsJit
-from pytc.explain.decisions import PassReport, count_equations, kept_by_the_caller, pass_report
+from pytc.explain.decisions import PassReport, kept_by_the_caller, pass_report
 from pytc.explain.device import DeviceError, Target
 from pytc.explain.largest import Resizable, held
 from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, stand_ins
@@ -22,9 +22,11 @@ from pytc.explain.placement import Placement
 from pytc.explain.pmap_call import pmap_options
 from pytc.function import Function
 from pytc.hlo import given_arguments
-from pytc.jax_compat.jaxprs import Jaxpr, subjaxprs
+from pytc.jax_compat import jaxprs
+from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.leaves import StaticArgument
 from pytc.mapped import MappedStageable
+from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
 
 
@@ -189,9 +191,9 @@ def _looped(jaxpr: Jaxpr) -> list[int]:
     """The equations inside of each loop and branch that is in none, in order."""
     counts = []
     for eqn in jaxpr.eqns:
-        inside = list(subjaxprs(eqn))
+        inside = list(jaxprs.subjaxprs(eqn))
         if eqn.primitive.name in ("scan", "while", "cond"):
-            counts.append(sum(map(count_equations, inside)))
+            counts.append(sum(map(subjaxprs.count, inside)))
         else:
             counts += [count for sub in inside for count in _looped(sub)]
     return counts

@@ -11,6 +11,7 @@ pytc to the next release starts, and should be able to stop, in this package:
     effects    what a jaxpr does besides computing its results
     origins    where an equation, a primitive or a file comes from
     arrays     arrays that hold memory: copies, shards, places
+    layouts    where arrays are in memory, beside where they are on devices
     keys       PRNG keys, and the arrays that they wrap
     trees      trees that JAX takes apart itself
     running    what JAX is set to and is doing at this moment, and where

@@ -1,16 +1,36 @@
-"""What JAX says of arguments that were donated: in the lowered program, and in a warning.
+"""What JAX does with arguments that are donated: how it pairs them with results, and what it says of them, in the
+lowered program and in a warning.
 
 For JAX 0.10 to 0.12: the text of the warning, and the attributes of the lowered program's arguments.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+
+from pytc.jax_compat.avals import AbstractValue, held_as
+
+
+def first_come(
+    donated: Iterable[tuple[int, AbstractValue]], outputs: Iterable[tuple[int, AbstractValue]]
+) -> dict[int, int]:
+    """From outputs to the inputs (by number, with their types) that JAX writes them into: each output in turn takes the
+    first donated input that is left of its shape and dtype."""
+    free: dict[Any, collections.deque[int]] = {}
+    for number, aval in donated:
+        if hasattr(aval, "shape"):
+            free.setdefault(held_as(aval), collections.deque()).append(number)
+    pairs = {}
+    for output, aval in outputs:
+        if hasattr(aval, "shape") and (fitting := free.get(held_as(aval))):
+            pairs[output] = fitting.popleft()
+    return pairs
 
 
 @contextlib.contextmanager

@@ -31,6 +31,8 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     for each in passes:
         with uncollected():
             after = each(program)
+        if not isinstance(after, Program):
+            raise TypeError(f"the pass `{name_of(each)}` returned {after!r:.80}, and no Program")
         if verifying and after is not program:
             verify(program, after, by=name_of(each))
         program = after

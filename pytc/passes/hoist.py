@@ -28,6 +28,7 @@ from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, same_by_anyone
+from pytc.passes.cycles import bits
 from pytc.program import Input, Program
 
 # Done by the same code at run time, whether or not one of several operands is constant.
@@ -193,7 +194,7 @@ class _Looks:
         return {} if isinstance(atom, Literal) else self._held.get(atom, {})
 
     def _seen(self, constvars: int, why: str) -> None:
-        for i in _bits(constvars):
+        for i in bits(constvars):
             self.reasons.setdefault(i, why)
 
 
@@ -225,10 +226,3 @@ def _union(marks: Sequence[int]) -> int:
         if m > 0:
             union |= m
     return union
-
-
-def _bits(number: int) -> Iterator[int]:
-    while number:
-        low = number & -number
-        yield low.bit_length() - 1
-        number ^= low
