@@ -1,20 +1,25 @@
 """Whole programs that can still read an old state: every array that they can reach is intact.
 
 The callers have no asserts: pytest's look into `locals()`, which rightly stops every donation. Each returns the
-arrays that it can still read; they must be those that the same caller gets with `jax.jit`.
+arrays that it can still read; they must be those that the same caller gets with `jax.jit`, and nobody is warned.
 """
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import collections
+import contextlib
 import functools
 import gc
+import itertools
 import operator
 import queue
 import sys
 import threading
 import types
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -448,6 +453,273 @@ def handed_back_as_it_is(step):
     return w, state
 
 
+@keeps
+def iterators_that_nobody_else_shares(step):
+    seen = []
+    for _ in range(STEPS):
+        state = init()
+        one, other = iter([state]), itertools.cycle([state["w"]])
+        third, _ = itertools.tee(iter([state["n"]]))
+        state = step(state, 1.0)
+        seen.append((next(one), next(other), next(third)))
+    return seen
+
+
+@keeps
+def a_suspended_generator(step):
+    def suspended(state):
+        yield
+        yield state
+
+    seen = []
+    for _ in range(STEPS):
+        state = init()
+        running = suspended(state)
+        next(running)
+        state = step(state, 1.0)
+        seen.append(next(running))
+    return seen
+
+
+@keeps
+def queues_of_all_kinds(step):
+    one, other, third, seen = queue.SimpleQueue(), collections.deque(), queue.LifoQueue(), []
+    for _ in range(STEPS):
+        state = init()
+        one.put(state)
+        other.append(state["w"])
+        third.put(state["n"])
+        state = step(state, 1.0)
+        seen.append((one.get(), other.pop(), third.get()))
+    return seen
+
+
+@keeps
+def a_queue_between_tasks(step):
+    async def main():
+        waiting, seen = asyncio.Queue(), []
+
+        async def consume():
+            for _ in range(STEPS):
+                seen.append(await waiting.get())
+
+        task, state = asyncio.create_task(consume()), init()
+        for _ in range(STEPS):
+            await waiting.put(state)
+            state = step(state, 1.0)
+            await asyncio.sleep(0)
+        await task
+        return seen, state
+
+    return asyncio.run(main())
+
+
+@keeps
+def a_future(step):
+    go = threading.Event()
+    with ThreadPoolExecutor(1) as executor:
+        state = init()
+        future = executor.submit(lambda state: (go.wait(20), jax.tree.map(jnp.copy, state))[1], state)
+        for i in range(STEPS):
+            state = step(state, float(i))
+        go.set()
+        return future.result(), state
+
+
+@keeps
+def an_argument_of_a_timer(step):
+    seen, state, done = [], init(), threading.Event()
+    timer = threading.Timer(0.05, lambda state: (seen.append(jax.tree.map(jnp.copy, state)), done.set()), (state,))
+    timer.start()
+    state = step(state, 1.0)
+    done.wait(20)
+    timer.join()
+    return seen, state
+
+
+@keeps
+def an_argument_of_an_event_loops_callback(step):
+    seen = []
+
+    async def main():
+        for _ in range(STEPS):
+            state = init()
+            asyncio.get_running_loop().call_soon(seen.append, state)
+            state = step(state, 1.0)
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    return seen
+
+
+@keeps
+def an_argument_of_an_exit_stacks_callback(step):
+    seen = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(STEPS):
+            state = init()
+            stack.callback(seen.append, state)
+            state = step(state, 1.0)
+    return seen
+
+
+@keeps
+def an_argument_of_a_callback_of_jax(step):
+    kept = []
+    tell = jax.jit(lambda state: jax.debug.callback(kept.append, state))
+    for _ in range(STEPS):
+        state = init()
+        tell(state)
+        jax.effects_barrier()
+        state = step(state, 1.0)
+    return [jax.tree.map(lambda x: np.array(x), each) for each in kept]
+
+
+@keeps
+def a_cached_property(step):
+    class Owner:
+        @functools.cached_property
+        def state(self):
+            return init()
+
+    owner = Owner()
+    return [step(owner.state, 1.0) for _ in range(STEPS)], owner.state
+
+
+@keeps
+def a_weak_dictionary(step):
+    seen = []
+    for _ in range(STEPS):
+        state = init()
+        watched = weakref.WeakValueDictionary(w=state["w"])
+        step(state, 1.0)
+        still = watched.get("w")
+        seen.append(None if still is None else still + 0)
+    return len(seen)
+
+
+@keeps
+def read_by_vars(step):
+    seen = []
+    for _ in range(STEPS):
+        state = init()
+        step(state, 1.0)
+        seen.append(vars()["state"])
+    return seen
+
+
+@keeps
+def read_by_executed_code(step):
+    seen = []
+    for _ in range(STEPS):
+        state = init()
+        step(state, 1.0)
+        exec("seen.append(state)")
+    return seen
+
+
+@keeps
+def read_in_a_finally(step):
+    seen = []
+
+    def run(state):
+        try:
+            return step(state, 1.0)
+        finally:
+            seen.append(state)
+
+    return [run(init()) for _ in range(STEPS)], seen
+
+
+@keeps
+def an_exceptions_argument(step):
+    seen = []
+    for _ in range(STEPS):
+        state = init()
+        try:
+            raise ValueError(state)
+        except ValueError as error:
+            kept = error
+        state = step(state, 1.0)
+        seen.append(kept.args[0])
+    return seen
+
+
+@keeps
+def a_saved_traceback_of_a_function_below(step):
+    saved = []
+
+    def fails(state):
+        raise ValueError
+
+    def run():
+        state = init()
+        try:
+            fails(state)
+        except ValueError as error:
+            saved.append(error)
+        step(state, 1.0)
+
+    for _ in range(STEPS):
+        run()
+    variables = operator.attrgetter("f_locals")
+    return [variables(error.__traceback__.tb_next.tb_frame)["state"] for error in saved]
+
+
+@keeps
+def arrays_made_of_the_states(step):
+    state = init()
+    others = jnp.asarray(state["w"]), jnp.array(state["n"], copy=False), state["w"].global_shards[0].data
+    for i in range(STEPS):
+        state = step(state, float(i))
+    return others, state
+
+
+@keeps
+def the_array_that_the_states_was_made_of(step):
+    w = jnp.arange(6.0)
+    state = {"w": jax.make_array_from_single_device_arrays((6,), w.sharding, [w]), "n": jnp.ones((2, 2))}
+    return step(state, 1.0), w
+
+
+@keeps
+def views_of_views(step):
+    state = init()
+    view, shown = np.asarray(state["w"])[2:5], memoryview(np.asarray(state["n"]))
+    for i in range(STEPS):
+        state = step(state, float(i))
+    return view.copy(), np.array(shown), state
+
+
+@keeps
+def exports(step):
+    class Exported:
+        def __init__(self, capsule):
+            self.capsule = capsule
+
+        def __dlpack__(self, **_):
+            return self.capsule
+
+        def __dlpack_device__(self):
+            return 1, 0
+
+    state = init()
+    capsule, other = state["w"].__dlpack__(), jnp.from_dlpack(state["n"])
+    for i in range(STEPS):
+        state = step(state, float(i))
+    return np.from_dlpack(Exported(capsule)).copy(), other, state
+
+
+@keeps
+def memory_of_numpys(step):
+    host = np.zeros(1 << 14, np.float32)
+    state = {"w": jax.device_put(host, may_alias=True), "n": jnp.from_dlpack(host)}
+    for i in range(STEPS):
+        state = step(state, float(i))
+    return host.copy(), state
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("caller", KEPT, ids=lambda c: c.__name__)
 def test_whatever_can_be_read_is_intact(caller):
     expected = caller(jax.jit(body))
@@ -455,3 +727,34 @@ def test_whatever_can_be_read_is_intact(caller):
     for _ in range(3):
         got = caller(step)
         jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+def from_a_captured_array(make):
+    captured = jnp.arange(6.0)
+    step = make(lambda x: x * 2 + captured)
+    x, seen = captured, []
+    for _ in range(STEPS):
+        x = step(x)
+        seen.append(x + 0)
+    return seen, captured, step(jnp.zeros(6))
+
+
+def from_what_was_handed_out(make):
+    """What was captured, and what depends on no argument, donated by another function."""
+    captured, host = jnp.arange(6.0), np.arange(6, dtype=np.float32)
+    step = make(lambda x: (x + 1, captured, jnp.arange(6.0), jnp.asarray(host)))
+    double = make(lambda x: x * 2)
+    x, seen = jnp.zeros(6), []
+    for _ in range(STEPS):
+        x, *others = step(x)
+        while others:
+            seen.append(double(others.pop()))
+    return seen, captured, host.copy(), step(x)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("caller", [from_a_captured_array, from_what_was_handed_out], ids=lambda c: c.__name__)
+def test_what_a_compiled_function_itself_has_is_intact(caller):
+    expected = caller(jax.jit)
+    for _ in range(2):
+        jax.tree.map(np.testing.assert_array_equal, caller(pytc.compile), expected)

@@ -5,6 +5,7 @@ The callers are functions without asserts: pytest's look into `locals()`, which 
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 
@@ -12,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import monitoring
 
 import pytc
+from pytc.ownership import callers
 
 
 def make_step():
@@ -163,6 +166,113 @@ def test_small_states_are_not_looked_for_among_very_many_arrays():
     let_go(other, 20)
     (site,) = other.explain().sites
     assert (site.kept, site.copied_calls) == (0, 0)
+
+
+compilations: list[str] = []
+monitoring.register_event_duration_secs_listener(
+    lambda event, _, **__: compilations.append(event) if "backend_compile" in event else None
+)
+
+
+def new_parts():
+    return {"w": jnp.arange(600.0), "n": jnp.ones((20, 2)), "m": jnp.ones(7)}
+
+
+def grown(state):
+    return jax.tree.map(lambda x: x * 1.5, state)
+
+
+HOLDS = "def caller(step, state, kept):\n    for _ in range(6):\n        kept += [{}]\n        state = step(state)\n"
+READS = "def caller(step, state, kept):\n    for _ in range(6):\n        new = step(state)\n        kept += [{}]\n        state = new\n"  # noqa: E501
+
+
+def test_one_signature_is_compiled_twice_at_most_whatever_its_callers_hold():
+    step, sites = pytc.compile(lambda state: grown(state)), []
+    for source, names in itertools.product(
+        (HOLDS, READS), itertools.chain(*(itertools.combinations("wnm", r) for r in range(4)))
+    ):
+        space = {}
+        exec(source.format(", ".join(f"state['{name}']" for name in names)), space)
+        sites.append(space["caller"])
+    states = [new_parts() for _ in sites * 3]
+    before = len(compilations)
+    for number, state in enumerate(states):
+        kept = []
+        sites[number * 5 % len(sites)](step, state, kept)
+        for array in kept:
+            array.block_until_ready()
+    assert len(compilations) - before == 2
+
+
+subtract = jax.jit(lambda params, grads: jax.tree.map(jnp.subtract, params, grads))
+
+
+def descend(step, params):
+    for _ in range(10):
+        grads = step(params)
+        params = subtract(params, grads)
+    return params
+
+
+def test_nothing_is_compiled_again_where_the_first_site_shows_that_it_lives_on():
+    step = pytc.compile(lambda params: grown(params))
+    params = new_parts()
+    subtract(params, params)
+    before = len(compilations)
+    descend(step, params)
+    assert len(compilations) - before == 1
+    assert sum(site.copied_calls for site in step.explain().sites) == 0
+
+
+def hold_now_and_then(step, calls):
+    state, best = new_parts(), None
+    for i in range(calls):
+        if i % 7 == 3:
+            best = state["w"]
+        state = step(state)
+    return state, best
+
+
+def test_nothing_is_left_behind_by_calls_that_copy():
+    step = pytc.compile(lambda state: grown(state))
+    client = jax.devices()[0].client
+    hold_now_and_then(step, 20)
+    before = len(client.live_executables()), len(client.live_arrays())
+    hold_now_and_then(step, 1000)
+    assert (len(client.live_executables()), len(client.live_arrays())) == before
+    assert step._cache_size() == 1
+
+
+def test_liveness_is_computed_once_for_each_call_site(monkeypatch):
+    made = []
+
+    class Counted(callers.Site):
+        def __init__(self, *args):
+            made.append(1)
+            super().__init__(*args)
+
+    class Flow(callers.Flow):
+        def dead(self, *args, **kwargs):
+            made.append(2)
+            return super().dead(*args, **kwargs)
+
+    monkeypatch.setattr(callers, "Site", Counted)
+    monkeypatch.setattr(callers, "Flow", Flow)
+    step = pytc.compile(lambda x: x + 1)
+
+    class Trainer:
+        x = None
+
+        def train(self, calls):
+            for _ in range(calls):
+                self.x = step(self.x)
+
+    trainer = Trainer()
+    trainer.x = jnp.zeros(4)
+    trainer.train(5)
+    before = len(made)
+    trainer.train(100)
+    assert len(made) == before
 
 
 def in_threads(count, call):

@@ -20,8 +20,9 @@ from pytc.errors import VerificationError
 from pytc.jax_compat import jaxprs, rewriting
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Kept, Output, Passed, Program
-from pytc.verify import type_check, verify
+from pytc.verify import same, type_check, verify
 from tests.comparison import program_of
+from tests.passes.finalising import sine
 
 X = jnp.array([0.5, -1.25, 3.0])
 Y = jnp.array([2.0, 0.25, -4.0])
@@ -158,3 +159,21 @@ def test_a_pass_need_not_have_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hidden_random_numbers_are_not_compared() -> None:
     before = program_of(lambda x: (x + lax.rng_uniform(0.0, 1.0, (3,)),), X)
     verify(before, _with_jaxpr_of(before, lambda x: (x + lax.rng_uniform(0.0, 1.0, (3,)),), X), by="p")
+
+
+def test_the_variable_counts_for_a_compiled_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(program: Any) -> Any:
+        return dataclasses.replace(program, jaxpr=program_of(lambda x: x * 3, X).jaxpr)
+
+    pipeline = (*pytc.passes.pipeline[:2], wrong, *pytc.passes.pipeline[2:])
+    assert same(pytc.compile(lambda x: x * 2, passes=pipeline)(X), X * 3)
+    monkeypatch.setenv("PYTC_VERIFY", "1")
+    with pytest.raises(pytc.errors.VerificationError, match="the pass `wrong` went wrong"):
+        pytc.compile(lambda x: x * 2, passes=pipeline)(X)
+
+
+def test_explain_shows_what_each_pass_changed() -> None:
+    text = str(pytc.explain(pytc.compile(lambda x, y: (jnp.cos(y), sine(x))[1]), X, Y, passes=True))
+    removed = [line for line in text.splitlines() if line.lstrip().startswith("- ")]
+    assert any("custom_jvp_call" in line for line in removed)
+    assert any("cos" in line for line in removed)

@@ -1,10 +1,12 @@
 """`pytc.explain(fun)`: what happened at each call site."""
 
 import json
+import re
 import types
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import pytc
 from pytc.explain import Calls, explain
@@ -113,6 +115,55 @@ def test_each_leaf_is_told_what_holds_it():
         read_three_leaves(grown)
     (site,) = explain(grown).sites
     assert [why.split(":")[0] for _, why in site.why] == ["read again in test_calls.py"] * 3
+
+
+def new_parts():
+    return {"w": jnp.arange(600.0), "n": jnp.ones((20, 2))}
+
+
+def grown(state):
+    return jax.tree.map(lambda x: x * 1.5, state)
+
+
+def also_a_variable(step):
+    state = new_parts()
+    best = state["w"]
+    state = step(state)
+    return best, state
+
+
+def an_attribute(step):
+    state, trainer = new_parts(), Trainer()
+    trainer.ema = state["w"]
+    state = step(state)
+    return trainer, state
+
+
+def read_again(step):
+    state = new_parts()
+    new = step(state)
+    return new, state["w"]
+
+
+SAID = {
+    also_a_variable: r"state\['w'\].*also `best` in test_calls.py:\d+",
+    an_attribute: r"state\['w'\].*attribute `ema` of Trainer",
+    read_again: r"state\['w'\].*read again in test_calls.py:\d+",
+}
+
+
+@pytest.mark.parametrize("caller", SAID, ids=lambda caller: caller.__name__)
+def test_what_holds_a_leaf_is_said_by_explain_and_by_the_error(caller):
+    step = pytc.compile(lambda state: grown(state))
+    for _ in range(3):
+        caller(step)
+    assert re.search(SAID[caller], str(pytc.explain(step)))
+    ran = []
+    strict = pytc.compile(lambda state: (jax.debug.callback(lambda: ran.append(1)), grown(state))[1], donate="require")
+    with pytest.raises(pytc.DonationError, match=SAID[caller].replace(".*", ": f32\\[600\\], 2,400 bytes: ")):
+        caller(strict)
+    jax.effects_barrier()
+    assert ran == []
 
 
 def from_a_generator(compiled):

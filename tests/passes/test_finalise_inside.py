@@ -206,3 +206,31 @@ def test_types_are_those_of_jax_jit_where_a_ref_is_of_weak_type() -> None:
     for x in (2.5, jnp.float32(2.5)):
         for got, wanted in zip(pytc.compile(fun)(x), jax.jit(fun)(x), strict=True):
             assert (got.weak_type, got.dtype, float(got[0])) == (wanted.weak_type, wanted.dtype, float(wanted[0]))
+
+
+def test_wrappers_inside_run_state_go() -> None:
+    def update(refs: Any) -> None:
+        one, other = refs
+        one[...] = sine(other[...]) + checkpoint_name(one[...], "one")
+
+    found = finalised(lambda x, y: pl.run_state(update)((x, y)), X, Y)
+    assert found[0] == "run_state"
+    assert not [n for n in found if n.startswith(("custom_", "name"))]
+
+
+def test_a_foreign_call_stays_and_what_is_around_it_is_finalised() -> None:
+    jnp.linalg.qr(jnp.eye(3))  # finds LAPACK
+    square = jax.ShapeDtypeStruct((3, 3), jnp.float32)
+    factor = jax.ffi.ffi_call("lapack_sgeqrf_ffi", (square, jax.ShapeDtypeStruct((3,), jnp.float32)))
+    assert finalised(lambda x: cosine(factor(sine(x))[0]), jnp.eye(3) + 0.5) == ["sin", "ffi_call", "cos"]
+
+
+def test_jits_with_shardings_inside_a_scan_keep_them() -> None:
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.NamedSharding(mesh, jax.P("i"))
+    inner = jax.jit(sine, in_shardings=sharding, out_shardings=sharding)
+    spread = jax.shard_map(cosine, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+    fun = lambda x: lax.scan(lambda c, _: (inner(c) + spread(c), None), x, None, length=2)[0]  # noqa: E731
+    assert finalised(fun, X) == ["scan", "jit", "sin", "shard_map", "cos", "add"]
+    (call,) = equations(finalise(program_of(fun, X)).jaxpr, "jit")
+    assert call.params["in_shardings"] == call.params["out_shardings"] == (sharding,)

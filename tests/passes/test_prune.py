@@ -380,3 +380,41 @@ def test_an_effect_that_jaxs_rules_would_lose_stays() -> None:
     pytc.compile(fun)(x)
     jax.effects_barrier()
     assert log == [3.0]
+
+
+def test_constants_that_only_dead_code_in_a_loop_used_go() -> None:
+    table = jnp.arange(100.0) * jnp.pi
+
+    def fun(x: Any) -> Any:
+        return lax.scan(lambda c, _: (c + 1, jnp.sum(jnp.tanh(table))), x, None, length=3)[0]
+
+    program = prune(pytc.stage(fun, X))
+    assert not program.jaxpr.consts
+    assert len(program.inputs) == 1
+
+
+def test_a_carry_that_never_changes_comes_back_as_the_argument() -> None:
+    def fun(x: Any, y: Any) -> Any:
+        scanned = lax.scan(lambda c, s: ((c[0] * s + c[1].sum(), c[1]), None), (x[0], y), x)[0][1]
+        looped = lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1], c[2] * c[1]), (0, y, x))[1]
+        return scanned, looped
+
+    def swapped(x: Any, y: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, c: (c[1], c[0]), (x, y))
+
+    scanned, looped = pytc.compile(fun)(X, Y)
+    assert scanned is looped is Y
+    for got, wanted in zip(pytc.compile(swapped)(X, Y), (Y, X), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_checkify_errors_come_out_of_loops() -> None:
+    def fun(x: Any) -> Any:
+        def step(c: Any, s: Any) -> Any:
+            checkify.check(s > 0, "not positive")
+            return c + s, jnp.sin(s)
+
+        return lax.scan(step, 0.0, x)[0]
+
+    error, _ = pytc.compile(checkify.checkify(fun))(X)
+    assert "not positive" in error.get()

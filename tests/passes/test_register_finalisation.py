@@ -122,3 +122,12 @@ def test_a_finalised_function_exports_without_wrappers() -> None:
 def test_what_cannot_be_finalised() -> None:
     with pytest.raises(TypeError, match="takes a function or a ClosedJaxpr, not int"):
         finalise(3)  # type: ignore[call-overload]
+
+
+def test_explain_names_a_primitive_without_a_rule() -> None:
+    mystery = _primitive("mystery")
+    explanation = pytc.explain(pytc.compile(lambda x: mystery.bind(sine(x)) + 1), X)
+    said = "`mystery` stays: no finalisation is registered for it"
+    assert said in str(explanation)
+    assert "mystery" in explanation.to_json()
+    assert "mystery" in explanation._repr_html_()

@@ -296,3 +296,66 @@ def test_one_container_as_two_arguments_and_then_two() -> None:
         first, second = both(x, y)
         np.testing.assert_array_equal(first["p"], x["p"] * 2)
         np.testing.assert_array_equal(second["p"], y["p"] * 3)
+
+
+@jax.tree_util.register_pytree_node_class
+class Module:
+    seen: list[Any] = []
+
+    def __init__(self, w: Any):
+        self.w = w
+
+    def tree_flatten(self) -> Any:
+        return (self.w,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return cls(*children)
+
+    @pytc.compile
+    def step(self, x: Any, *, by: Any) -> Any:
+        Module.seen.append((self.w is x, x is by))
+        return self.w + x + by
+
+
+def test_one_array_in_self_an_argument_and_a_keyword() -> None:
+    w, other = jnp.ones(3), jnp.ones(3)
+    for self, x, by in ((w, w, w), (w, other, w), (w, w, other), (w, w, w)):
+        np.testing.assert_array_equal(Module(self).step(x, by=by), np.full(3, 3))
+    assert Module.seen == [(True, True), (False, False), (True, False)]
+
+
+def new_executables(call: Any) -> Any:
+    client = jax.devices()[0].client
+    known = client.live_executables()
+    call()
+    ids = set(map(id, known))
+    return [each.get_compiled_memory_stats() for each in client.live_executables() if id(each) not in ids]
+
+
+def test_a_shared_array_is_passed_once() -> None:
+    w = jnp.arange(1000.0)
+    f = pytc.compile(lambda a, b, *, c: a["x"] + a["y"][0] + b + c, donate="none")
+    (figures,) = new_executables(lambda: f({"x": w, "y": [w]}, w, c=w))
+    assert figures.argument_size_in_bytes == w.nbytes
+
+
+def test_a_shared_array_is_donated_once_and_stays_one_in_place() -> None:
+    f = pytc.compile(lambda tied, b, *, c: (jax.tree.map(lambda x: x * 2, tied), b * 2, c * 2))
+
+    def train() -> Any:
+        w, found = jnp.arange(600.0), []
+        for _ in range(5):
+            place = w.unsafe_buffer_pointer()
+            tied, b, c = f([w, {"w": w}], w, c=w)
+            found.append((tied[0] is tied[1]["w"] is b is c, b.unsafe_buffer_pointer() == place))
+            w = b
+            tied = b = c = None
+        return found
+
+    found = train()
+    assert found == [(True, True)] * 5
+    x = jnp.ones(9)
+    promised = pytc.compile(f.__wrapped__, donate="all")
+    (figures,) = new_executables(lambda: promised([x, {"w": x}], x, c=x))
+    assert figures.alias_size_in_bytes == figures.argument_size_in_bytes == 36
