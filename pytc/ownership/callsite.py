@@ -144,11 +144,12 @@ def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
     """
     code = flow.code
     modules = {id(value) for name in code.co_names if (value := names.get(name)) is not None}
+    every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
     for name in sorted(INTROSPECTION.intersection(code.co_names)):
         module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
-        if name in otherwise or module is None or module in code.co_names or id(sys.modules.get(module)) in modules:
+        if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:
             return name
     return ""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import dataclasses
 import functools
 import gc
+import inspect
 import operator
 import queue
 import signal
@@ -539,13 +541,20 @@ INTROSPECTING = {
     "exec": "y = f(x); exec('read(x)')",
     "_getframe": "y = f(x); import sys; read(sys._getframe().f_locals['x'])",
     "currentframe": "import inspect; y = f(x); read(inspect.currentframe().f_locals['x'])",
+    "stack": "import inspect; y = f(x); read(getattr(inspect.stack()[0].frame, 'f_' + 'locals')['x'])",
+    "stack by name": "from inspect import stack; y = f(x); read(getattr(stack()[0].frame, 'f_' + 'locals')['x'])",
+    "global stack": "global stack; y = f(x); read(getattr(stack()[0].frame, 'f_' + 'locals')['x'])",
+    "builtins": "import builtins; y = f(x); read(builtins.eval('x'))",
+    "builtins by another name": "import builtins as b; y = f(x); read(b.eval('x'))",
+    "global builtins by another name": "y = f(x); read(others.eval('x'))",
+    "captured builtins": "import builtins; (lambda x: (f(x), read(builtins.eval('x'))))(x)",
 }
 
 
 @pytest.mark.parametrize("body", INTROSPECTING.values(), ids=INTROSPECTING.keys())
 def test_introspection(made: Functions, body: str) -> None:
     stub, f, _ = made
-    space: dict[str, Any] = {"f": f, "read": stub.read}
+    space: dict[str, Any] = {"f": f, "read": stub.read, "stack": inspect.stack, "others": builtins}
     exec(f"def run(x):\n    {body}\n", space)
     space["run"](stub.new())
     nothing_dead(stub)
