@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, cast
 
 import jax
@@ -324,14 +324,24 @@ def _check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> Non
         kind: Any = type(leaf.value)
         if not leaf.is_static or kind.__hash__ is not object.__hash__ or isinstance(leaf.value, type):
             continue
-        for path, value in tree_flatten_with_path(dict(getattr(leaf.value, "__dict__", {})))[0]:
-            if id(value) in arrays:
+        for name, value in dict(getattr(leaf.value, "__dict__", {})).items():
+            if (path := _path_to(arrays, value)) is not None:
                 raise StaticLeafError(
                     f"`{leaf.path}`, a {kind.__name__}, is static, as it is no pytree, but the function reads an array "
-                    f"in it, vars({leaf.path}){keystr(path)}, which would stay what it is now. Make it a pytree "
+                    f"in it, `{leaf.path}.{name}{path}`, which would stay what it is now. Make it a pytree "
                     "(jax.tree_util.register_dataclass), pass the array as an argument, or name the object in "
                     "static_argnames."
                 )
+
+
+def _path_to(arrays: Set[int], tree: Any) -> str | None:
+    """Where in a tree one of these arrays (ids) is; None if nowhere, or if that is no tree for JAX: keys of several
+    kinds in a dictionary, say."""
+    try:
+        leaves = tree_flatten_with_path(tree)[0]
+    except (TypeError, ValueError):
+        return None
+    return next((keystr(path) for path, leaf in leaves if id(leaf) in arrays), None)
 
 
 def shown(tree: Any) -> Any:
