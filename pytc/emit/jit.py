@@ -24,7 +24,7 @@ import itertools
 import operator
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -272,9 +272,9 @@ def _as_made(program: Program, outputs: Collection[int]) -> list[int]:
 
 def _fits(value: Any, leaf: Leaf) -> bool:
     """Whether a traced value is of the leaf's type; where `in_shardings` places it, wherever it is now."""
-    aval, expected = jax.typeof(value), leaf.aval
-    if leaf.requested is None or expected is None:
-        return aval == expected if expected is None else fits(aval, expected)
+    aval, expected = jax.typeof(value), cast(Any, leaf.aval)  # no static leaf is passed
+    if leaf.requested is None:
+        return fits(aval, expected)
     return (aval.shape, aval.dtype, aval.weak_type) == (expected.shape, expected.dtype, expected.weak_type)
 
 

@@ -23,12 +23,6 @@ def dce(jaxpr: Jaxpr, used_outputs: Sequence[bool], keep: Sequence[bool] | bool 
     return pe.dce_jaxpr(jaxpr, list(used_outputs), keep if isinstance(keep, bool) else list(keep))
 
 
-def without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:
-    """The jaxpr without what none of its outputs and effects needs, all inputs kept; itself if there is nothing."""
-    alive, _ = dce(jaxpr, [True] * len(jaxpr.outvars), True)
-    return jaxpr if len(alive.eqns) == len(jaxpr.eqns) else alive
-
-
 def goes_into(primitive: Any) -> bool:
     """Whether JAX's dead-code elimination looks into what this primitive calls. Into `while` it does from some version
     after 0.10 on."""

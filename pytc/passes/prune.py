@@ -67,7 +67,7 @@ def _without_dead_code(closed: ClosedJaxpr, used: list[bool]) -> tuple[ClosedJax
 def _swept(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
     """The jaxpr without dead equations inside of what JAX's rules do not look into (`run_state`, in JAX 0.10 `while`):
     what goes in there and comes out stays as it is."""
-    swept = subjaxprs.Memo(lambda inner, _: rules.without_dead_equations(inner))
+    swept = subjaxprs.Memo(lambda inner, _: _without_dead_equations(inner))
     eqns = []
     for before in jaxpr.eqns:
         eqn = before
@@ -79,6 +79,12 @@ def _swept(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return jaxpr
     return subjaxprs.with_equations(jaxpr, eqns)
+
+
+def _without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:
+    """The jaxpr without what none of its outputs and effects needs, all inputs kept; itself if there is nothing."""
+    alive, _ = rules.dce(jaxpr, [True] * len(jaxpr.outvars), True)
+    return jaxpr if _same_equations(alive, jaxpr, set()) else alive
 
 
 def _unread(program: Program, index: int) -> str | tuple[int, str]:

@@ -191,6 +191,24 @@ def test_dead_code_in_a_loop_goes_though_its_carries_stay() -> None:
     assert "cos" not in inside
 
 
+def test_dead_code_deeper_inside_goes() -> None:
+    def twice(c: Any, _: Any) -> Any:
+        jnp.exp(c)
+        return c * 2, None
+
+    def double(ref: Any) -> None:
+        ref[...] = lax.scan(twice, ref[...], None, length=3)[0]
+
+    def body(carry: Any) -> Any:
+        return carry[0] + 1, lax.scan(twice, carry[1], None, length=2)[0]
+
+    run_state = pruned(lambda x: pl.run_state(double)(x), X)
+    loop = pruned(lambda x: lax.while_loop(lambda c: c[0] < 2, body, (0, x))[1], X)
+    for program in (run_state, loop):
+        assert "scan" in str(program.jaxpr)
+        assert "exp" not in str(program.jaxpr)
+
+
 def test_dead_code_in_run_state_goes_and_writes_stay() -> None:
     def body(ref: Any) -> None:
         jnp.exp(ref[...])

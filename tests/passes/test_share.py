@@ -16,6 +16,7 @@ import pytc
 from pytc.passes import share
 from pytc.passes.values import value_numbers
 from pytc.program import Computed
+from tests.ownership.odd_objects import Node
 
 
 def test_one_value_at_two_outputs_is_one_output_and_one_object():
@@ -299,23 +300,13 @@ def test_one_container_as_two_arguments_and_then_two() -> None:
 
 
 @jax.tree_util.register_pytree_node_class
-class Module:
+class Module(Node):
     seen: list[Any] = []
-
-    def __init__(self, w: Any):
-        self.w = w
-
-    def tree_flatten(self) -> Any:
-        return (self.w,), None
-
-    @classmethod
-    def tree_unflatten(cls, _: Any, children: Any) -> Any:
-        return cls(*children)
 
     @pytc.compile
     def step(self, x: Any, *, by: Any) -> Any:
-        Module.seen.append((self.w is x, x is by))
-        return self.w + x + by
+        Module.seen.append((self.x is x, x is by))
+        return self.x + x + by
 
 
 def test_one_array_in_self_an_argument_and_a_keyword() -> None:
