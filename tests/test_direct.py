@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 import weakref
@@ -560,3 +561,79 @@ def test_state_in_a_container_that_is_read_again():
     assert len(seen) == 8
     for ours, theirs in zip(seen[:4], seen[4:], strict=True):
         assert equal(ours, theirs)
+
+
+class Run:
+    def __init__(self, state):
+        self.state = state
+
+
+class Finalised(Run):
+    def __del__(self):
+        LAST[:] = [self.state]
+
+
+LAST = []
+WAYS_TO_AN_OBJECT = {
+    "itself": lambda run: lambda: run.state,
+    "its attributes": lambda run: functools.partial(dict.__getitem__, vars(run), "state"),
+    "a method": lambda run: functools.partial(run.__getattribute__, "state"),
+    "a list in it": lambda run: run.state.__iter__().__next__,
+}
+
+
+def object_that_somebody_gets(step, way, kind=Run, calls=8):
+    run, got = kind([jnp.zeros(40), jnp.ones(30)]), []
+    for k in range(calls):
+        if k == calls - 2:
+            got.append(way(run))
+        run = kind(step(run.state))
+    return [get() for get in got], run.state
+
+
+@pytest.mark.parametrize("way", WAYS_TO_AN_OBJECT.values(), ids=WAYS_TO_AN_OBJECT)
+def test_a_dead_object_that_somebody_gets(way):
+    grow = lambda state: [x + 1 for x in state]  # noqa: E731
+    step = pytc.compile(grow)
+    for _ in range(3):
+        assert equal(object_that_somebody_gets(step, way), object_that_somebody_gets(jax.jit(grow), way))
+
+
+def test_a_dead_object_that_is_referred_to_weakly():
+    grow = lambda state: [x + 1 for x in state]  # noqa: E731
+    step = pytc.compile(grow)
+
+    def run(step):
+        run, seen = Run([jnp.zeros(40), jnp.ones(30)]), []
+        for k in range(8):
+            reference = weakref.ref(run) if k == 6 else None
+            new = step(run.state)
+            seen += [x + 0 for x in reference().state] if reference is not None and reference() is not None else []
+            run = Run(new)
+            del new
+        return seen, run.state
+
+    for _ in range(3):
+        assert equal(run(step), run(jax.jit(grow)))
+
+
+def test_a_dead_object_that_reads_as_it_dies():
+    grow = lambda state: [x + 1 for x in state]  # noqa: E731
+    step = pytc.compile(grow)
+    for _ in range(3):
+        got = object_that_somebody_gets(step, lambda run: list, Finalised), [x + 0 for x in LAST[0]]
+        expected = object_that_somebody_gets(jax.jit(grow), lambda run: list, Finalised), [x + 0 for x in LAST[0]]
+        assert equal(got, expected)
+
+
+def test_what_only_a_dead_object_has_goes_straight():
+    step = pytc.compile(lambda state: [x + 1 for x in state])
+
+    def places():
+        run = Run([jnp.zeros(40), jnp.ones(30)])
+        for _ in range(8):
+            yield run.state[0].unsafe_buffer_pointer()
+            run = Run(step(run.state))
+
+    assert len({*places()}) <= 2
+    assert len(step.__pytc__.directly) == 1

@@ -298,6 +298,9 @@ class _Holders(NamedTuple):
     """References: for each place that, and the list that says so; the list of holders, and `getrefcount`'s own."""
     held: int
     """How much they and those of earlier rounds hold."""
+    of_people: bool
+    """Whether some are of classes that people have written: others may have weak references to these, or their
+    attributes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -321,7 +324,7 @@ class _Placed:
     """How many references those in places have more, and those of `standing`, on each level: for each place where one
     stands that, and the list of places, or of what dead containers hold."""
     classes: frozenset[type]
-    """The classes of containers to open that people have written: named tuples."""
+    """The classes of containers to open that people have written."""
 
     @classmethod
     def of(cls, places: list[Any], seen: list[Any], roots: int, where: Sequence[tuple[int, ...]]) -> _Placed:
@@ -344,7 +347,9 @@ class _Placed:
             start = len(values)
             values += _referents(*nodes)
             held = len(values) - len(places)
-            rounds.append(_Holders(tuple(map(tuple, found.values())), [*map(type, nodes)], expected, held))
+            types = [*map(type, nodes)]
+            of_people = not _PLAIN.issuperset(types)
+            rounds.append(_Holders(tuple(map(tuple, found.values())), types, expected, held, of_people))
         arguments: list[tuple[int, int]] = []
         standing: list[list[tuple[int, int]]] = [[] for _ in where]
         references = [0] * len(where)
@@ -374,7 +379,14 @@ class _Placed:
             for k, numbers in enumerate(holders.numbers):
                 if any(_at(number, places, held) is not nodes[k] for number in numbers[1:]):
                     return None
-            if [*map(type, nodes)] != holders.types or sum(map(getrefcount, nodes)) != holders.expected:
+            if [*map(type, nodes)] != holders.types:
+                return None
+            counted: Iterable[int] = map(getrefcount, nodes)
+            if holders.of_people:
+                counted = itertools.chain(counted, map(_weakrefs, nodes))  # in one go, as on the way to the arrays
+            if sum(counted) != holders.expected:
+                return None
+            if holders.of_people and share_attributes([v for v in nodes if may_share_attributes(type(v))]):
                 return None
             held += _referents(*nodes)
             if len(held) != holders.held:
@@ -384,6 +396,8 @@ class _Placed:
 
 
 _UNKNOWN = _Placed(-1, (), (), (), (), frozenset())
+_MADE_BY_CODE = 1 << 9
+"""`Py_TPFLAGS_HEAPTYPE`, in the flags of a class."""
 _DEEPEST = 3
 _MOST_HELD = 64
 """Containers larger than that, or deeper down, are for the careful look."""
@@ -400,8 +414,10 @@ def _stand(standing: _Standing, places: list[Any], held: list[Any], seen: list[A
 
 
 def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bool:
-    """Whether a plain container, not too large, has something of this (by id) in it."""
-    if not (depth and _is_plain(type(value))):
+    """Whether a plain container or an object of a class that people have written, not too large, has something of this
+    (by id) in it."""
+    kind = type(value)
+    if not (depth and (_is_plain(kind) or (kind.__flags__ & _MADE_BY_CODE and counts.opens(value)))):
         return False
     parts = _referents(value)
     return len(parts) <= _MOST_HELD and any(id(part) in known or _leads_to(part, known, depth - 1) for part in parts)
