@@ -17,12 +17,11 @@ which none but its bits is an array or could be taken for another container.)
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -31,10 +30,10 @@ from jax.tree_util import tree_leaves
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import buffers, counts, endings
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
+from pytc.ownership.placed import PLAIN, UNKNOWN, Placed, is_plain, stand
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
-_PLAIN = frozenset((tuple, list, dict))
 _Picker = Callable[[Sequence[Any]], Sequence[Any]]
 _MOST_SEEN = 100_000
 """Where the way to the arrays leads past more than that, it is not walked."""
@@ -55,7 +54,7 @@ class Walk:
         self._arrays: _Picker = tuple
         self._where: tuple[tuple[int, ...], ...] = ()
         """The positions of the containers, level by level, and last those of the arrays."""
-        self._placed = _UNKNOWN
+        self._placed = UNKNOWN
         self._size = 0
         """How much is seen."""
         self._others: _Picker = tuple
@@ -85,7 +84,7 @@ class Walk:
         def opens(seen: list[Any], at: int) -> bool:
             # What it is in, the list of what is seen, and `getrefcount`'s own; of what may be in a dead place, all this
             # is for later.
-            may_be_placed = at < walk._roots or type(seen[at]) in _PLAIN
+            may_be_placed = at < walk._roots or type(seen[at]) in PLAIN
             return (may_be_placed or getrefcount(seen[at]) == 3) and counts.opens(seen[at])
 
         return walk if walk._learn(args, kwargs, leaves, opens) else None
@@ -99,7 +98,7 @@ class Walk:
         seen = self._seen(args, kwargs)
         self._keys = [(k, [*map(type, _referents(v))]) for k, v in enumerate(seen) if bits_of(v) is not v]
         return all(
-            _PLAIN.isdisjoint(types) and sum(issubclass(kind, jax.Array) for kind in types) == 1
+            PLAIN.isdisjoint(types) and sum(issubclass(kind, jax.Array) for kind in types) == 1
             for _, types in self._keys
         )
 
@@ -125,7 +124,7 @@ class Walk:
             weakly = any(kind.__weakrefoffset__ for kind in types)
             sharing = [k for k, kind in zip(nodes, types, strict=True) if may_share_attributes(kind)]
             self._levels.append(_Level(picker(nodes), types, weakly, picker(sharing) if sharing else None))
-            self._classes |= {kind for kind in types if kind not in _PLAIN}
+            self._classes |= {kind for kind in types if kind not in PLAIN}
             seen += _referents(*[seen[k] for k in nodes])
             containers -= {id(seen[k]) for k in nodes}
         places = {id(value): k for k, value in enumerate(seen)}
@@ -199,7 +198,7 @@ class Walk:
         if not placed.stands_alike(places, seen):
             # No variable here may have what is seen: that would be another reference to it.
             nothing_else = {*map(id, places)} <= {*map(id, seen)}
-            placed = _Placed.of(places, seen if nothing_else else self._seen(args, kwargs), self._roots, self._where)
+            placed = Placed.of(places, seen if nothing_else else self._seen(args, kwargs), self._roots, self._where)
             self._placed = placed
         opened = self._open(placed, places, held, seen)
         if opened is None:
@@ -228,7 +227,7 @@ class Walk:
         return (arrays, fresh.others) if before == accounted_for and after - before == self.count else None
 
     def _open(
-        self, placed: _Placed, places: list[Any], held: list[Any], seen: list[Any]
+        self, placed: Placed, places: list[Any], held: list[Any], seen: list[Any]
     ) -> list[tuple[Sequence[Any], int]] | None:
         """Open all containers, those in dead places, of which the contents go to `held`, and those on the way, of which
         they go to `seen`; return them, with how many references they have, or None if there are others."""
@@ -236,14 +235,14 @@ class Walk:
             return None
         opened = placed.open(places, held)
         if opened is None:
-            self._placed = _UNKNOWN
+            self._placed = UNKNOWN
             return None
         for level, standing, references in zip(self._levels, placed.standing, placed.references, strict=False):
             nodes = level.pick(seen)
             if [*map(type, nodes)] != level.types:
                 return None
-            if standing and not _stand(standing, places, held, seen):
-                self._placed = _UNKNOWN
+            if standing and not stand(standing, places, held, seen):
+                self._placed = UNKNOWN
                 return None
             counted: Iterable[int] = map(getrefcount, nodes)
             if level.may_be_referred_to_weakly:
@@ -257,8 +256,8 @@ class Walk:
                 return None
             seen += _referents(*nodes)
             opened.append((nodes, expected))
-        if placed.standing[-1] and not _stand(placed.standing[-1], places, held, seen):
-            self._placed = _UNKNOWN
+        if placed.standing[-1] and not stand(placed.standing[-1], places, held, seen):
+            self._placed = UNKNOWN
             return None
         return opened
 
@@ -282,145 +281,6 @@ class _Level(NamedTuple):
     may_be_referred_to_weakly: bool
     may_share_attributes: _Picker | None
     """Picks those of them that may share their attributes with a `__dict__` of which nothing tells."""
-
-
-_Standing = Sequence[tuple[int, int]]
-"""Pairs: the number of a place, counted on through what dead containers hold; the position of what stands there."""
-
-
-class _Holders(NamedTuple):
-    """Containers in dead places that hold arguments, or parts of them."""
-
-    numbers: tuple[tuple[int, ...], ...]
-    """Of each the places where it stands."""
-    types: list[type]
-    expected: int
-    """References: for each place that, and the list that says so; the list of holders, and `getrefcount`'s own."""
-    held: int
-    """How much they and those of earlier rounds hold."""
-    of_people: bool
-    """Whether some are of classes that people have written: others may have weak references to these, or their
-    attributes."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Placed:
-    """What stands in the callers' dead places: some of what the walk sees, and containers that hold some of it.
-
-    A container is dead if nothing refers to it but dead places, and then so are the places in it. Whatever stands in
-    all these places is compared by identity at each call, so each accounts for one reference that is there. What else
-    is in them is for the careful look.
-    """
-
-    count: int
-    """Of the places themselves."""
-    rounds: tuple[_Holders, ...]
-    """The containers to open, those in places first, then those in these."""
-    arguments: _Standing
-    """Arguments in the places themselves."""
-    standing: tuple[_Standing, ...]
-    """All else, of the walk's containers, level by level, and last of the arrays."""
-    references: tuple[int, ...]
-    """How many references those in places have more, and those of `standing`, on each level: for each place where one
-    stands that, and the list of places, or of what dead containers hold."""
-    classes: frozenset[type]
-    """The classes of containers to open that people have written."""
-
-    @classmethod
-    def of(cls, places: list[Any], seen: list[Any], roots: int, where: Sequence[tuple[int, ...]]) -> _Placed:
-        """What stands where at this call. The first `roots` of what is seen are arguments, or only these are looked
-        for; `where` are the positions that matter, as `standing` has them."""
-        known = {id(seen[k]): (level, k) for level, at in enumerate(where) for k in at if k < len(seen)}
-        values = list(places)
-        rounds: list[_Holders] = []
-        start, opened = 0, set(known)
-        while len(rounds) < _DEEPEST:
-            found: dict[int, list[int]] = {}
-            for number in range(start, len(values)):
-                if id(values[number]) not in opened and _leads_to(values[number], known):
-                    found.setdefault(id(values[number]), []).append(number)
-            if not found:
-                break
-            opened |= found.keys()
-            nodes = [values[numbers[0]] for numbers in found.values()]
-            expected = sum(2 * len(numbers) + 2 for numbers in found.values())
-            start = len(values)
-            values += _referents(*nodes)
-            held = len(values) - len(places)
-            types = [*map(type, nodes)]
-            of_people = not _PLAIN.issuperset(types)
-            rounds.append(_Holders(tuple(map(tuple, found.values())), types, expected, held, of_people))
-        arguments: list[tuple[int, int]] = []
-        standing: list[list[tuple[int, int]]] = [[] for _ in where]
-        references = [0] * len(where)
-        for number, value in enumerate(values):
-            if id(value) in known:
-                level, k = known[id(value)]
-                (arguments if number < len(places) and k < roots else standing[level]).append((number, k))
-                references[level] += 2
-        classes = frozenset(kind for holders in rounds for kind in holders.types if kind not in _PLAIN)
-        return cls(len(places), tuple(rounds), arguments, tuple(standing), tuple(references), classes)
-
-    def stands_alike(self, places: list[Any], arguments: list[Any]) -> bool:
-        """Whether the same arguments stand in the places."""
-        if len(places) != self.count:
-            return False
-        for number, position in self.arguments:  # noqa: SIM110 - a generator costs more
-            if places[number] is not arguments[position]:
-                return False
-        return True
-
-    def open(self, places: list[Any], held: list[Any]) -> list[tuple[Sequence[Any], int]] | None:
-        """Put into `held` what the dead containers hold, and return these, with how many references they have; None
-        where they are not as they were."""
-        opened: list[tuple[Sequence[Any], int]] = []
-        for holders in self.rounds:
-            nodes = [_at(numbers[0], places, held) for numbers in holders.numbers]
-            for k, numbers in enumerate(holders.numbers):
-                if any(_at(number, places, held) is not nodes[k] for number in numbers[1:]):
-                    return None
-            if [*map(type, nodes)] != holders.types:
-                return None
-            counted: Iterable[int] = map(getrefcount, nodes)
-            if holders.of_people:
-                counted = itertools.chain(counted, map(_weakrefs, nodes))  # in one go, as on the way to the arrays
-            if sum(counted) != holders.expected:
-                return None
-            if holders.of_people and share_attributes([v for v in nodes if may_share_attributes(type(v))]):
-                return None
-            held += _referents(*nodes)
-            if len(held) != holders.held:
-                return None
-            opened.append((nodes, holders.expected))
-        return opened
-
-
-_UNKNOWN = _Placed(-1, (), (), (), (), frozenset())
-_MADE_BY_CODE = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`, in the flags of a class."""
-_DEEPEST = 3
-_MOST_HELD = 64
-"""Containers larger than that, or deeper down, are for the careful look."""
-
-
-def _at(number: int, places: list[Any], held: list[Any]) -> Any:
-    """What stands in a place, of which the list of places has the first, and `held` the others."""
-    return places[number] if number < len(places) else held[number - len(places)]
-
-
-def _stand(standing: _Standing, places: list[Any], held: list[Any], seen: list[Any]) -> bool:
-    """Whether all this stands where it did."""
-    return all(_at(number, places, held) is seen[position] for number, position in standing)
-
-
-def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bool:
-    """Whether a plain container or an object of a class that people have written, not too large, has something of this
-    (by id) in it."""
-    kind = type(value)
-    if not (depth and (_is_plain(kind) or (kind.__flags__ & _MADE_BY_CODE and counts.opens(value)))):
-        return False
-    parts = _referents(value)
-    return len(parts) <= _MOST_HELD and any(id(part) in known or _leads_to(part, known, depth - 1) for part in parts)
 
 
 def _between(arguments: Sequence[Any], wanted: Set[int], opens: Callable[[list[Any], int], bool]) -> set[int]:
@@ -447,19 +307,8 @@ def _between(arguments: Sequence[Any], wanted: Set[int], opens: Callable[[list[A
     return between
 
 
-def _is_plain(kind: type) -> bool:
-    """Whether what an object of this type refers to is its items, and its keys: all that it takes to open it is that
-    nobody else refers to it."""
-    return kind in _PLAIN or (
-        issubclass(kind, tuple)
-        and not kind.__dictoffset__
-        and not kind.__weakrefoffset__
-        and not hasattr(kind, "__del__")
-    )
-
-
 def _opens_plain(seen: list[Any], at: int) -> bool:
-    return _is_plain(type(seen[at])) or bits_of(seen[at]) is not seen[at]
+    return is_plain(type(seen[at])) or bits_of(seen[at]) is not seen[at]
 
 
 def picker(positions: Sequence[int]) -> _Picker:

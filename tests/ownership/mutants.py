@@ -32,6 +32,7 @@ from pytc.ownership import (
     interpreter,
     liveness,
     loops,
+    placed,
     plain,
     slots,
     starred,
@@ -241,18 +242,18 @@ def walked_arguments_die_quietly() -> Any:
 def dead_containers_may_be_held() -> Any:
     """Nobody asks who else has the containers in dead places that hold arguments."""
 
-    def open_all(placed: Any, places: list[Any], held: list[Any]) -> Any:
-        for holders in placed.rounds:
-            nodes = [walk._at(numbers[0], places, held) for numbers in holders.numbers]
+    def open_all(own: Any, places: list[Any], held: list[Any]) -> Any:
+        for holders in own.rounds:
+            nodes = [placed._at(numbers[0], places, held) for numbers in holders.numbers]
             held += gc.get_referents(*nodes)
         return []
 
-    return mock.patch.object(walk._Placed, "open", open_all)
+    return mock.patch.object(placed.Placed, "open", open_all)
 
 
 def what_stands_there_is_not_compared() -> Any:
     """What stood in dead containers the last time is taken to stand there."""
-    return mock.patch.object(walk, "_stand", lambda *_: True)
+    return mock.patch.object(walk, "stand", lambda *_: True)
 
 
 def variables_end_quietly() -> Any:
