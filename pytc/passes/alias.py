@@ -7,8 +7,8 @@ pairs chosen are those that cost least over all: a minimum-cost assignment withi
 that cost the same the one is taken whose output is computed from that input in the fewest steps, since that is how an
 update looks. Then pairs go that are worse than none:
 
-    - a copy is made for an output that is written last of all, or that is tiny: the memory needed is the same with
-      the pair and without it, and the copy takes time. On a TPU such a pair stays: its copies are made on the chip.
+    - a copy is made that saves nothing, since there are no other temporaries, or that is tiny (`temporaries`). On a TPU
+      such a pair stays: its copies are made on the chip.
     - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b`: its compiler copies both inputs;
       with one of the pairs left out it copies one. Others compute both outputs in one loop.
 
@@ -37,24 +37,16 @@ from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.jax_compat.layouts import is_by_the_compiler, sharding_of
 from pytc.jax_compat.running import device_of
 from pytc.passes.cycles import bits, break_cycles
-from pytc.passes.dataflow import Flow, Kind, flatten
+from pytc.passes.dataflow import Flow, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
+from pytc.passes.temporaries import pointless
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
 """What one copy weighs against steps between input and output."""
 UNRELATED = 1e4
 """The distance of an output that is not computed from the input element by element."""
-TINY = 1 << 16
-"""Buffers up to this many bytes are not worth a copy."""
-STAGED = {
-    "cpu": frozenset("cumsum cumprod cummax cummin cumlogsumexp".split()),
-    "gpu": frozenset("sort triangular_solve".split()),
-}
-"""What a compiler makes in several stages, of which only the first reads the operand."""
-SETTLED = 64
-"""For how many pairs with a copy it is worked out whether something comes after."""
 
 
 def alias(program: Program) -> Program:
@@ -74,9 +66,12 @@ def alias(program: Program) -> Program:
     if platform != "tpu":
         left = [pair for pair in pairs if pair.input not in declined]
         declined |= {
-            pair.input: f"would be {pair.why}, and save no memory" for pair in _pointless(left, choices.flow, platform)
+            pair.input: f"would be {pair.why}, and save no memory" for pair in pointless(left, choices.flow, platform)
         }
-    pairs = choices.completed(pair for pair in pairs if pair.input not in declined)
+    pairs = [pair for pair in pairs if pair.input not in declined]
+    # Where an input of another type can be written over for free, no copy is made for that output.
+    for_free = {pair.output for pair in choices.completed(pair for pair in pairs if not pair.copied)}
+    pairs = choices.completed(pair for pair in pairs if not (pair.copied and pair.output in for_free))
     paired = program.noted("alias", _unpaired(program, pairs, declined), aliases=tuple(pairs))
     first = paired.unpaired
     if platform == "tpu" and _is_sharded(program) and first != tuple(range(len(first))):
@@ -302,45 +297,6 @@ def _crossed(pairs: Sequence[Alias], read: Reads, outputs: Sequence[int | None])
         readers = (read.loops[pair.input] | read.needed[pair.input]) & paired & ~(1 << pair.output)
         before.append(sum(1 << place[output] for output in bits(readers)))
     return [pairs[k] for k in break_cycles(before, lambda k: (-pairs[k].copied, outputs[pairs[k].output] or 0))]
-
-
-def _pointless(pairs: Sequence[Alias], flow: Flow, platform: str) -> list[Alias]:
-    """Pairs whose copy lives for as long as memory is needed.
-
-    With the pair there are the input's buffer and the copy's, and the copy's is free once it has been read. Without,
-    the input's and the output's, both to the end. So the pair gains if something large is made after that.
-    """
-    copied = [pair for pair in pairs if pair.copied]
-    pointless = [pair for pair in copied if pair.copied <= TINY]
-    large = [pair for pair in copied if pair.copied > TINY]
-    if len(large) <= SETTLED:
-        maker = {value: number for number, step in enumerate(flow.steps) for value in step.makes}
-        pointless += [pair for pair in large if not _something_after(pair, flow, maker, platform)]
-    return pointless
-
-
-def _something_after(pair: Alias, flow: Flow, maker: dict[int, int], platform: str) -> bool:
-    """Whether memory can be needed when the copy for `pair` has been read."""
-    last = flow.outputs[pair.output]
-    if last is None or last not in maker:
-        return True
-    if flow.steps[maker[last]].name in STAGED["cpu" if platform == "cpu" else "gpu"]:
-        return True
-    given = flow.inputs[pair.input]
-    readers = [number for number, step in enumerate(flow.steps) if given in step.reads]
-    before = {maker[last]}
-    pending = [maker[last], *readers]
-    while pending:
-        for value in flow.steps[pending.pop()].reads:
-            if value in maker and maker[value] not in before:
-                before.add(maker[value])
-                pending.append(maker[value])
-    made = {value for value in flow.outputs if value is not None}
-    return any(
-        step.nbytes > TINY and (step.kind in (Kind.WHOLE, Kind.IN_PLACE) or not made.isdisjoint(step.makes))
-        for number, step in enumerate(flow.steps)
-        if number not in before
-    )
 
 
 def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]) -> list[tuple[int, str]]:

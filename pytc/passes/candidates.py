@@ -22,7 +22,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, get_args
 
-from pytc.passes.alias import TINY, Choices, Group
+from pytc.passes.alias import Choices, Group
+from pytc.passes.temporaries import TINY
 from pytc.program import Alias, Order, Program
 
 LEFT_OUT = "the compiler needs less memory, or copies less, where no output is written over it"

@@ -21,7 +21,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, split_scan, split_while
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, split_scan, split_while, subjaxprs
 
 
 class Kind(enum.Enum):
@@ -47,6 +47,8 @@ class Step(NamedTuple):
     """Whether the result is the operand's own bytes under another shape or name."""
     nbytes: int
     """The size of what it makes."""
+    inside: int = 0
+    """The size of the largest value that is made inside it, in the body of a loop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +119,7 @@ class _Builder:
         self.steps: list[Step] = []
         self.values = 0
         self.branches: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self.largest: dict[int, int] = {}
 
     def new(self) -> int:
         self.values += 1
@@ -132,6 +135,11 @@ class _Builder:
                 continue
             operands = [None if isinstance(v, Literal) else env[v] for v in eqn.invars]
             reads = tuple(v for v in operands if v is not None)
+            if name == "split":
+                for var in eqn.outvars:
+                    env[var] = self.new()
+                    self.steps.append(Step(Kind.INDEXED, "slice", reads, (env[var],), (), False, _bytes_of(var)))
+                continue
             if name in SEVERAL:
                 between = tuple(self.new() for _ in eqn.outvars)
                 self.steps.append(Step(Kind.WHOLE, name, reads, between, (), False, _size(eqn)))
@@ -144,7 +152,7 @@ class _Builder:
                 env[var] = number = self.new()
                 makes.append(number)
             kind, over, view = self.classify(eqn, name, operands)
-            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn)))
+            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn), self.inside(eqn)))
 
     def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
         inner: dict[Var, int] = {}
@@ -189,6 +197,15 @@ class _Builder:
         if pairs := eqn.params.get("input_output_aliases"):
             return _declared(pairs, len(eqn.outvars))
         return ()
+
+    def inside(self, eqn: JaxprEqn) -> int:
+        """The size of the largest value that an equation in a jaxpr of `eqn` makes, at any depth."""
+        largest = 0
+        for body in subjaxprs(eqn):
+            if id(body) not in self.largest:
+                self.largest[id(body)] = max((max(_size(inner), self.inside(inner)) for inner in body.eqns), default=0)
+            largest = max(largest, self.largest[id(body)])
+        return largest
 
     def through_branches(self, branches: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         """For each result of a `cond`, the operands that some branch would write it over. (Another branch, which makes

@@ -1,0 +1,157 @@
+"""Whether a copy is worth making: what else needs memory while the copy does not.
+
+A pair costs a copy of the input where, while its output is written or after that, something still reads what was there.
+Without the pair the input and the output have a buffer each, from beginning to end. With it they have one, and the copy
+the other, but only from when it is made until it has been read: before and after that the memory is there for
+temporaries. So the pair gains where a compiler has some. It gains nothing where all of the program is one loop from
+arguments to results, and then it takes time.
+
+What is computed within the loop that reads it, and what gets a buffer, is for the compiler to say. To be wrong about it
+costs a buffer one way, and a copy the other way. So a pair is given up only where there can be no temporary, but for
+those that the loop which writes the output reads as well: they are there with the copy. Taken for a temporary is
+
+    - what a step reads that is no loop over elements (a matrix product, a sort), and what such a step makes;
+    - what is read in several places: compilers compute some of it once, and some each time;
+    - what a step uses by itself: a convolution rearranges what it reads, the body of a loop has values of its own.
+      Of steps that are not known it is taken for granted.
+
+Nor is a pair given up where the loop may turn out to read the input in step with its writing, since one operation is
+undone by another (`x.T` twice, a slice of a `pad`): XLA takes both away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from pytc.passes.dataflow import UPDATES, Flow, Kind, Step
+from pytc.program import Alias
+
+TINY = 1 << 16
+"""Buffers up to this many bytes are not worth a copy."""
+
+_REDUCTIONS = frozenset(
+    "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor"
+    " reduce_window reduce_window_max reduce_window_min reduce_window_sum".split()
+)
+"""What reads elements that are computed in the same loop."""
+_LOOPS = frozenset({"cond", "scan", "while"})
+_RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
+_KNOWN = _REDUCTIONS | _LOOPS | UPDATES | {"dot_general", "optimization_barrier"}
+_AT_ONCE = {"cpu": _KNOWN | {"sort"}, "gpu": _KNOWN | _RUNNING}
+"""What has no memory of its own besides operands, results and the values of its body. (Running sums are made in several
+stages on a CPU, and a GPU sorts in place what it has copied.)"""
+_WORKSPACE = 1 << 22
+"""So many bytes a GPU's matrix products have to work in, unless they are large."""
+_IN_MEMORY = (Kind.WHOLE, Kind.IN_PLACE)
+_UNDONE = (("transpose", "transpose"), ("rev", "rev"), ("pad", "slice"), ("concatenate", "slice"))
+"""An operation, and one that may undo it later."""
+
+
+def pointless(pairs: Sequence[Alias], flow: Flow, platform: str) -> list[Alias]:
+    """The pairs whose copy takes time and saves nothing, on a CPU or a GPU. Takes a walk over the flow.
+
+    Those are the copies of tiny arrays, and that of a large one where nothing else needs memory. (Several large copies
+    can take turns in one place.)
+    """
+    tiny = [pair for pair in pairs if 0 < pair.copied <= TINY]
+    large = [pair for pair in pairs if pair.copied > TINY]
+    return tiny + [pair for pair in large if len(large) == 1 and not _gains(pair, flow, platform)]
+
+
+def _gains(pair: Alias, flow: Flow, platform: str) -> bool:
+    """Whether a copy for this pair can take less memory than a buffer for the output, or may not be needed."""
+    platform = "cpu" if platform == "cpu" else "gpu"
+    if any(_has_memory_of_its_own(step, pair, platform) for step in flow.steps):
+        return True
+    root = _roots(flow)
+    makers = {value: step for step in flow.steps if not step.view for value in step.makes}
+    outputs = {root[value] for value in flow.outputs if value is not None}
+    temporaries = _stored(flow, root) - outputs
+    last = flow.outputs[pair.output]
+    if last is None or root[last] not in makers:
+        return True
+    loop = _last_loop(root[last], makers, {*flow.inputs, *temporaries, *outputs}, root)
+    if root[flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(loop.steps, root):
+        return True
+    return not temporaries <= loop.in_step | loop.elsewhere
+
+
+class _Loop(NamedTuple):
+    """The loop over elements that writes an output."""
+
+    steps: set[Step]
+    in_step: set[int]
+    """What it reads, or computes, element by element as it writes."""
+    elsewhere: set[int]
+    """What it reads, or computes, at other places, or whole."""
+
+
+def _last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], root: Sequence[int]) -> _Loop:
+    """From the output back to what is in memory."""
+    loop = _Loop(set(), set(), set())
+    pending = [(output, loop.in_step)]
+    while pending:
+        value, read = pending.pop()
+        if value in read:
+            continue
+        read.add(value)
+        if value not in makers or (value in in_memory and value != output):
+            continue
+        step = makers[value]
+        loop.steps.add(step)
+        over = step.over[step.makes.index(value)] if step.over else ()
+        for operand in step.reads:
+            is_in_step = step.kind is Kind.ELEMENTWISE or operand in over
+            pending.append((root[operand], read if is_in_step else loop.elsewhere))
+    return loop
+
+
+def _roots(flow: Flow) -> list[int]:
+    """Of each value the one whose bytes it is under another shape."""
+    root = list(range(flow.values))
+    for step in flow.steps:
+        if step.view and step.reads:
+            root[step.makes[0]] = root[step.reads[0]]
+    return root
+
+
+def _stored(flow: Flow, root: Sequence[int]) -> set[int]:
+    """The large values that may get a buffer, rather than be computed where they are read."""
+    readers: dict[int, list[Step]] = {}
+    for step in flow.steps:
+        if not step.view:
+            for value in step.reads:
+                readers.setdefault(root[value], []).append(step)
+
+    def is_stored(step: Step, by: Sequence[Step]) -> bool:
+        if step.kind in _IN_MEMORY or any(each.kind in _IN_MEMORY and each.name not in _REDUCTIONS for each in by):
+            return True
+        return len(by) > 1 and bool(step.reads)
+
+    return {
+        value
+        for step in flow.steps
+        if step.nbytes > TINY and not step.view
+        for value in step.makes
+        if is_stored(step, readers.get(value, ()))
+    }
+
+
+def _has_memory_of_its_own(step: Step, pair: Alias, platform: str) -> bool:
+    if step.kind not in _IN_MEMORY:
+        return False
+    if platform == "gpu" and step.name == "dot_general" and pair.copied <= _WORKSPACE:
+        return True
+    return step.inside > TINY or (step.nbytes > TINY and step.name not in _AT_ONCE[platform])
+
+
+def _may_undo(loop: Iterable[Step], root: Sequence[int]) -> bool:
+    """Whether one step of these may undo what another did to what it reads."""
+    done: dict[int, frozenset[str]] = {}
+    for step in sorted(loop, key=lambda step: step.makes):
+        before = frozenset[str]().union(*(done.get(root[value], ()) for value in step.reads))
+        if any(step.name == last and first in before for first, last in _UNDONE):
+            return True
+        done.update((value, before | {step.name}) for value in step.makes)
+    return False

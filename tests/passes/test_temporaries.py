@@ -1,0 +1,98 @@
+"""Which copies are worth making: what is reasoned, against what the CPU's compiler needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from pytc.program import Alias
+from tests.passes.test_alias import BYTES, LONG, SQUARE, N, copies, of, planned, total, without
+from tests.squares import CHAINED, chain, some_chain
+
+ALIGNMENT = 4096
+
+
+def by_hand(fun: Any) -> int:
+    """The bytes of a function of one square, with or without donating it."""
+    program = planned(fun, SQUARE)
+    return min(total(without(program)), total(dataclasses.replace(program, aliases=(Alias(0, 0),))))
+
+
+@pytest.mark.parametrize("name", CHAINED)
+def test_a_state_takes_no_more_than_by_hand(name: str) -> None:
+    fun = chain([name], skip=False)
+    assert total(planned(fun, SQUARE)) <= by_hand(fun) + ALIGNMENT
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_does_it_after_several_operations(seed: int) -> None:
+    chosen = random.Random(seed)
+    for _ in range(15):
+        fun = some_chain(chosen)
+        assert total(planned(fun, SQUARE)) <= by_hand(fun) + ALIGNMENT
+
+
+ONE_LOOP = [
+    "transposed", "reversed", "rolled", "four rolls", "product", "sorted", "window", "halves", "halves swapped",
+    "gathered", "row by row",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_LOOP)
+def test_no_copy_is_made_where_nothing_else_needs_memory(name: str) -> None:
+    program = planned(CHAINED[name], SQUARE)
+    assert program.aliases == ()
+    forced = dataclasses.replace(program, aliases=(Alias(0, 0),))
+    assert total(program) <= total(forced) + ALIGNMENT
+    assert copies(program) < copies(forced)
+
+
+def test_copies_may_take_turns() -> None:
+    """One of them alone would not be worth it. (The schedule of JAX 0.10 makes both at once.)"""
+    program = planned(lambda a, b: (a.T, b[::-1]), SQUARE, LONG)
+    assert [pair.copied for pair in program.aliases] == [BYTES, 4 * BYTES]
+    saved = total(without(program)) - total(program)
+    assert saved >= (BYTES if jax.__version_info__ >= (0, 12) else 0) - ALIGNMENT
+
+
+def test_a_temporary_that_the_last_loop_reads_is_there_with_the_copy() -> None:
+    def fun(a: Any, w: Any) -> Any:
+        return a.T + w @ w
+
+    program = planned(fun, SQUARE, SQUARE, keep=frozenset([1]))
+    assert program.aliases == ()
+    forced = dataclasses.replace(program, aliases=(Alias(0, 0),))
+    assert total(program) <= total(forced) + ALIGNMENT
+
+
+def test_the_body_of_a_loop_has_temporaries() -> None:
+    """Large ones, which the copy can take turns with, or small ones."""
+    tall = jax.ShapeDtypeStruct((4, N, N), jnp.float32)
+    large = lambda a: lax.map(lambda x: jnp.sin(x @ x) @ x, a)  # noqa: E731
+    assert of(large, tall) == {0: 0}
+    assert of(lambda a: lax.map(lambda x: x * 2, a), SQUARE) == {}
+
+
+def test_a_small_product_has_a_workspace_on_a_gpu() -> None:
+    large = jax.ShapeDtypeStruct((2048, 2048), jnp.float32)
+    assert of(lambda a: a @ a, SQUARE, platform="gpu") == {0: 0}
+    assert of(lambda a: a @ a, large, platform="gpu") == {}
+
+
+def test_no_copy_is_made_for_an_output_that_another_input_can_hold() -> None:
+    """Of another type, and dead before the output is written."""
+
+    def fun(tokens: Any, logits: Any) -> Any:
+        best = jnp.argmax(logits, 1)
+        return tokens[best]
+
+    tokens = jax.ShapeDtypeStruct((N, N), jnp.int32)
+    program = planned(fun, tokens, SQUARE)
+    assert [(pair.input, pair.output, pair.copied) for pair in program.aliases] == [(1, 0, 0)]
+    assert total(program) <= total(without(program)) - BYTES + ALIGNMENT
