@@ -191,6 +191,20 @@ def test_leaves_that_are_kept_are_kept_in_every_plan():
         assert not {program.inputs[pair.input].leaf for pair in candidate.pairs} & {0, 1}
 
 
+def test_no_plan_writes_two_results_to_one_place():
+    """Nor one twice, also where an array of another type could hold a large one."""
+
+    def beam(tokens, logits):
+        return tokens[jnp.argmax(logits, 1)]
+
+    program = passes.run(pytc.stage(beam, jnp.zeros((256, 256), jnp.int32), jnp.ones((256, 256))))
+    found = candidates(program)
+    assert {"by data flow", "every pair that fits"} <= {candidate.name for candidate in found}
+    for candidate in found:
+        assert len({pair.input for pair in candidate.pairs}) == len(candidate.pairs)
+        assert len({pair.output for pair in candidate.pairs}) == len(candidate.pairs)
+
+
 def test_passes_after_the_pairing_have_the_last_word():
     def not_the_first(program):
         return program.noted("not_the_first", [], aliases=tuple(p for p in program.aliases if p.input != 0))

@@ -141,13 +141,17 @@ def _others(program: Program) -> Iterator[Candidate]:
     copied = sorted((pair for pair in program.aliases if pair.copied), key=lambda pair: (-pair.copied, pair.input))
     yield from without(program, Candidate("by data flow", program.aliases, program.order), [p.input for p in copied])
     large = [group for group in found if group.nbytes > TINY]
-    small = [pair for pair in program.aliases if not any(pair.input in group.inputs for group in large)]
+    small = [
+        pair
+        for pair in program.aliases
+        if any(pair.input in group.inputs and pair.output in group.outputs for group in found if group not in large)
+    ]
     if math.prod(_ways(len(group.inputs), len(group.outputs)) for group in large) <= MOST_WAYS:
         for way in itertools.product(*map(_every_way, large)):
             pairs = [(group, given, output) for group, some in zip(large, way, strict=True) for given, output in some]
             told = _listed([f"{program.output_paths(out)} over {program.input_path(given)}" for _, given, out in pairs])
             made = [group.pair(given, output, read) for group, given, output in pairs]
-            yield Candidate(told or "no large pair", tuple(sorted(made + small, key=lambda pair: pair.input)))
+            yield Candidate(told or "no large pair", tuple(choices.completed(made + small)))
     for parameters in _argument_sets(_parameters(program, found)):
         for words, backwards in (("as donate_argnums pairs", False), ("the same with the results reversed,", True)):
             pairs = list(_first_come(program, found, parameters, backwards))
