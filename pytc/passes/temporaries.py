@@ -11,7 +11,7 @@ costs a buffer one way, and a copy the other way. So a pair is given up only whe
 those that the loop which writes the output reads as well: they are there with the copy. Taken for a temporary is
 
     - what a step reads that is no loop over elements (a matrix product, a sort), and what such a step makes;
-    - what is read in several places: compilers compute some of it once, and some each time;
+    - what is read in several places: compilers compute some of it once, and some each time, what is cheap each time;
     - what a step uses by itself: a convolution rearranges what it reads, the body of a loop has values of its own.
       Of steps that are not known it is taken for granted.
 
@@ -35,6 +35,12 @@ _REDUCTIONS = frozenset(
     " reduce_window reduce_window_max reduce_window_min reduce_window_sum".split()
 )
 """What reads elements that are computed in the same loop."""
+_CHEAP = frozenset(
+    "abs add add_any and ceil clamp complex conj convert_element_type copy eq floor ge gt imag is_finite le lt max"
+    " min mul ne neg not or real round select_n shift_left shift_right_arithmetic shift_right_logical sign square"
+    " sub xor".split()
+)
+"""What XLA computes again wherever it is read rather than store it."""
 _LOOPS = frozenset({"cond", "scan", "while"})
 _RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
 _KNOWN = _REDUCTIONS | _LOOPS | UPDATES | {"dot_general", "optimization_barrier"}
@@ -127,7 +133,7 @@ def _stored(flow: Flow, root: Sequence[int]) -> set[int]:
     def is_stored(step: Step, by: Sequence[Step]) -> bool:
         if step.kind in _IN_MEMORY or any(each.kind in _IN_MEMORY and each.name not in _REDUCTIONS for each in by):
             return True
-        return len(by) > 1 and bool(step.reads)
+        return len(by) > 1 and bool(step.reads) and step.name not in _CHEAP
 
     return {
         value

@@ -53,6 +53,14 @@ def test_no_copy_is_made_where_nothing_else_needs_memory(name: str) -> None:
     assert copies(program) < copies(forced)
 
 
+def test_what_is_cheap_is_computed_wherever_it_is_read() -> None:
+    """And what is not, once: the copy can have its place before that."""
+    twice = lambda y: y[1:] - y[:-1]  # noqa: E731
+    assert of(lambda a: jnp.pad(twice(-a), ((0, 1), (0, 0))), SQUARE) == {}
+    assert of(lambda a: jnp.roll(jax.nn.softmax(a), 1, 0), SQUARE) == {0: 0}
+    assert of(lambda a: jnp.pad(twice(jnp.exp(a)), ((0, 1), (0, 0))), SQUARE) == {0: 0}
+
+
 def test_copies_may_take_turns() -> None:
     """One of them alone would not be worth it. (The schedule of JAX 0.10 makes both at once.)"""
     program = planned(lambda a, b: (a.T, b[::-1]), SQUARE, LONG)
