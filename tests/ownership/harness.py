@@ -23,6 +23,7 @@ from pytc import ownership
 
 _STORE = 8
 _MOST = 512  # leaves of a call
+_MOST_NODES = 8 * _MOST
 
 
 @functools.cache
@@ -68,6 +69,7 @@ class Stub:
 
     def read(self, value: Any) -> Any:
         """Read every array in `value`; raises if one was deleted."""
+        _check_size(value)
         for leaf in tree_leaves(value):
             if isinstance(leaf, jax.Array):
                 self.reads.append((len(self.calls), leaf) if self.keeps else int(np.asarray(leaf)))
@@ -81,6 +83,7 @@ class Stub:
         said of calls that raise."""
 
         def compiled(*args: Any, **kwargs: Any) -> Any:
+            _check_size((args, kwargs))
             leaves, tree = tree_flatten((args, kwargs))
             frame = sys._getframe(1)
             return self._run(frame, args, kwargs, leaves, tree, combine, atomic)
@@ -119,6 +122,21 @@ class Stub:
         finally:
             ownership.resume_collections()
         return result
+
+
+def _check_size(tree: Any) -> None:
+    """Raise ValueError for a tree that a program has doubled in every round, with few objects and many paths to them,
+    or none to arrays: JAX would flatten it for hours."""
+    ahead, count = [tree], 0
+    while ahead:
+        value = ahead.pop()
+        count += 1
+        if count > _MOST_NODES:
+            raise ValueError("a program that doubles its state in every round would run for hours")
+        if isinstance(value, (list, tuple)):
+            ahead.extend(value)
+        elif isinstance(value, dict):
+            ahead.extend(value.values())
 
 
 # An `assert` in a test module is rewritten by pytest to code that uses `locals()`, which keeps everything alive.
