@@ -152,7 +152,8 @@ class _Builder:
                 env[var] = number = self.new()
                 makes.append(number)
             kind, over, view = self.classify(eqn, name, operands)
-            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn), self.inside(eqn)))
+            inside = self.inside(eqn) if kind in (Kind.WHOLE, Kind.IN_PLACE) else 0
+            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn), inside))
 
     def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
         inner: dict[Var, int] = {}
