@@ -392,6 +392,28 @@ def the_frame_itself(step):
     return sys._getframe().f_locals["state"]
 
 
+def evaluate(text):
+    """As `numexpr.evaluate` and `DataFrame.query` do it: in the frame of the caller."""
+    return eval(text.replace("@", ""), {}, sys._getframe(1).f_locals)
+
+
+@keeps
+def read_by_name_in_a_helper(step):
+    state = init()
+    new = step(state, 1.0)
+    return evaluate("{name: x + 1 for name, x in state.items()}"), new
+
+
+@keeps
+def read_by_name_behind_a_sign(step):
+    seen = []
+    for i in range(STEPS):
+        limit = init()
+        new = step(limit, float(i))
+        seen.append(evaluate("@limit" if i % 2 else f"@limit, {i}"))
+    return seen, new
+
+
 @keeps
 def read_after_the_loop(step):
     state = init()

@@ -81,6 +81,19 @@ def item_of_a_dictionary(step):
 
 
 @lets_go
+def under_the_name_of_a_key(step):
+    """A key in brackets is not evaluated, and neither is a string about the new value."""
+    data = [{"state": init()}]
+    for run in data:
+        state = run["state"]
+        run["state"] = None
+        for i in range(STEPS):
+            state = step(state, float(i))
+            "the state".title()
+    return state
+
+
+@lets_go
 def through_a_helper(step):
     def helper(state, batch):
         return step(state, batch)

@@ -10,6 +10,9 @@ The handler's part is not diminished by what `i` writes, because `i` may raise b
 suspended generator is no exception to this: it goes on at the next instruction, or at its handler, or not at all.
 Cells are never called dead here: whoever has the closure can read them.
 
+A string counts as a read of the variables that it names, but for a key in brackets: `numexpr.evaluate("x + 1")`,
+`frame.query("price > @limit")` and formulas of statistics packages take them from the frame of their caller.
+
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
 that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
 """
@@ -20,9 +23,10 @@ import bisect
 import dis
 import functools
 import inspect
+import re
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType
 
 _READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
@@ -39,6 +43,9 @@ _LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 _CANNOT_RAISE = {"STORE_FAST", "STORE_FAST_STORE_FAST", "NOP", "POP_TOP", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST"}
 if sys.version_info >= (3, 12):  # `LOAD_FAST_CHECK` is there for variables that may be unbound
     _CANNOT_RAISE |= {"LOAD_FAST", "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST"}
+_SUBSCRIPTS = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"}
+_NAME = re.compile(r"[^\W\d]\w*")
+_CONSTANTS = frozenset(dis.hasconst)
 _LOCAL_OPCODES = frozenset(dis.haslocal)
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 
@@ -70,7 +77,8 @@ class Flow:
                 after += (at + 1,)
             self.follows.append(after)
         effects = [_effect(i) for i in self.instructions]
-        self.reads = [r for r, _ in effects]
+        numbers = {name: number for number, name in enumerate(code.co_varnames)}
+        self.reads = [r | self._named(at, numbers) for at, (r, _) in enumerate(effects)]
         self.writes = [w for _, w in effects]
         self.live = self._solve()
         captured = set(code.co_cellvars)
@@ -86,6 +94,15 @@ class Flow:
         if code is None:
             raise ReferenceError("the code that was analysed is gone")
         return code
+
+    def _named(self, at: int, numbers: Mapping[str, int]) -> int:
+        """The locals, as bits, that the string which instruction `at` loads has the names of."""
+        instruction = self.instructions[at]
+        text = instruction.argval if instruction.opcode in _CONSTANTS else None
+        is_key = self.instructions[at + 1 : at + 2] and self.instructions[at + 1].opname in _SUBSCRIPTS
+        if not isinstance(text, str) or is_key:
+            return 0
+        return functools.reduce(int.__or__, (1 << numbers[n] for n in _NAME.findall(text) if n in numbers), 0)
 
     def _solve(self) -> list[int]:
         live = [0] * len(self.instructions)

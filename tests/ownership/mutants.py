@@ -60,6 +60,11 @@ def handlers_do_not_count() -> Any:
     return mock.patch.object(liveness.Flow, "_handled", lambda flow, live, at: 0)
 
 
+def strings_read_nothing() -> Any:
+    """Nobody evaluates a string in the frame of a caller."""
+    return mock.patch.object(liveness.Flow, "_named", lambda flow, at, numbers: 0)
+
+
 _opens = counts.opens
 
 
@@ -322,7 +327,7 @@ def what_a_loop_has_passed_is_dead() -> Any:
 
 
 ALL: tuple[Mutant, ...] = (
-    everything_is_dead, handlers_do_not_count, counts_do_not_matter,
+    everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
     newer_arrays_do_not_count, frames_are_trusted, introspection_is_allowed, observers_are_ignored,
     onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
@@ -411,6 +416,17 @@ def _read_in_handler(s: Stub, f: Any, f2: Any) -> None:
     except ValueError:
         s.read(x)
     s.read(y)
+
+
+def _evaluated(text: str) -> Any:
+    """As `numexpr.evaluate` does it."""
+    return eval(text, {}, sys._getframe(1).f_locals)
+
+
+def _read_by_name(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    f(x)
+    s.read(_evaluated("x if x is not None else 0"))
 
 
 def _list_elsewhere(s: Stub, f: Any, f2: Any) -> None:
@@ -673,7 +689,8 @@ def _list_of_a_loop(s: Stub, f: Any, f2: Any) -> None:
 
 
 PROGRAMS: tuple[Program, ...] = (
-    _read_later, _read_in_handler, _list_elsewhere, _dead_container_elsewhere, _another_in_the_dead_container, _filter,
+    _read_later, _read_in_handler, _read_by_name, _list_elsewhere, _dead_container_elsewhere,
+    _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
     _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly, _pair_of_a_loop,
