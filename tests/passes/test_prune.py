@@ -220,6 +220,19 @@ def test_dead_code_in_run_state_goes_and_writes_stay() -> None:
     assert names[-2:] == ["sin", "swap"]
 
 
+def test_a_loop_says_which_effects_its_body_has() -> None:
+    """Also where a `Ref` in it is dead."""
+
+    def body(carry: Any) -> Any:
+        ref = jax.new_ref(carry[1])
+        ref[0]
+        return carry[0] + 1, carry[1] * 2
+
+    fun = lambda x: lax.while_loop(lambda c: c[0] < 2, body, (0, x))[1]  # noqa: E731
+    assert "while" in primitives(pruned(fun, X))
+    assert "cond" in primitives(pruned(lambda x: lax.cond(x[0] > 0, fun, jnp.sin, x), X))
+
+
 def test_a_dead_loop_goes_whole() -> None:
     def fun(x: Any, y: Any) -> Any:
         lax.while_loop(lambda c: c[0] < 4, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, y))
