@@ -405,6 +405,15 @@ def read_by_name_in_a_helper(step):
 
 
 @keeps
+def read_by_names_in_a_loop(step):
+    state, batch, seen = init(), 1.0, []
+    seen.append(step(state, batch))
+    for name in ("batch", "state"):
+        seen.append(evaluate(name))
+    return seen
+
+
+@keeps
 def read_by_name_behind_a_sign(step):
     seen = []
     for i in range(STEPS):

@@ -80,17 +80,22 @@ def item_of_a_dictionary(step):
     return run["state"]
 
 
+class Named:
+    def __init__(self, state, other):
+        self.state, self.other = state, other
+
+
 @lets_go
-def under_the_name_of_a_key(step):
-    """A key in brackets is not evaluated, and neither is a string about the new value."""
-    data = [{"state": init()}]
-    for run in data:
+def named_by_keys_and_keywords(step):
+    """Neither is evaluated by anyone."""
+    run = {"state": init()}
+    for i in range(STEPS):
         state = run["state"]
         run["state"] = None
-        for i in range(STEPS):
-            state = step(state, float(i))
-            "the state".title()
-    return state
+        new = step(state, float(i))
+        run["state"] = new
+        Named(state=i, other={"state": i, "i": i})
+    return run["state"]
 
 
 @lets_go

@@ -43,9 +43,9 @@ _LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 _CANNOT_RAISE = {"STORE_FAST", "STORE_FAST_STORE_FAST", "NOP", "POP_TOP", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST"}
 if sys.version_info >= (3, 12):  # `LOAD_FAST_CHECK` is there for variables that may be unbound
     _CANNOT_RAISE |= {"LOAD_FAST", "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST"}
-_SUBSCRIPTS = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"}
+_TAKE_NAMES = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP", "CALL_KW", "IMPORT_NAME"}
+"""What takes the constant before it for a key, or for the names of arguments or of what is imported."""
 _NAME = re.compile(r"[^\W\d]\w*")
-_CONSTANTS = frozenset(dis.hasconst)
 _LOCAL_OPCODES = frozenset(dis.haslocal)
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 
@@ -96,13 +96,12 @@ class Flow:
         return code
 
     def _named(self, at: int, numbers: Mapping[str, int]) -> int:
-        """The locals, as bits, that the string which instruction `at` loads has the names of."""
-        instruction = self.instructions[at]
-        text = instruction.argval if instruction.opcode in _CONSTANTS else None
-        is_key = self.instructions[at + 1 : at + 2] and self.instructions[at + 1].opname in _SUBSCRIPTS
-        if not isinstance(text, str) or is_key:
+        """The locals, as bits, that strings which instruction `at` loads have the names of."""
+        instruction, behind = self.instructions[at], self.instructions[at + 1 : at + 2]
+        if instruction.opname != "LOAD_CONST" or (behind and behind[0].opname in _TAKE_NAMES):
             return 0
-        return functools.reduce(int.__or__, (1 << numbers[n] for n in _NAME.findall(text) if n in numbers), 0)
+        names = [name for text in _strings(instruction.argval) for name in _NAME.findall(text)]
+        return functools.reduce(int.__or__, (1 << numbers[name] for name in names if name in numbers), 0)
 
     def _solve(self) -> list[int]:
         live = [0] * len(self.instructions)
@@ -189,6 +188,15 @@ class Flow:
             ahead.extend(m for m in (*self.follows[n], self.handlers[n]) if m is not None)
         later = [n for n in found if n > at]
         return line[min(later or found)] if found else None
+
+
+def _strings(constant: object) -> Iterator[str]:
+    """Those in a constant, which may be a tuple or a set of others."""
+    if isinstance(constant, str):
+        yield constant
+    elif isinstance(constant, tuple | frozenset):
+        for part in constant:
+            yield from _strings(part)
 
 
 def _bits(mask: int) -> Iterator[int]:
