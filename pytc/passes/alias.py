@@ -9,8 +9,7 @@ update looks. Then pairs go that are worse than none:
 
     - a copy is made that saves nothing, since there are no other temporaries, or that is tiny (`temporaries`). On a TPU
       such a pair stays: its copies are made on the chip.
-    - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b`: its compiler copies both inputs;
-      with one of the pairs left out it copies one. Others compute both outputs in one loop.
+    - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b` (`crossed`).
 
 For several TPUs the compiler is given first the results that are written over nothing, a loss as a rule: it schedules
 by the order of the results, and sharded training steps take a tenth less memory so, or far less
@@ -23,6 +22,7 @@ size.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -36,11 +36,11 @@ from pytc.jax_compat.avals import AbstractValue, nbytes, short, spec_on_axes
 from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.jax_compat.layouts import is_by_the_compiler, sharding_of
 from pytc.jax_compat.running import device_of
-from pytc.passes.cycles import bits, break_cycles
+from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
-from pytc.passes.temporaries import pointless
+from pytc.passes.temporaries import Memory, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
@@ -57,24 +57,24 @@ def alias(program: Program) -> Program:
     Notes, for each leaf that could have been reused and is not, why.
     """
     choices = Choices(program)
-    read, platform = choices.read, device_of(leaf.sharding for leaf in program.leaves).platform
-    pairs = [pair for group in choices.groups for pair in group.matched(read)]
+    read, memory = choices.read, choices.memory
+    pairs: list[Alias] = []
     declined: dict[int, str] = {}
-    if platform == "cpu":
-        crossed = "another output needs it too, and this one the other's"
-        declined |= {pair.input: crossed for pair in _crossed(pairs, read, choices.flow.outputs)}
-    if platform != "tpu":
-        left = [pair for pair in pairs if pair.input not in declined]
-        declined |= {
-            pair.input: f"would be {pair.why}, and save no memory" for pair in pointless(left, choices.flow, platform)
-        }
-    pairs = [pair for pair in pairs if pair.input not in declined]
-    # Where an input of another type can be written over for free, no copy is made for that output.
-    for_free = {pair.output for pair in choices.completed(pair for pair in pairs if not pair.copied)}
-    pairs = choices.completed(pair for pair in pairs if not (pair.copied and pair.output in for_free))
+    for group in choices.groups:
+        matched = left = group.matched(read)
+        if choices.platform == "cpu":
+            left = uncrossed(matched, functools.partial(group.pair, read=read), read, memory)
+        crossed = {pair.input for pair in matched} - {pair.input for pair in left}
+        declined |= dict.fromkeys(crossed, "another output needs it too, and this one the other's")
+        pairs += left
+    if choices.platform != "tpu":
+        for pair in pointless(pairs, memory):
+            declined[pair.input] = f"would be {pair.why}, and save no memory"
+            pairs.remove(pair)
+    pairs = choices.without_needless_copies(pairs)
     paired = program.noted("alias", _unpaired(program, pairs, declined), aliases=tuple(pairs))
     first = paired.unpaired
-    if platform == "tpu" and _is_sharded(program) and first != tuple(range(len(first))):
+    if choices.platform == "tpu" and _is_sharded(program) and first != tuple(range(len(first))):
         return dataclasses.replace(paired, order="unpaired first")
     return paired
 
@@ -118,6 +118,15 @@ class Group:
         """Inputs that would be destroyed while they are read."""
         return read.torn[output] | read.nearest[output].keys() if self.retyped else read.torn[output]
 
+    def is_copied(self, given: int, output: int, read: Reads) -> bool:
+        """Whether the input would have to be copied first.
+
+        If the output is an update of it, all others that read it can come before.
+        """
+        is_near = given in self.near(output, read)
+        too_early = read.read_after(given, output) or (not is_near and read.early(given, output))
+        return too_early or given in self.torn(output, read)
+
     def matched(self, read: Reads) -> list[Alias]:
         """The cheapest pairs."""
         column = {given: k for k, given in enumerate(self.inputs)}
@@ -127,27 +136,23 @@ class Group:
         unit = 8.0 * max(len(self.inputs), len(self.outputs))
 
         def prices(rows: Sequence[int], columns: Sequence[int]) -> NDArray[np.float64]:
-            matrix: NDArray[np.float64] = UNRELATED + abs(rank[rows][:, None] - np.array(columns)) / unit
-            at = {self.inputs[k]: place for place, k in enumerate(columns)}
-            which = {self.outputs[row]: place for place, row in enumerate(rows)}
-            mask = sum(1 << output for output in which)
-            for output, row in which.items():
-                for given, steps in self.near(output, read).items():
-                    if given in at:
-                        matrix[row, at[given]] += steps - UNRELATED
-                for given in self.torn(output, read):
-                    if given in at:
-                        matrix[row, at[given]] += COPY
-            for given, place in at.items():
-                for output in bits(read.needed[given] & mask):
-                    matrix[which[output], place] += COPY
-            return matrix
+            outputs, inputs = [self.outputs[row] for row in rows], [self.inputs[k] for k in columns]
+            distance: NDArray[np.float64] = np.full((len(rows), len(columns)), UNRELATED)
+            copied = _too_early(inputs, outputs, read)
+            at = {given: place for place, given in enumerate(inputs)}
+            for row, output in enumerate(outputs):
+                near, torn = self.near(output, read), self.torn(output, read)
+                for given in [given for given in near.keys() | torn if given in at]:
+                    distance[row, at[given]] = near.get(given, UNRELATED)
+                    copied[row, at[given]] = self.is_copied(given, output, read)
+            distance += COPY * copied + abs(rank[rows][:, None] - np.array(columns)) / unit
+            return distance
 
         cheap = [
             {
                 column[given]: steps + abs(rank[row] - column[given]) / unit
                 for given, steps in self.near(output, read).items()
-                if given in column and given not in read.torn[output] and not read.read_after(given, output)
+                if given in column and not self.is_copied(given, output, read)
             }
             for row, output in enumerate(self.outputs)
         ]
@@ -166,7 +171,28 @@ class Group:
             return Alias(given, output, self.nbytes, "copied first, as all of it is read to write the output")
         if given in self.near(output, read):
             return Alias(given, output, 0, "updated in place")
+        if read.early(given, output):
+            return Alias(given, output, self.nbytes, "copied first, as it may be read after the output is written")
         return Alias(given, output, 0, "read for the last time before the output is written")
+
+
+def _too_early(inputs: Sequence[int], outputs: Sequence[int], read: Reads) -> NDArray[np.bool_]:
+    """Whether each output (row) may be written before each input (column) has been read, unless it is an update of it:
+    `read_after` or `early`."""
+    first = _bit_matrix([read.needs[output] | 1 << output for output in outputs], len(read.needs))
+    loops = _bit_matrix([read.loops[given] for given in inputs], len(read.needs))
+    needed = _bit_matrix([read.needed[given] for given in inputs], len(read.needs))
+    some = loops.any(axis=0)
+    early = (~first[:, some]).astype(np.float32) @ loops[:, some].astype(np.float32).T > 0
+    found: NDArray[np.bool_] = early | needed[:, outputs].T
+    return found
+
+
+def _bit_matrix(numbers: Sequence[int], width: int) -> NDArray[np.bool_]:
+    """The `width` lowest bits of each number, as a row."""
+    nbytes = (width + 7) // 8
+    packed = np.frombuffer(b"".join(number.to_bytes(nbytes, "little") for number in numbers), np.uint8)
+    return np.unpackbits(packed.reshape(len(numbers), nbytes), axis=1, count=width, bitorder="little").astype(bool)
 
 
 class Choices:
@@ -174,10 +200,25 @@ class Choices:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.platform = device_of(leaf.sharding for leaf in program.leaves).platform
         self.flow, self.read = _looked_at(program.jaxpr.jaxpr)
+        self.memory = Memory(self.flow, self.read, self.platform)
         self._inputs, self._results = _candidates(program, self.flow.outputs)
         self.groups = _grouped(program, self._inputs, self._results, self.flow.outputs, retyped=False)
         """Inputs and outputs of equal avals, where there are both."""
+
+    def without_needless_copies(self, pairs: Sequence[Alias]) -> list[Alias]:
+        """`completed`, without those pairs whose outputs inputs of another type can hold for free.
+
+        All outputs of a type or none: where an input of that type is donated, JAX gives it to the first of them.
+        """
+        copied = [pair for pair in pairs if pair.copied]
+        if not copied:
+            return self.completed(pairs)
+        made = self.program.out_avals
+        for_free = {pair.output for pair in self.completed(pair for pair in pairs if not pair.copied)}
+        copied_still = {_type(made[pair.output]) for pair in copied if pair.output not in for_free}
+        return self.completed(pair for pair in pairs if not pair.copied or _type(made[pair.output]) in copied_still)
 
     def completed(self, pairs: Iterable[Alias]) -> list[Alias]:
         """These pairs, and those for free of what then is left and has another type of the same size; by input."""
@@ -285,18 +326,6 @@ def _memory(aval: AbstractValue, sharding: object) -> str:
     kind = getattr(sharding, "memory_kind", None) or "device"
     in_host_memory = kind == "device" and "host" in str(getattr(aval, "memory_space", "")).lower()
     return "pinned_host" if in_host_memory else str(kind)
-
-
-def _crossed(pairs: Sequence[Alias], read: Reads, outputs: Sequence[int | None]) -> list[Alias]:
-    """Pairs to leave out so that the others' outputs can be written one after another."""
-    place = {pair.output: k for k, pair in enumerate(pairs)}
-    paired = sum(1 << pair.output for pair in pairs)
-    before = []
-    for pair in pairs:
-        # Whatever reads this input comes first: the outputs whose own loops read it, and those that a reader needs.
-        readers = (read.loops[pair.input] | read.needed[pair.input]) & paired & ~(1 << pair.output)
-        before.append(sum(1 << place[output] for output in bits(readers)))
-    return [pairs[k] for k in break_cycles(before, lambda k: (-pairs[k].copied, outputs[pairs[k].output] or 0))]
 
 
 def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]) -> list[tuple[int, str]]:

@@ -141,11 +141,8 @@ def _others(program: Program) -> Iterator[Candidate]:
     copied = sorted((pair for pair in program.aliases if pair.copied), key=lambda pair: (-pair.copied, pair.input))
     yield from without(program, Candidate("by data flow", program.aliases, program.order), [p.input for p in copied])
     large = [group for group in found if group.nbytes > TINY]
-    small = [
-        pair
-        for pair in program.aliases
-        if any(pair.input in group.inputs and pair.output in group.outputs for group in found if group not in large)
-    ]
+    in_small_groups = {given for group in found if group.nbytes <= TINY for given in group.inputs}
+    small = [pair for pair in program.aliases if pair.input in in_small_groups]
     if math.prod(_ways(len(group.inputs), len(group.outputs)) for group in large) <= MOST_WAYS:
         for way in itertools.product(*map(_every_way, large)):
             pairs = [(group, given, output) for group, some in zip(large, way, strict=True) for given, output in some]

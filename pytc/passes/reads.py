@@ -8,6 +8,8 @@ One walk over the flat steps answers, for every output and every input at once:
               these, it would destroy what it has still to read.
     needed    which outputs some reader of an input needs: such a reader runs after the output is written, so if the
               output were written over that input, the input would have to be copied first.
+    early     which outputs may be written before another one has been that is made straight from the input. If that
+              one is written over the input of the first in turn, no order does without a copy.
 
 The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
 ends the walk, and so does an output, which is in memory too. That keeps every set small, and the walk linear.
@@ -41,11 +43,17 @@ class Reads:
     """For each input, the outputs that a reader of it needs, as the set bits of an integer."""
 
     loops: tuple[int, ...]
-    """For each input, the outputs whose own writing, element by element, reads it, as bits."""
+    """For each input, the outputs whose own writing reads it, as bits."""
+    needs: tuple[int, ...]
+    """For each output, the outputs that must be written before it, as bits."""
 
     def read_after(self, given: int, output: int) -> bool:
         """Whether something reads input `given` that needs `output` first."""
         return bool(self.needed[given] >> output & 1)
+
+    def early(self, given: int, output: int) -> bool:
+        """Whether some other output is made straight from input `given`, and `output` does not need that one first."""
+        return bool(self.loops[given] & ~(self.needs[output] | 1 << output))
 
 
 def reads(flow: Flow) -> Reads:
@@ -78,9 +86,7 @@ class _Walk:
         self.read = frozenset(value for step in flow.steps for value in step.reads)
 
     def run(self) -> Reads:
-        found: dict[int, tuple[Mapping[int, int], frozenset[int]]] = {
-            value: (self.near[value], self.torn[value]) for value in self.flow.inputs if value in self.position
-        }
+        found = {value: (self.near[value], self.torn[value], 0) for value in self.flow.inputs if value in self.position}
         for number, step in enumerate(self.flow.steps):
             needs = 0
             for value in step.reads:
@@ -95,15 +101,19 @@ class _Walk:
             for value in step.makes:
                 self.needs[value] = needs
                 if value in self.position:
-                    found[value] = self.written(value, needs, step.kind)
+                    found[value] = *self.written(value, needs), needs
             for value in self.forgotten.get(number, ()):
                 self.same[value] = self.torn[value] = self.whole[value] = _NONE
                 self.near[value] = _NOWHERE
                 self.needs[value] = 0
-        nowhere = (_NOWHERE, _NONE)
+        nowhere = (_NOWHERE, _NONE, 0)
         each = [found.get(value, nowhere) if value is not None else nowhere for value in self.flow.outputs]
         return Reads(
-            tuple(near for near, _ in each), tuple(torn for _, torn in each), tuple(self.needed), tuple(self.loops)
+            nearest=tuple(near for near, _, _ in each),
+            torn=tuple(torn for _, torn, _ in each),
+            needed=tuple(self.needed),
+            loops=tuple(self.loops),
+            needs=tuple(needs for _, _, needs in each),
         )
 
     def elementwise(self, step: Step) -> None:
@@ -141,13 +151,12 @@ class _Walk:
                 *(self.torn[value] | self.whole[value] for value in over),
             )
 
-    def written(self, value: int, needs: int, kind: Kind) -> tuple[Mapping[int, int], frozenset[int]]:
+    def written(self, value: int, needs: int) -> tuple[Mapping[int, int], frozenset[int]]:
         """Close the fusion that writes an output; whoever reads it from here on reads memory."""
         near, torn = self.near[value], self.torn[value] | self.whole[value]
         self.readers(self.same[value] | torn, needs)
-        if kind in (Kind.ELEMENTWISE, Kind.INDEXED):
-            for given in self.same[value] | self.torn[value]:
-                self.loops[given] |= 1 << self.position[value]
+        for given in self.same[value] | torn:
+            self.loops[given] |= 1 << self.position[value]
         self.same[value] = self.torn[value] = _NONE
         if value in self.read:
             self.needs[value] = needs | 1 << self.position[value]

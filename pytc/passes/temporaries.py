@@ -21,19 +21,22 @@ undone by another (`x.T` twice, a slice of a `pad`): XLA takes both away.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pytc.passes.dataflow import UPDATES, Flow, Kind, Step
+from pytc.passes.reads import Reads
 from pytc.program import Alias
 
 TINY = 1 << 16
 """Buffers up to this many bytes are not worth a copy."""
 
-_REDUCTIONS = frozenset(
-    "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor"
-    " reduce_window reduce_window_max reduce_window_min reduce_window_sum".split()
+_WINDOWS = frozenset("reduce_window reduce_window_max reduce_window_min reduce_window_sum".split())
+_REDUCTIONS = _WINDOWS | frozenset(
+    "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split()
 )
+_FUSED = {"cpu": _REDUCTIONS - _WINDOWS, "gpu": _REDUCTIONS}
 """What reads elements that are computed in the same loop."""
 _CHEAP = frozenset(
     "abs add add_any and ceil clamp complex conj convert_element_type copy eq floor ge gt imag is_finite le lt max"
@@ -49,12 +52,13 @@ _AT_ONCE = {"cpu": _KNOWN | {"sort"}, "gpu": _KNOWN | _RUNNING}
 stages on a CPU, and a GPU sorts in place what it has copied.)"""
 _WORKSPACE = 1 << 22
 """So many bytes a GPU's matrix products have to work in, unless they are large."""
+_NONE: frozenset[int] = frozenset()
 _IN_MEMORY = (Kind.WHOLE, Kind.IN_PLACE)
 _UNDONE = (("transpose", "transpose"), ("rev", "rev"), ("pad", "slice"), ("concatenate", "slice"))
 """An operation, and one that may undo it later."""
 
 
-def pointless(pairs: Sequence[Alias], flow: Flow, platform: str) -> list[Alias]:
+def pointless(pairs: Sequence[Alias], memory: Memory) -> list[Alias]:
     """The pairs whose copy takes time and saves nothing, on a CPU or a GPU. Takes a walk over the flow.
 
     Those are the copies of tiny arrays, and that of a large one where nothing else needs memory. (Several large copies
@@ -62,25 +66,78 @@ def pointless(pairs: Sequence[Alias], flow: Flow, platform: str) -> list[Alias]:
     """
     tiny = [pair for pair in pairs if 0 < pair.copied <= TINY]
     large = [pair for pair in pairs if pair.copied > TINY]
-    return tiny + [pair for pair in large if len(large) == 1 and not _gains(pair, flow, platform)]
+    written = {pair.output for pair in pairs}
+    return tiny + [pair for pair in large if len(large) == 1 and not memory.gains(pair, written)]
 
 
-def _gains(pair: Alias, flow: Flow, platform: str) -> bool:
-    """Whether a copy for this pair can take less memory than a buffer for the output, or may not be needed."""
-    platform = "cpu" if platform == "cpu" else "gpu"
-    if any(_has_memory_of_its_own(step, pair, platform) for step in flow.steps):
-        return True
-    root = _roots(flow)
-    makers = {value: step for step in flow.steps if not step.view for value in step.makes}
-    outputs = {root[value] for value in flow.outputs if value is not None}
-    temporaries = _stored(flow, root) - outputs
-    last = flow.outputs[pair.output]
-    if last is None or root[last] not in makers:
-        return True
-    loop = _last_loop(root[last], makers, {*flow.inputs, *temporaries, *outputs}, root)
-    if root[flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(loop.steps, root):
-        return True
-    return not temporaries <= loop.in_step | loop.elsewhere
+class Memory:
+    """What needs memory in a program besides arguments and results. It is found out when it is asked for."""
+
+    def __init__(self, flow: Flow, read: Reads, platform: str) -> None:
+        self.flow, self.read = flow, read
+        self.platform = "cpu" if platform == "cpu" else "gpu"
+
+    def gains(self, pair: Alias, written: Set[int]) -> bool:
+        """Whether a copy for this pair can take less memory than a buffer for the output, or may not be needed.
+
+        `written` are the outputs that are written over an input.
+        """
+        if self.has_others([pair.output], pair.copied):
+            return True
+        others = set(range(len(self.flow.outputs))) - written
+        if any(self.can_be_written_over_the_copy(output, pair) for output in others):
+            return True
+        last = self._maker(pair.output)
+        if last is None:
+            return True
+        if self.platform == "cpu" and len(self.flow.outputs) > 1 and last.name == "transpose":
+            return True  # Of several results, such a one is made in another layout first.
+        if self.read.read_after(pair.input, pair.output):
+            return False
+        loop = self._loop(pair.output)
+        return self._root[self.flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(loop.steps, self._root)
+
+    def can_be_written_over_the_copy(self, output: int, pair: Alias) -> bool:
+        """Whether the copy of the pair's input, which a CPU's compiler makes, becomes this output in the end: both have
+        one size, and the output is written in step with the reading."""
+        if pair.input not in self.read.nearest[output] or pair.input in self.read.torn[output]:
+            return False
+        sizes = {step.nbytes for k in (output, pair.output) if (step := self._maker(k)) is not None}
+        return self.platform == "cpu" and len(sizes) == 1
+
+    def has_others(self, outputs: Iterable[int], nbytes: int) -> bool:
+        """Whether there are temporaries, but for those that the loops which write these outputs, of `nbytes`, read."""
+        if any(_has_memory_of_its_own(step, nbytes, self.platform) for step in self.flow.steps):
+            return True
+        loops = [self._loop(output) for output in outputs if self._maker(output) is not None]
+        return not self._temporaries <= _NONE.union(*(loop.in_step | loop.elsewhere for loop in loops))
+
+    @functools.cached_property
+    def _root(self) -> list[int]:
+        return _roots(self.flow)
+
+    @functools.cached_property
+    def _makers(self) -> dict[int, Step]:
+        return {value: step for step in self.flow.steps if not step.view for value in step.makes}
+
+    @functools.cached_property
+    def _outputs(self) -> set[int]:
+        return {self._root[value] for value in self.flow.outputs if value is not None}
+
+    @functools.cached_property
+    def _temporaries(self) -> set[int]:
+        return _stored(self.flow, self._root, self.platform) - self._outputs
+
+    def _maker(self, output: int) -> Step | None:
+        """The step that computes an output."""
+        value = self.flow.outputs[output]
+        return None if value is None else self._makers.get(self._root[value])
+
+    def _loop(self, output: int) -> _Loop:
+        """The one that writes an output, which some step computes."""
+        value = self.flow.outputs[output]
+        in_memory = {*self.flow.inputs, *self._temporaries, *self._outputs}
+        return _last_loop(self._root[value or 0], self._makers, in_memory, self._root)
 
 
 class _Loop(NamedTuple):
@@ -122,16 +179,17 @@ def _roots(flow: Flow) -> list[int]:
     return root
 
 
-def _stored(flow: Flow, root: Sequence[int]) -> set[int]:
+def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
     """The large values that may get a buffer, rather than be computed where they are read."""
+    fused = _FUSED[platform]
     readers: dict[int, list[Step]] = {}
     for step in flow.steps:
         if not step.view:
-            for value in step.reads:
-                readers.setdefault(root[value], []).append(step)
+            for value in {root[operand] for operand in step.reads}:
+                readers.setdefault(value, []).append(step)
 
     def is_stored(step: Step, by: Sequence[Step]) -> bool:
-        if step.kind in _IN_MEMORY or any(each.kind in _IN_MEMORY and each.name not in _REDUCTIONS for each in by):
+        if step.kind in _IN_MEMORY or any(each.kind in _IN_MEMORY and each.name not in fused for each in by):
             return True
         return len(by) > 1 and bool(step.reads) and step.name not in _CHEAP
 
@@ -144,10 +202,10 @@ def _stored(flow: Flow, root: Sequence[int]) -> set[int]:
     }
 
 
-def _has_memory_of_its_own(step: Step, pair: Alias, platform: str) -> bool:
+def _has_memory_of_its_own(step: Step, nbytes: int, platform: str) -> bool:
     if step.kind not in _IN_MEMORY:
         return False
-    if platform == "gpu" and step.name == "dot_general" and pair.copied <= _WORKSPACE:
+    if platform == "gpu" and step.name == "dot_general" and nbytes <= _WORKSPACE:
         return True
     return step.inside > TINY or (step.nbytes > TINY and step.name not in _AT_ONCE[platform])
 

@@ -24,7 +24,6 @@ from jax.experimental import pallas
 
 from pytc.emit import emit_jit
 from pytc.passes import alias, matching
-from pytc.passes.cycles import bits, break_cycles
 from pytc.program import Alias, Input, Program
 from pytc.verify import same
 from tests.comparison import program_of
@@ -467,18 +466,6 @@ def test_a_large_matching_falls_apart_into_small_ones(seed: int) -> None:
         pieces = matching.assign(n, n, prices, cheap)
     assert sorted(c for _, c in pieces) == list(range(n))
     assert sum(matrix[r, c] for r, c in pieces) == sum(matrix[r, c] for r, c in whole)
-
-
-@given(st.lists(st.integers(0, 255), min_size=8, max_size=8))
-def test_without_those_given_up_there_is_no_cycle(before: list[int]) -> None:
-    before = [others & ~(1 << k) for k, others in enumerate(before)]
-    given_up = break_cycles(before, lambda k: (0,))
-    left = set(range(8)) - set(given_up)
-    while ready := {k for k in left if not left & set(bits(before[k]))}:
-        left -= ready
-    assert not left
-    if given_up:
-        assert break_cycles([0] * 8, lambda k: (0,)) == []
 
 
 @settings(max_examples=10, deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from typing import Any
 
@@ -61,6 +62,12 @@ def test_what_is_cheap_is_computed_wherever_it_is_read() -> None:
     assert of(lambda a: jnp.pad(twice(jnp.exp(a)), ((0, 1), (0, 0))), SQUARE) == {0: 0}
 
 
+def test_what_one_step_reads_twice_is_read_in_one_place() -> None:
+    program = planned(lambda a: jnp.roll(lax.mul(y := jnp.exp(a), y), 1, 0), SQUARE)
+    assert program.aliases == ()
+    assert total(program) <= total(dataclasses.replace(program, aliases=(Alias(0, 0),))) + ALIGNMENT
+
+
 def test_copies_may_take_turns() -> None:
     """One of them alone would not be worth it. (The schedule of JAX 0.10 makes both at once.)"""
     program = planned(lambda a, b: (a.T, b[::-1]), SQUARE, LONG)
@@ -104,3 +111,30 @@ def test_no_copy_is_made_for_an_output_that_another_input_can_hold() -> None:
     program = planned(fun, tokens, SQUARE)
     assert [(pair.input, pair.output, pair.copied) for pair in program.aliases] == [(1, 0, 0)]
     assert total(program) <= total(without(program)) - BYTES + ALIGNMENT
+
+
+def test_an_output_keeps_its_copy_where_another_of_its_type_needs_one() -> None:
+    """JAX gives what is donated of that type to the first of them, so that no other input can."""
+
+    def fun(a: Any, b: Any, logits: Any) -> Any:
+        best = jnp.argmax(logits, 1)
+        return a[best], b[best]
+
+    tokens = jax.ShapeDtypeStruct((N, N), jnp.int32)
+    program = planned(fun, tokens, tokens, SQUARE)
+    assert sorted(pair.output for pair in program.aliases) == [0, 1]
+    assert total(program) <= total(without(program)) + ALIGNMENT
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_arrays_that_have_nothing_to_do_with_each_other_keep_their_own_places(seed: int) -> None:
+    """However their results are made: to write each over the other's, where neither can be written over its own
+    argument without a copy, would take two copies at once."""
+    chosen = random.Random(seed)
+    for _ in range(5):
+        one, other = some_chain(chosen), some_chain(chosen)
+        program = planned(lambda a, b, one=one, other=other: (one(a), other(b)), SQUARE, SQUARE)
+        plans = [(), ((0, 0),), ((1, 0),), ((0, 0), (1, 1))]
+        by_hand = [total(dataclasses.replace(program, aliases=tuple(itertools.starmap(Alias, plan)))) for plan in plans]
+        assert all(pair.input == pair.output for pair in program.aliases)
+        assert total(program) <= min(by_hand) + ALIGNMENT

@@ -1,0 +1,56 @@
+"""Two results that are each computed from both of two arguments, as `a, b = a + b, a - b` does, on a CPU.
+
+Its compiler has no order in which each can be written over one argument, and copies both of them first: a quarter more
+memory than is needed. (Others compute both results in one loop.) If one result only is written over an argument, only
+that argument is copied, and the other result can be written over the copy, as long as it is computed in step with
+reading it: of `u, v = laplacian(u) + u * v, laplacian(v) + u * v` the first can be written over a copy of `v` and not
+of `u`, so `v` is the one to be copied, and the second result is what is written there.
+
+Where the program needs memory for anything else, that can have the copies' places when they have been read, and both
+pairs are as good as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pytc.passes.bits import bits
+from pytc.passes.reads import Reads
+from pytc.passes.temporaries import Memory
+from pytc.program import Alias
+
+
+def uncrossed(pairs: Sequence[Alias], pair_of: Callable[[int, int], Alias], read: Reads, memory: Memory) -> list[Alias]:
+    """`pairs`, which are of one type, with one in place of each two that need each other's input.
+
+    `pair_of` makes a pair of an input and an output. Takes time linear in the pairs that read each other's inputs.
+    """
+    left = {pair.output: pair for pair in pairs}
+    for output in sorted(left, key=lambda output: memory.flow.outputs[output] or 0):
+        for other in _crossing(output, left, read):
+            if kept := _one_of(left[output], other, pair_of, memory):
+                del left[output], left[other.output]
+                left[kept.output] = kept
+                break
+    return sorted(left.values(), key=lambda pair: pair.input)
+
+
+def _crossing(output: int, pairs: Mapping[int, Alias], read: Reads) -> list[Alias]:
+    """Those of `pairs` (by output) whose outputs need the input of this output's pair, as it needs theirs."""
+    pair = pairs.get(output)
+    needed_by = bits(read.loops[pair.input]) if pair else []
+    others = [pairs[other] for other in needed_by if other in pairs and other != output]
+    return [other for other in others if read.loops[other.input] >> output & 1]
+
+
+def _one_of(pair: Alias, other: Alias, pair_of: Callable[[int, int], Alias], memory: Memory) -> Alias | None:
+    """The pair to keep: one of these, or of the same two the other way round, over whose copy the other output can be
+    written."""
+    ways = [
+        (pair, other.output),
+        (other, pair.output),
+        (pair_of(pair.input, other.output), pair.output),
+        (pair_of(other.input, pair.output), other.output),
+    ]
+    kept = next((kept for kept, output in ways if memory.can_be_written_over_the_copy(output, kept)), None)
+    return None if kept is None or memory.has_others([pair.output, other.output], kept.copied) else kept

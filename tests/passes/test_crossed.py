@@ -1,0 +1,86 @@
+"""Two results that each need both arguments, against what the CPU's compiler needs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pytc.program import Alias, Program
+from tests.passes.test_alias import SQUARE, of, planned, total
+from tests.passes.test_temporaries import ALIGNMENT
+
+
+def rotated(a: Any, b: Any) -> Any:
+    return 0.6 * a - 0.8 * b, 0.8 * a + 0.6 * b
+
+
+def laplacian(u: Any) -> Any:
+    return jnp.roll(u, 1, 0) + jnp.roll(u, -1, 0) + jnp.roll(u, 1, 1) + jnp.roll(u, -1, 1) - 4 * u
+
+
+def reacted(u: Any, v: Any) -> Any:
+    rate = u * v * v
+    return u + 0.16 * laplacian(u) - rate, v + 0.08 * laplacian(v) + rate
+
+
+def one_moved(a: Any, b: Any) -> Any:
+    """`a` is read in step by both, `b` at other places by the first."""
+    return a + b.T, b * jnp.sin(a)
+
+
+def three(a: Any, b: Any, c: Any) -> Any:
+    return a + b * c, b + c * a, c + a * b
+
+
+def least(program: Program) -> int:
+    """The bytes with the best of all pairings."""
+    inputs, outputs = range(len(program.in_avals)), range(len(program.out_avals))
+    plans = [
+        tuple(Alias(i, o) for i, o in zip(some, others, strict=True))
+        for k in range(len(outputs) + 1)
+        for some in itertools.combinations(inputs, k)
+        for others in itertools.permutations(outputs, k)
+    ]
+    return min(total(dataclasses.replace(program, aliases=plan)) for plan in plans)
+
+
+@pytest.mark.parametrize("fun", [rotated, reacted, one_moved])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_one_is_written_over_an_argument_and_the_other_over_its_copy(fun: Any, backwards: bool) -> None:
+    in_order = (lambda a, b: fun(a, b)[::-1]) if backwards else fun
+    program = planned(in_order, SQUARE, SQUARE)
+    both = [tuple(map(Alias, (0, 1), way)) for way in ((0, 1), (1, 0))]
+    assert len(program.aliases) == 1
+    assert total(program) <= least(program) + ALIGNMENT
+    assert all(total(program) < total(dataclasses.replace(program, aliases=plan)) for plan in both)
+
+
+def test_of_three_too() -> None:
+    program = planned(three, SQUARE, SQUARE, SQUARE)
+    assert total(program) <= least(program) + ALIGNMENT
+
+
+def test_others_compute_both_in_one_loop() -> None:
+    for platform in ("gpu", "tpu"):
+        assert len(of(rotated, SQUARE, SQUARE, platform=platform)) == 2
+
+
+def test_what_needs_memory_besides_can_have_the_place_of_the_copies() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        a, b = rotated(a, b)
+        return jnp.sort(a, 0) @ jnp.sort(b, 1), b
+
+    assert len(planned(fun, SQUARE, SQUARE).aliases) == 2
+
+
+def test_arrays_of_two_types_do_not_change_places() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return a.T + b, (jnp.roll(b, 1, 0) + a).astype(jnp.int32)
+
+    whole = jax.ShapeDtypeStruct(SQUARE.shape, jnp.int32)
+    assert all(k == j for k, j in of(fun, SQUARE, whole).items())
