@@ -24,6 +24,7 @@ from jax.experimental import pallas
 
 from pytc.emit import emit_jit
 from pytc.passes import alias, matching
+from pytc.passes.alias import Choices
 from pytc.program import Alias, Input, Program
 from pytc.verify import same
 from tests.comparison import program_of
@@ -443,6 +444,22 @@ atexit.register(last)
 """
     ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert ran.stdout.split() == ["[(0,", "0),", "(1,", "1)]", "True"], ran.stderr
+
+
+@settings(max_examples=100, deadline=None)
+@given(functions(N))
+def test_no_pairing_costs_fewer_copies_than_the_one_matched(drawn: tuple[Any, list[Any]]) -> None:
+    """Each pair asked by itself whether it is copied, over all pairings; prices are worked out for all at once."""
+    fun, values = drawn
+    choices = Choices(program_of(fun, *values))
+    for group in choices.groups:
+        longer, shorter = sorted((group.inputs, group.outputs), key=len, reverse=True)
+        swap = longer is group.outputs
+        ways = [list(zip(some, shorter, strict=True)) for some in itertools.permutations(longer, len(shorter))]
+        counts = [sum(group.is_copied(*((o, i) if swap else (i, o)), choices.read) for i, o in way) for way in ways]
+        found = group.matched(choices.read)
+        assert sum(pair.copied > 0 for pair in found) == min(counts)
+        assert all((pair.copied > 0) == group.is_copied(pair.input, pair.output, choices.read) for pair in found)
 
 
 @settings(max_examples=30)
