@@ -76,6 +76,7 @@ class Memory:
     def __init__(self, flow: Flow, read: Reads, platform: str) -> None:
         self.flow, self.read = flow, read
         self.platform = "cpu" if platform == "cpu" else "gpu"
+        self._inside: dict[int, bool] = {}
 
     def gains(self, pair: Alias, written: Set[int]) -> bool:
         """Whether a copy for this pair can take less memory than a buffer for the output, or may not be needed.
@@ -107,10 +108,17 @@ class Memory:
 
     def has_others(self, outputs: Iterable[int], nbytes: int) -> bool:
         """Whether there are temporaries, but for those that the loops which write these outputs, of `nbytes`, read."""
-        if any(_has_memory_of_its_own(step, nbytes, self.platform) for step in self.flow.steps):
+        if self._is_needed_inside_of_steps(nbytes):
             return True
         loops = [self._loop(output) for output in outputs if self._maker(output) is not None]
         return not self._temporaries <= _NONE.union(*(loop.in_step | loop.elsewhere for loop in loops))
+
+    def _is_needed_inside_of_steps(self, nbytes: int) -> bool:
+        """Whether a step uses memory of its own. It is asked for many pairs of few sizes."""
+        if nbytes not in self._inside:
+            steps = self.flow.steps
+            self._inside[nbytes] = any(_has_memory_of_its_own(step, nbytes, self.platform) for step in steps)
+        return self._inside[nbytes]
 
     @functools.cached_property
     def _root(self) -> list[int]:
@@ -128,6 +136,10 @@ class Memory:
     def _temporaries(self) -> set[int]:
         return _stored(self.flow, self._root, self.platform) - self._outputs
 
+    @functools.cached_property
+    def _in_memory(self) -> set[int]:
+        return {*self.flow.inputs, *self._temporaries, *self._outputs}
+
     def _maker(self, output: int) -> Step | None:
         """The step that computes an output."""
         value = self.flow.outputs[output]
@@ -136,8 +148,7 @@ class Memory:
     def _loop(self, output: int) -> _Loop:
         """The one that writes an output, which some step computes."""
         value = self.flow.outputs[output]
-        in_memory = {*self.flow.inputs, *self._temporaries, *self._outputs}
-        return _last_loop(self._root[value or 0], self._makers, in_memory, self._root)
+        return _last_loop(self._root[value or 0], self._makers, self._in_memory, self._root)
 
 
 class _Loop(NamedTuple):
