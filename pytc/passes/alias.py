@@ -5,7 +5,7 @@ read it. XLA sees to the order; where there is none, it copies the input first, 
 which the copy can go. So each pair has a price, in bytes copied, that the flow of the data decides (`reads`), and the
 pairs chosen are those that cost least over all: a minimum-cost assignment within every group of equal avals. Of pairs
 that cost the same the one is taken whose output is computed from that input in the fewest steps, since that is how an
-update looks. Then pairs go that are worse than none:
+update looks, but an input that several outputs are made from comes last. Then pairs go that are worse than none:
 
     - a copy is made that saves nothing, since there are no other temporaries, or that is tiny (`temporaries`). On a TPU
       such a pair stays: its copies are made on the chip.
@@ -46,7 +46,11 @@ from pytc.program import Alias, Computed, Passed, Program
 COPY = 1e9
 """What one copy weighs against steps between input and output."""
 UNRELATED = 1e4
-"""The distance of an output that is not computed from the input element by element."""
+"""The distance of an output that is not computed from the input."""
+EARLY = 1e5
+"""What it weighs that another output is made straight from an input, too, and so has to be written first."""
+TORN = 1e2
+"""The distance of an output that is computed from the input, but not element by element."""
 
 
 def alias(program: Program) -> Program:
@@ -109,6 +113,9 @@ class Group:
     """When each output is made: a tie-breaker that does not depend on the order of the results."""
     retyped: bool = False
     """Whether outputs are of another type than inputs: a loop then cannot write over what it reads."""
+    unordered: bool = False
+    """Whether the compiler looks for copies before it has put the steps in order, as a CPU's does: it copies an input
+    that another output is made from, too."""
 
     def near(self, output: int, read: Reads) -> Mapping[int, int]:
         """Inputs that `output` updates, and in how many steps."""
@@ -127,6 +134,17 @@ class Group:
         too_early = read.read_after(given, output) or (not is_near and read.early(given, output))
         return too_early or given in self.torn(output, read)
 
+    def price(self, given: int, output: int, read: Reads) -> float:
+        """What it would cost to write `output` over `given`.
+
+        An update that is early is copied on a CPU, too. It is made all the same where there is nothing better, as by
+        hand.
+        """
+        far = TORN if given in self.torn(output, read) else UNRELATED
+        early = read.early(given, output)
+        copied = self.is_copied(given, output, read) or (early and self.unordered)
+        return self.near(output, read).get(given, far) + EARLY * early + COPY * copied
+
     def matched(self, read: Reads) -> list[Alias]:
         """The cheapest pairs."""
         column = {given: k for k, given in enumerate(self.inputs)}
@@ -138,20 +156,20 @@ class Group:
         def prices(rows: Sequence[int], columns: Sequence[int]) -> NDArray[np.float64]:
             outputs, inputs = [self.outputs[row] for row in rows], [self.inputs[k] for k in columns]
             distance: NDArray[np.float64] = np.full((len(rows), len(columns)), UNRELATED)
-            copied = _too_early(inputs, outputs, read)
+            early, needed = _early(inputs, outputs, read)
+            distance += EARLY * early + COPY * (early | needed)
             at = {given: place for place, given in enumerate(inputs)}
             for row, output in enumerate(outputs):
-                near, torn = self.near(output, read), self.torn(output, read)
-                for given in [given for given in near.keys() | torn if given in at]:
-                    distance[row, at[given]] = near.get(given, UNRELATED)
-                    copied[row, at[given]] = self.is_copied(given, output, read)
-            distance += COPY * copied + abs(rank[rows][:, None] - np.array(columns)) / unit
+                for given in self.near(output, read).keys() | self.torn(output, read):
+                    if given in at:
+                        distance[row, at[given]] = self.price(given, output, read)
+            distance += abs(rank[rows][:, None] - np.array(columns)) / unit
             return distance
 
         cheap = [
             {
-                column[given]: steps + abs(rank[row] - column[given]) / unit
-                for given, steps in self.near(output, read).items()
+                column[given]: self.price(given, output, read) + abs(rank[row] - column[given]) / unit
+                for given in self.near(output, read)
                 if given in column and not self.is_copied(given, output, read)
             }
             for row, output in enumerate(self.outputs)
@@ -176,16 +194,14 @@ class Group:
         return Alias(given, output, 0, "read for the last time before the output is written")
 
 
-def _too_early(inputs: Sequence[int], outputs: Sequence[int], read: Reads) -> NDArray[np.bool_]:
-    """Whether each output (row) may be written before each input (column) has been read, unless it is an update of it:
-    `read_after` or `early`."""
-    first = _bit_matrix([read.needs[output] | 1 << output for output in outputs], len(read.needs))
+def _early(inputs: Sequence[int], outputs: Sequence[int], read: Reads) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """`read.early` and `read.read_after` of each output (row) and each input (column)."""
+    first = _bit_matrix([read.needs[output] for output in outputs], len(read.needs))
     loops = _bit_matrix([read.loops[given] for given in inputs], len(read.needs))
     needed = _bit_matrix([read.needed[given] for given in inputs], len(read.needs))
     some = loops.any(axis=0)
     early = (~first[:, some]).astype(np.float32) @ loops[:, some].astype(np.float32).T > 0
-    found: NDArray[np.bool_] = early | needed[:, outputs].T
-    return found
+    return early, needed[:, outputs].T
 
 
 def _bit_matrix(numbers: Sequence[int], width: int) -> NDArray[np.bool_]:
@@ -204,7 +220,9 @@ class Choices:
         self.flow, self.read = _looked_at(program.jaxpr.jaxpr)
         self.memory = Memory(self.flow, self.read, self.platform)
         self._inputs, self._results = _candidates(program, self.flow.outputs)
-        self.groups = _grouped(program, self._inputs, self._results, self.flow.outputs, retyped=False)
+        self.groups = _grouped(
+            program, self._inputs, self._results, self.flow.outputs, unordered=self.platform == "cpu"
+        )
         """Inputs and outputs of equal avals, where there are both."""
 
     def without_needless_copies(self, pairs: Sequence[Alias]) -> list[Alias]:
@@ -279,12 +297,13 @@ def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys,
 
 
 def _grouped(
-    program: Program, inputs: _Keys, results: _Keys, outputs: Sequence[int | None], *, retyped: bool
+    program: Program, inputs: _Keys, results: _Keys, outputs: Sequence[int | None], **how: bool
 ) -> list[Group]:
+    """`how` says what a `Group` is asked to."""
     groups: dict[Hashable, Group] = {}
     in_avals = program.in_avals
     for number, key in inputs.items():
-        groups.setdefault(key, Group(nbytes(in_avals[number]), [], [], [], retyped)).inputs.append(number)
+        groups.setdefault(key, Group(nbytes(in_avals[number]), [], [], [], **how)).inputs.append(number)
     for number, key in results.items():
         if (group := groups.get(key)) is not None:
             value = outputs[number]

@@ -45,7 +45,7 @@ class Reads:
     loops: tuple[int, ...]
     """For each input, the outputs whose own writing reads it, as bits."""
     needs: tuple[int, ...]
-    """For each output, the outputs that must be written before it, as bits."""
+    """For each output, the outputs that must be written before it or with it, itself among them, as bits."""
 
     def read_after(self, given: int, output: int) -> bool:
         """Whether something reads input `given` that needs `output` first."""
@@ -53,7 +53,7 @@ class Reads:
 
     def early(self, given: int, output: int) -> bool:
         """Whether some other output is made straight from input `given`, and `output` does not need that one first."""
-        return bool(self.loops[given] & ~(self.needs[output] | 1 << output))
+        return bool(self.loops[given] & ~self.needs[output])
 
 
 def reads(flow: Flow) -> Reads:
@@ -86,7 +86,11 @@ class _Walk:
         self.read = frozenset(value for step in flow.steps for value in step.reads)
 
     def run(self) -> Reads:
-        found = {value: (self.near[value], self.torn[value], 0) for value in self.flow.inputs if value in self.position}
+        found = {
+            value: (self.near[value], self.torn[value], 1 << self.position[value])
+            for value in self.flow.inputs
+            if value in self.position
+        }
         for number, step in enumerate(self.flow.steps):
             needs = 0
             for value in step.reads:
@@ -98,10 +102,11 @@ class _Walk:
             else:
                 self.read_by(step.reads, needs)
                 self.in_memory(step)
+            together = sum(1 << self.position[value] for value in step.makes if value in self.position)
             for value in step.makes:
                 self.needs[value] = needs
                 if value in self.position:
-                    found[value] = *self.written(value, needs), needs
+                    found[value] = *self.written(value, needs), needs | together
             for value in self.forgotten.get(number, ()):
                 self.same[value] = self.torn[value] = self.whole[value] = _NONE
                 self.near[value] = _NOWHERE

@@ -446,20 +446,44 @@ atexit.register(last)
     assert ran.stdout.split() == ["[(0,", "0),", "(1,", "1)]", "True"], ran.stderr
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_what_all_results_read_is_written_last_of_all(platform: str) -> None:
+    """It is nearer to both results than the arguments that they are of."""
+
+    def fun(wind: Any, a: Any, b: Any) -> Any:
+        return jnp.tanh(a) * 2 + 1 - wind, jnp.sort(b, 1) + wind
+
+    program = planned(fun, SQUARE, SQUARE, SQUARE, platform=platform)
+    assert pairs(program) == {1: 0, 2: 1}
+    if platform == "cpu":
+        assert copies(program) == 0
+        over_it = dataclasses.replace(program, aliases=(Alias(1, 0), Alias(0, 1)))
+        assert total(program) <= total(over_it) - BYTES
+
+
+def test_results_of_one_loop_keep_their_places() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return lax.fori_loop(0, 3, lambda _, c: (c[0] + c[1], c[1] - jnp.sum(c[0])), (a, b))
+
+    assert pairs(planned(fun, SQUARE, SQUARE)) == {0: 0, 1: 1}
+
+
 @pytest.mark.parametrize("seed", range(100))
-def test_no_pairing_costs_fewer_copies_than_the_one_matched(seed: int) -> None:
-    """Each pair asked by itself whether it is copied, over all pairings; prices are worked out for all at once."""
+def test_no_pairing_costs_less_than_the_one_matched(seed: int) -> None:
+    """Each pair asked by itself for its price, over all pairings; prices are worked out for all at once."""
     chosen = random.Random(seed)
     fun, *values = some_function(chosen, N)
     chains = [some_chain(chosen) for _ in values]
     choices = Choices(program_of(lambda *a: [f(x) for f, x in zip(chains, a, strict=True)] + fun(*a)[:1], *values))
     for group in choices.groups:
+        prices = {pair: group.price(*pair, choices.read) for pair in itertools.product(group.inputs, group.outputs)}
         longer, shorter = sorted((group.inputs, group.outputs), key=len, reverse=True)
-        swap = longer is group.outputs
         ways = [list(zip(some, shorter, strict=True)) for some in itertools.permutations(longer, len(shorter))]
-        counts = [sum(group.is_copied(*((o, i) if swap else (i, o)), choices.read) for i, o in way) for way in ways]
+        if longer is group.outputs:
+            ways = [[(given, output) for output, given in way] for way in ways]
         found = group.matched(choices.read)
-        assert sum(pair.copied > 0 for pair in found) == min(counts)
+        least = min(sum(prices[pair] for pair in way) for way in ways)
+        assert sum(prices[pair.input, pair.output] for pair in found) == pytest.approx(least, abs=1)  # ties are broken
         assert all((pair.copied > 0) == group.is_copied(pair.input, pair.output, choices.read) for pair in found)
 
 
