@@ -46,6 +46,9 @@ LOOPS = {
     "a dead carry": lambda y: counted(lambda i, v: (jnp.sin(v) * y,), y)[0],
     "dead carries that follow each other": lambda y: counted(lambda i, v, w: (w, jnp.atleast_1d(v)[0]), 1.0, 1.0)[0],
     "a dead array": lambda y: counted(lambda i, v: (v + i,), jnp.zeros(3))[0] * y,
+    "read by a dead loop alone": lambda y: counted(
+        lambda i, v: (lax.scan(lambda s, _: (s * 2, None), v, None, length=3), y)[1:], y
+    )[0],
     "unchanged, but for a call": lambda y: counted(lambda i, v: (squeezed(v),), y),
     "unchanged, but for a select": lambda y: counted(lambda i, v: (jnp.where(v > 0, v, v),), y),
     "unchanged in an inner jit": lambda y: jax.jit(lambda v: counted(lambda i, w: (squeezed(w),), v))(y),
