@@ -5,7 +5,10 @@ For JAX 0.10 to 0.12, which export few of the classes of effects: the others are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
 
 from pytc.jax_compat.avals import AbstractValue, held, is_ref
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, subjaxprs
@@ -30,6 +33,21 @@ def makes_weak_refs(jaxpr: Jaxpr) -> bool:
         or any(map(makes_weak_refs, subjaxprs(eqn)))
         for eqn in jaxpr.eqns
     )
+
+
+def calls_in_order(jaxpr: Jaxpr) -> bool:
+    """Whether an inner `jit` has an ordered effect, as `jax.debug.callback(..., ordered=True)` has, where XLA ends the
+    process if there are two equal calls that are given nothing but a token (from JAX 0.11 on)."""
+    if jax.__version_info__ < (0, 11) or not _is_ordered(jaxpr.effects):
+        return False
+    return any(
+        (eqn.primitive.name == "jit" and _is_ordered(eqn.effects)) or any(map(calls_in_order, subjaxprs(eqn)))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _is_ordered(effects: Iterable[Any]) -> bool:
+    return any(type(effect).__name__.startswith("Ordered") for effect in effects)
 
 
 def captured_refs(closed: ClosedJaxpr) -> Iterator[AbstractValue]:

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, TypeVar, cast, overload
 import jax
 
 from pytc.jax_compat import avals, jaxprs, rewriting, rules
-from pytc.jax_compat.effects import makes_weak_refs
+from pytc.jax_compat.effects import calls_in_order, makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.jax_compat.origins import home
 from pytc.move import unmoved
@@ -103,6 +103,8 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 def _finalise_program(program: Program) -> Program:
     if makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
+    if calls_in_order(program.jaxpr.jaxpr):  # what they are given may be there for a wrapper alone
+        return program.noted("finalise", ["nothing is replaced: XLA may fail on calls with ordered effects"])
     finaliser = _Finaliser(program.jaxpr, compiled=True)
     if finaliser.closed is program.jaxpr and not finaliser.unknown:
         return program

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -198,3 +200,32 @@ def test_an_array_that_an_inner_jit_captured_is_a_constant_of_the_whole() -> Non
 
 
 # Inside other primitives
+
+
+CALLED_TWICE = """
+import jax, jax.numpy as jnp, pytc
+
+seen = []
+
+@jax.custom_jvp
+def both(x, y):
+    return x * 2, y + 1
+
+both.defjvp(lambda primals, tangents: (both(*primals), tangents))
+
+@jax.jit
+def inner(x):
+    y = both(x, jnp.zeros(3))[1]
+    jax.debug.callback(seen.append, y, ordered=True)
+    return y
+
+print(*pytc.compile(lambda x: inner(x) + inner(x))(jnp.ones(3)))
+jax.effects_barrier()
+print(len(seen))
+"""
+
+
+def test_calls_with_ordered_effects_are_given_what_they_are_given() -> None:
+    """Without `x` the calls would be equal but for their tokens, and XLA of JAX 0.11 and 0.12 ends the process."""
+    ran = subprocess.run([sys.executable, "-c", CALLED_TWICE], check=False, capture_output=True, text=True)
+    assert ran.stdout.split() == ["2.0", "2.0", "2.0", "2"], ran.stderr[-300:]
