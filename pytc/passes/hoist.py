@@ -139,9 +139,9 @@ class _Looks:
             elif captured and made == _VARYING and (inner := list(_bodies(eqn, given))):
                 if eqn.primitive.name != "cond" and any(has_constant_loop(body) for body, _ in inner):
                     self._seen(captured, "it is read in a loop around one on constants alone, which XLA then moves out")
-                for body, given_inside in inner:
-                    self._walk(body, dict(zip(body.invars, given_inside, strict=True)))
-                results = [_VARYING] * len(eqn.outvars)
+                made_inside = [self._walk(body, dict(zip(body.invars, given, strict=True))) for body, given in inner]
+                # A loop of few steps is none to XLA: what each step returns of constants alone is constant after it.
+                results = [_VARYING] * len(eqn.outvars) if eqn.primitive.name == "cond" else made_inside[-1]
             elif captured and made == _CONSTANT and same_by_anyone(eqn):
                 results = [captured] * len(eqn.outvars)
             elif captured and not (made == _VARYING and eqn.primitive.name in _VALUE_BLIND):

@@ -198,3 +198,17 @@ def test_an_array_in_a_loop_around_one_on_constants_alone_stays_a_constant():
     x = jnp.asarray(THIRD)
     assert not captured(hoisted(fun, x))
     np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
+
+
+def test_what_few_steps_return_of_it_is_constant_after_the_loop():
+    """XLA unrolls the loop, and computes what follows while it compiles."""
+    table = np.array([-0.78146887, -0.86346686, 2.8906178, 1.1398408], np.float32)
+
+    def fun(x):
+        count, rows = jax.lax.scan(lambda count, _: (count + 1, jnp.asarray(table)), x, None, length=3, unroll=2)
+        return count, jax.nn.softplus(rows)
+
+    x = jnp.zeros(4)
+    for wanted, got in zip(jax.jit(fun)(x), pytc.compile(fun)(x), strict=True):
+        np.testing.assert_array_equal(np.asarray(wanted), np.asarray(got))
+    assert not captured(hoisted(fun, x))
