@@ -1,6 +1,6 @@
 """Two results that are each computed from both of two arguments, as `a, b = a + b, a - b` does, on a CPU.
 
-Its compiler has no order in which each can be written over one argument, and copies both of them first: a quarter more
+Its compiler has no order in which each can be written over one argument, and copies both of them first: a third more
 memory than is needed. (Others compute both results in one loop.) If one result only is written over an argument, only
 that argument is copied, and the other result can be written over the copy, as long as it is computed in step with
 reading it: of `u, v = laplacian(u) + u * v, laplacian(v) + u * v` the first can be written over a copy of `v` and not

@@ -139,7 +139,7 @@ class _Looks:
             elif captured and made == _VARYING and (inner := list(_bodies(eqn, given))):
                 if eqn.primitive.name != "cond" and any(has_constant_loop(body) for body, _ in inner):
                     self._seen(captured, "it is read in a loop around one on constants alone, which XLA then moves out")
-                made_inside = [self._walk(body, dict(zip(body.invars, given, strict=True))) for body, given in inner]
+                made_inside = [self._walk(body, dict(zip(body.invars, known, strict=True))) for body, known in inner]
                 # A loop of few steps is none to XLA: what each step returns of constants alone is constant after it.
                 results = [_VARYING] * len(eqn.outvars) if eqn.primitive.name == "cond" else made_inside[-1]
             elif captured and made == _CONSTANT and same_by_anyone(eqn):

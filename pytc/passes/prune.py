@@ -75,7 +75,7 @@ def _swept(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
             eqn = subjaxprs.map_subjaxprs(eqn, change)
             if not rules.goes_into(eqn.primitive):
                 eqn = subjaxprs.map_subjaxprs(eqn, swept)
-            # What dead equations alone read of its carries, XLA would take out.
+            # A carry that nothing reads but what was dead goes before XLA sees the loop, and a tuple may with it.
             if eqn.primitive is rules.WHILE and eqn is not before and while_loops.becomes_one_array(before, eqn):
                 eqn = before
         eqns.append(eqn)

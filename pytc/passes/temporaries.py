@@ -16,7 +16,8 @@ those that the loop which writes the output reads as well: they are there with t
       Of steps that are not known it is taken for granted.
 
 Nor is a pair given up where the loop may turn out to read the input in step with its writing, since one operation is
-undone by another (`x.T` twice, a slice of a `pad`): XLA takes both away.
+undone by another (`x.T` twice, a slice of a `pad`): XLA takes both away. Nor, on a CPU, where another output can be
+written over the copy.
 """
 
 from __future__ import annotations

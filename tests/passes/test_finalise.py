@@ -199,9 +199,6 @@ def test_an_array_that_an_inner_jit_captured_is_a_constant_of_the_whole() -> Non
     rules.check(final)
 
 
-# Inside other primitives
-
-
 CALLED_TWICE = """
 import jax, jax.numpy as jnp, pytc
 
