@@ -198,7 +198,8 @@ def follow(
     if overwritten is not None:
         found += overwritten.values
         overwritten.values.clear()
-    found += [each.value for each in loops.dead(left, found)]
+    if left:
+        found += [each.value for each in loops.dead(left, found)]
     return found, overwritten
 
 
