@@ -145,6 +145,19 @@ class Group:
         copied = self.is_copied(given, output, read) or (early and self.unordered)
         return self.near(output, read).get(given, far) + EARLY * early + COPY * copied
 
+    def _prices(self, inputs: Sequence[int], output: int, read: Reads) -> list[float]:
+        """`price` of many inputs. Of most it only matters who else reads them."""
+        related = self.near(output, read).keys() | self.torn(output, read)
+        others, itself = ~read.needs[output], 1 << output
+        return [
+            self.price(given, output, read)
+            if given in related
+            else UNRELATED + EARLY + COPY
+            if read.loops[given] & others
+            else UNRELATED + COPY * bool(read.needed[given] & itself)
+            for given in inputs
+        ]
+
     def matched(self, read: Reads) -> list[Alias]:
         """The cheapest pairs."""
         column = {given: k for k, given in enumerate(self.inputs)}
@@ -155,16 +168,8 @@ class Group:
 
         def prices(rows: Sequence[int], columns: Sequence[int]) -> NDArray[np.float64]:
             outputs, inputs = [self.outputs[row] for row in rows], [self.inputs[k] for k in columns]
-            distance: NDArray[np.float64] = np.full((len(rows), len(columns)), UNRELATED)
-            early, needed = _early(inputs, outputs, read)
-            distance += EARLY * early + COPY * (early | needed)
-            at = {given: place for place, given in enumerate(inputs)}
-            for row, output in enumerate(outputs):
-                for given in self.near(output, read).keys() | self.torn(output, read):
-                    if given in at:
-                        distance[row, at[given]] = self.price(given, output, read)
-            distance += abs(rank[rows][:, None] - np.array(columns)) / unit
-            return distance
+            distance = np.array([self._prices(inputs, output, read) for output in outputs])
+            return distance + abs(rank[rows][:, None] - np.array(columns)) / unit
 
         cheap = [
             {
@@ -174,7 +179,7 @@ class Group:
             }
             for row, output in enumerate(self.outputs)
         ]
-        found = assign(len(self.outputs), len(self.inputs), prices, cheap)
+        found = assign(len(self.outputs), len(self.inputs), prices, cheap, UNRELATED)
         return [self.pair(self.inputs[k], self.outputs[row], read) for row, k in found]
 
     def free(self, read: Reads) -> list[Alias]:
@@ -192,23 +197,6 @@ class Group:
         if read.early(given, output):
             return Alias(given, output, self.nbytes, "copied first, as it may be read after the output is written")
         return Alias(given, output, 0, "read for the last time before the output is written")
-
-
-def _early(inputs: Sequence[int], outputs: Sequence[int], read: Reads) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """`read.early` and `read.read_after` of each output (row) and each input (column)."""
-    first = _bit_matrix([read.needs[output] for output in outputs], len(read.needs))
-    loops = _bit_matrix([read.loops[given] for given in inputs], len(read.needs))
-    needed = _bit_matrix([read.needed[given] for given in inputs], len(read.needs))
-    some = loops.any(axis=0)
-    early = (~first[:, some]).astype(np.float32) @ loops[:, some].astype(np.float32).T > 0
-    return early, needed[:, outputs].T
-
-
-def _bit_matrix(numbers: Sequence[int], width: int) -> NDArray[np.bool_]:
-    """The `width` lowest bits of each number, as a row."""
-    nbytes = (width + 7) // 8
-    packed = np.frombuffer(b"".join(number.to_bytes(nbytes, "little") for number in numbers), np.uint8)
-    return np.unpackbits(packed.reshape(len(numbers), nbytes), axis=1, count=width, bitorder="little").astype(bool)
 
 
 class Choices:

@@ -2,7 +2,8 @@
 
 Costs are small where two belong together and the same elsewhere, so a large problem falls apart into small ones:
 the components of "could be cheap". Each is solved exactly; what they leave over is assigned in order. A problem that
-is small as it stands is solved exactly as it stands.
+is small as it stands is solved exactly as it stands; and where the likely partners of all are different ones, as in an
+optimiser's step of any size, nothing is to be solved.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ TRIES = 16
 """How many columns are tried for a row that has no partner of its own in a large problem."""
 
 
-def assign(rows: int, columns: int, prices: Prices, cheap: Sequence[Mapping[int, float]]) -> list[tuple[int, int]]:
+def assign(
+    rows: int, columns: int, prices: Prices, cheap: Sequence[Mapping[int, float]], elsewhere: float
+) -> list[tuple[int, int]]:
     """Pair `min(rows, columns)` rows with columns, one to one, so that the costs add up to the least.
 
-    `cheap[row]` holds the columns that are likely partners, and what they cost; it need not be complete. Exact up
-    to `EXACT` entries; beyond that exact within each component of `cheap`, first fit for the rest. Deterministic.
+    `cheap[row]` holds the columns that are likely partners, and what they cost; it need not be complete. What is not
+    among them costs `elsewhere` at least. Exact up to `EXACT` entries; beyond that exact within each component of
+    `cheap`, first fit for the rest. Deterministic.
     """
+    if obvious := _obvious(cheap, elsewhere):
+        return obvious
     if rows * columns <= EXACT:
         return _exact(range(rows), range(columns), prices)
     pairs: list[tuple[int, int]] = []
@@ -43,6 +49,17 @@ def assign(rows: int, columns: int, prices: Prices, cheap: Sequence[Mapping[int,
     if len(left_rows) * len(left_columns) <= EXACT:
         return sorted(pairs + _exact(left_rows, left_columns, prices))
     return sorted(pairs + _first_fit(left_rows, left_columns, prices))
+
+
+def _obvious(cheap: Sequence[Mapping[int, float]], elsewhere: float) -> list[tuple[int, int]]:
+    """Each row with its cheapest column of all, where no two have the same one: no assignment costs less. Else none."""
+    pairs = []
+    for row, known in enumerate(cheap):
+        price, column = min(((price, column) for column, price in known.items()), default=(elsewhere, -1))
+        if price >= elsewhere:
+            return []
+        pairs.append((row, column))
+    return pairs if len({column for _, column in pairs}) == len(pairs) else []
 
 
 def _exact(rows: Sequence[int], columns: Sequence[int], prices: Prices) -> list[tuple[int, int]]:

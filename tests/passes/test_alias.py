@@ -409,7 +409,9 @@ def test_matching_is_as_good_as_trying_everything(data: st.DataObject) -> None:
     rows, columns = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     price = st.integers(0, 20)
     matrix = np.array(data.draw(st.lists(st.lists(price, min_size=columns, max_size=columns), min_size=rows, max_size=rows)), float)  # fmt: skip  # noqa: E501
-    found = matching.assign(rows, columns, lambda r, c: matrix[np.ix_(r, c)], [{} for _ in range(rows)])
+    least = data.draw(price)
+    cheap = [{c: float(matrix[r, c]) for c in range(columns) if matrix[r, c] < least} for r in range(rows)]
+    found = matching.assign(rows, columns, lambda r, c: matrix[np.ix_(r, c)], cheap, least)
     assert len({r for r, _ in found}) == len({c for _, c in found}) == len(found) == min(rows, columns)
     if rows > columns:
         matrix = matrix.T
@@ -437,7 +439,7 @@ import numpy as np
 from pytc.passes import matching
 
 def last():
-    pairs = matching.assign(2, 2, lambda r, c: np.ones((len(r), len(c))), [{}, {}])
+    pairs = matching.assign(2, 2, lambda r, c: np.ones((len(r), len(c))), [{}, {}], 1)
     print(sorted(pairs), 'scipy.optimize' in sys.modules)
 
 atexit.register(last)
@@ -502,10 +504,10 @@ def test_a_large_matching_falls_apart_into_small_ones(seed: int) -> None:
     def prices(rows: Any, columns: Any) -> Any:
         return matrix[np.ix_(rows, columns)]
 
-    whole = matching.assign(n, n, prices, cheap)
+    whole = matching.assign(n, n, prices, cheap, 1000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matching, "EXACT", 100)
-        pieces = matching.assign(n, n, prices, cheap)
+        pieces = matching.assign(n, n, prices, cheap, 1000)
     assert sorted(c for _, c in pieces) == list(range(n))
     assert sum(matrix[r, c] for r, c in pieces) == sum(matrix[r, c] for r, c in whole)
 
