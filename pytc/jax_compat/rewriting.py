@@ -76,44 +76,57 @@ def lift_inner_consts(closed: ClosedJaxpr, wanted: Callable[[Any], bool] = lambd
 
     Tracing leaves what an inner `jit`ted function captured inside its equation.
     """
+    lifted = _Lifted(wanted)
     jaxpr = closed.jaxpr
-    known = {id(value): var for var, value in zip(jaxpr.constvars, closed.consts, strict=True)}
-    eqns, lifted = _lift(jaxpr.eqns, known, wanted)
+    eqns, constants = lifted.equations(jaxpr.eqns, jaxpr.constvars, closed.consts)
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return closed
-    constants = [*zip(jaxpr.constvars, closed.consts, strict=True), *lifted]
+    constants = [*zip(jaxpr.constvars, closed.consts, strict=True), *constants]
     return with_inputs(closed, constants=constants, invars=jaxpr.invars, names=input_names(jaxpr), eqns=eqns)
 
 
-def _lift(
-    eqns: Sequence[JaxprEqn], known: dict[int, Var], wanted: Callable[[Any], bool]
-) -> tuple[list[JaxprEqn], list[tuple[Var, Any]]]:
-    """The equations with the `wanted` consts of their `jit`s made operands: a var of `known` (by the array's identity)
-    or one of those returned."""
-    changed, lifted = [], []
-    for eqn in eqns:
-        if eqn.primitive is jex_core.primitives.jit_p:
-            body = eqn.params["jaxpr"]
-            consts = list(zip(body.jaxpr.constvars, body.consts, strict=True))
-            inner_eqns, constants = _lift(body.jaxpr.eqns, {id(v): var for var, v in consts}, wanted)
-            constants = [*((var, v) for var, v in consts if wanted(v)), *constants]
-            if constants:
-                operands = []
-                for inner_var, value in constants:
+class _Lifted:
+    """Equations with the `wanted` consts of their `jit`s made operands. A body that several call stays one."""
+
+    def __init__(self, wanted: Callable[[Any], bool]) -> None:
+        self._wanted = wanted
+        self._bodies: dict[int, tuple[ClosedJaxpr, list[Any]]] = {}
+        """By the body (id): the one that takes its place, and what it is given first."""
+
+    def equations(
+        self, eqns: Sequence[JaxprEqn], constvars: Sequence[Var], consts: Sequence[Any]
+    ) -> tuple[list[JaxprEqn], list[tuple[Var, Any]]]:
+        """Those of a jaxpr with these consts, and what else has to be among its consts or operands, with its vars."""
+        known = {id(value): var for var, value in zip(constvars, consts, strict=True)}
+        changed, lifted = [], []
+        for eqn in eqns:
+            if eqn.primitive is jex_core.primitives.jit_p:
+                body, values = self._body(eqn.params["jaxpr"])
+                for value, inner_var in zip(values, body.jaxpr.invars, strict=False):
                     if id(value) not in known:
                         known[id(value)] = Var(inner_var.aval)
                         lifted.append((known[id(value)], value))
-                    operands.append(known[id(value)])
-                body = with_inputs(
+                if values:
+                    eqn = _with_leading_operands(eqn, body, [known[id(value)] for value in values])
+            changed.append(eqn)
+        return changed, lifted
+
+    def _body(self, body: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+        if id(body) not in self._bodies:
+            consts = list(zip(body.jaxpr.constvars, body.consts, strict=True))
+            eqns, inner = self.equations(body.jaxpr.eqns, body.jaxpr.constvars, body.consts)
+            constants = [*((var, value) for var, value in consts if self._wanted(value)), *inner]
+            made = body
+            if constants:
+                made = with_inputs(
                     body,
-                    constants=[(var, v) for var, v in consts if not wanted(v)],
+                    constants=[(var, value) for var, value in consts if not self._wanted(value)],
                     invars=[*(var for var, _ in constants), *body.jaxpr.invars],
                     names=[""] * len(constants) + input_names(body.jaxpr),
-                    eqns=inner_eqns,
+                    eqns=eqns,
                 )
-                eqn = _with_leading_operands(eqn, body, operands)
-        changed.append(eqn)
-    return changed, lifted
+            self._bodies[id(body)] = made, [value for _, value in constants]
+        return self._bodies[id(body)]
 
 
 def _with_leading_operands(eqn: JaxprEqn, body: ClosedJaxpr, operands: Sequence[Var]) -> JaxprEqn:

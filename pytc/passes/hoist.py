@@ -12,12 +12,13 @@ the operand is constant (`_VALUE_BLIND`), and leaves alone the arrays that take 
 that XLA joins to other constants (`_JOINED`), those of one element and those of one repeated value, which cost nothing
 to keep. What is not hoisted stays a constant of the function that captured it.
 
-Cost: one visit to each equation at every depth, none where nothing is captured.
+Cost: one visit to each equation at every depth, and to that of an inner `jit` for each way in which its operands are
+constant; each array that becomes an input is read once and copied; nothing where nothing is captured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -68,7 +69,7 @@ def hoist(program: Program) -> Program:
     hoisted: set[int] = set()
     notes = []
     for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
-        why = _cheap(value, var.aval) or seen.get(i, "")
+        why = seen.get(i, "") or _cheap(value, var.aval)
         hoisted.update([] if why else [id(value)])
         what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
@@ -114,6 +115,8 @@ class _Looks:
         self.reasons: dict[int, str] = {}
         self._held: dict[Var, dict[str, int]] = {}
         """Of a value that varies: as what it holds constants (`_JOINED`), and which constvars are among these."""
+        self._called: dict[Hashable, tuple[list[int], list[dict[str, int]]]] = {}
+        """By what is called (id), and what is known of what it is given: the same of what it returns."""
         # A set of constvars as the bits of an integer.
         self._walk(jaxpr, {var: 1 << i for i, var in enumerate(jaxpr.constvars)})
 
@@ -152,11 +155,16 @@ class _Looks:
 
     def _walk_calls(self, eqn: JaxprEqn, given: Sequence[int]) -> list[int]:
         results = [_VARYING] * len(eqn.outvars)
+        of_given = [self._of(v) for v in eqn.invars]
         for body in jaxprs.subjaxprs(eqn):
             if len(body.invars) == len(given):
-                self._held.update((var, self._of(v)) for var, v in zip(body.invars, eqn.invars, strict=True))
-                results = self._walk(body, dict(zip(body.invars, given, strict=True)))
-                self._held.update((var, self._of(v)) for var, v in zip(eqn.outvars, body.outvars, strict=True))
+                asked = id(body), *given, *(tuple(held.items()) for held in of_given)
+                if asked not in self._called:
+                    self._held.update(zip(body.invars, of_given, strict=True))
+                    results = self._walk(body, dict(zip(body.invars, given, strict=True)))
+                    self._called[asked] = results, [self._of(v) for v in body.outvars]
+                results, of_results = self._called[asked]
+                self._held.update(zip(eqn.outvars, of_results, strict=True))
         return results
 
     def _join(self, eqn: JaxprEqn, given: Sequence[int]) -> None:

@@ -212,3 +212,27 @@ def test_what_few_steps_return_of_it_is_constant_after_the_loop():
     for wanted, got in zip(jax.jit(fun)(x), pytc.compile(fun)(x), strict=True):
         np.testing.assert_array_equal(np.asarray(wanted), np.asarray(got))
     assert not captured(hoisted(fun, x))
+
+
+def bodies(program):
+    return {id(eqn.params["jaxpr"]) for eqn in program.jaxpr.jaxpr.eqns if "jaxpr" in eqn.params}
+
+
+def test_a_body_that_is_called_often_stays_one():
+    layer = jax.jit(lambda x: jnp.tanh(x * TABLE) + x)
+
+    def fun(x):
+        return layer(layer(layer(x) * 2))
+
+    program = hoisted(fun, TABLE)
+    assert len(captured(program)) == len(bodies(program)) == 1
+    jax.extend.core.check_jaxpr(program.jaxpr.jaxpr)
+
+
+def test_calls_inside_each_other_are_looked_at_once():
+    """Each of twenty levels calls the next one twice: a million calls, and twenty bodies."""
+    level = jax.jit(lambda x: jnp.maximum(x, TABLE))
+    for _ in range(20):
+        level = jax.jit(lambda x, inner=level: jnp.minimum(inner(inner(x)), TABLE))
+    program = hoisted(level, TABLE)
+    assert len(captured(program)) == len(bodies(program)) == 1
