@@ -35,6 +35,8 @@ Effort = Literal["default", "high"]
 MOST = 24
 """Plans that are compiled for one program."""
 
+_SILENT = "the compiler of this backend tells nothing of the memory that its programs need"
+
 ROUNDING = 1.01
 """Arguments and results that take up to this much more than their elements are not padded."""
 
@@ -109,6 +111,10 @@ class _Search:
         self.size = sum(_on_a_device(planned, number) for number in range(len(planned.inputs)))
         self.emitted: dict[str, Emitted] = {}
         self.tried: dict[str, tuple[Candidate, Figures | None, str]] = {}
+        self.asked = 0
+        """Of how many plans the compiler was asked, now or earlier."""
+        self.is_silent = False
+        """Whether it has turned out to tell nothing."""
         self.best: Candidate = self.plans[0]
         self.least: tuple[int, int] | None = None
         if len(self.plans) > 1:
@@ -143,11 +149,14 @@ class _Search:
         if candidate.key in self.tried:
             return
         figures, why = None, ""
-        if sum(each[1] is not None for each in self.tried.values()) >= MOST:
+        if self.is_silent:
+            why = _SILENT
+        elif self.asked >= MOST:
             why = f"not compiled, as {MOST} others were"
         elif self.is_hopeless(candidate):
             why = "not compiled, as it saves too little to be the best"
         else:
+            self.asked += 1
             figures, why = self.measured(candidate)
         self.tried[candidate.key] = candidate, figures, why
         if figures is not None and (self.least is None or (figures.total, figures.copied) < self.least):
@@ -178,7 +187,8 @@ class _Search:
             return None, f"does not compile: {str(error).partition(chr(10))[0]}"
         figures = _figures(compiled, emitted, self.options)
         if figures is None:
-            return None, "the compiler of this backend tells nothing of the memory that its programs need"
+            self.is_silent = True
+            return None, _SILENT
         self.known.add(candidate.key, figures)
         return figures, ""
 

@@ -226,6 +226,30 @@ def test_the_last_argument_moved():
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(args[0]))
 
 
+def of_six(*arrays):
+    return [jnp.sin(array) for array in reversed(arrays)]
+
+
+def test_the_compiler_is_asked_of_so_many_plans_whatever_it_says(monkeypatch):
+    leaves = [jnp.full(64, float(k)) for k in range(6)]
+    program = passes.run(pytc.stage(of_six, *leaves))
+    assert len(candidates(program)) > 2
+    monkeypatch.setattr(effort, "MOST", 2)
+    monkeypatch.setattr(effort._Search, "measured", lambda *_: (None, "no room"))
+    tried = effort.choose(program, lambda plan: plan.of(program, program), leaves, {}).tried
+    assert [each.why for each in tried[:3]] == ["no room", "no room", "not compiled, as 2 others were"]
+
+
+def test_a_compiler_that_tells_nothing_is_asked_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(effort, "_figures", lambda *_: asked.append(1))
+    program = passes.run(pytc.stage(sgd, *arguments()))
+    tried = effort.choose(program, lambda plan: plan.of(program, program), jax.tree.leaves(arguments()), {}).tried
+    assert len(asked) == 1 < len(tried)
+    assert tried[0].chosen
+    assert {each.why for each in tried} == {effort._SILENT}
+
+
 def test_a_plan_that_does_not_compile_is_out(monkeypatch):
     def refuse(self, leaves):
         lowered = lower(self, leaves)
