@@ -39,6 +39,30 @@ def subjaxprs(eqn: JaxprEqn) -> Iterator[Jaxpr]:
         yield inner(sub)
 
 
+# Calls, and the parameter that holds what is called. (A `shard_map`'s is given a part of each operand.)
+_CALLS = {
+    "call": "call_jaxpr",
+    "closed_call": "call_jaxpr",
+    "composite": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vmap_call": "call",
+    "eval_jaxpr": "call_jaxpr",
+    "jit": "jaxpr",
+    "linear_call": "callee",
+    "remat2": "jaxpr",
+    "shard_map": "jaxpr",
+}
+
+
+def called(eqn: JaxprEqn) -> Jaxpr | None:
+    """What an equation calls, if it hands on its operands, and hands back the results, one for one."""
+    body = eqn.params.get(_CALLS.get(eqn.primitive.name, ""))
+    opened = inner(body) if isinstance(body, Jaxpr | ClosedJaxpr) else None
+    fits = opened is not None and (len(opened.invars), len(opened.outvars)) == (len(eqn.invars), len(eqn.outvars))
+    return opened if fits else None
+
+
 def split_scan(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
     """What stands at a scan's operands, as (consts, initial carry, scanned)."""
     if "num_consts" in eqn.params:  # up to JAX 0.11

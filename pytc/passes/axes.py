@@ -75,22 +75,6 @@ _SPREAD = {
     "reduce_scatter": "axis_name",
 }
 
-# Calls, and the parameter that holds what is called with the operands as they are.
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vmap_call": "call",
-    "composite": "jaxpr",
-    "eval_jaxpr": "call_jaxpr",
-    "linear_call": "callee",
-}
-
 
 def varying(jaxpr: Jaxpr | ClosedJaxpr, inputs: Sequence[Iterable[Hashable]], axes: Iterable[Hashable]) -> list[Axes]:
     """For each outvar of `jaxpr`, those of the named `axes` over which it may vary.
@@ -144,7 +128,7 @@ class _Walk:
                 return given, given
             if name in _EQUALISE or name in _SPREAD:
                 return self.collective(eqn, given), given
-            if name in _CALLS and (body := _called(eqn)) is not None:
+            if name != "shard_map" and (body := jaxprs.called(eqn)) is not None:
                 return self.run(body, given)
             method = getattr(self, f"_{name}", None)
             if method is not None:
@@ -257,14 +241,6 @@ def _one_each(eqn: JaxprEqn, given: Sequence[Axes]) -> list[Axes]:
 def _written(jaxpr: Jaxpr, given: Sequence[Axes], go_on: Axes) -> list[Axes]:
     """What a loop was `given` besides its carry, afterwards: how often a `Ref` was written depends on the condition."""
     return [axes | go_on if is_ref(var.aval) else axes for var, axes in zip(jaxpr.invars, given, strict=False)]
-
-
-def _called(eqn: JaxprEqn) -> Jaxpr | None:
-    """What a call calls, if it is called with the operands as they are."""
-    body = eqn.params.get(_CALLS[eqn.primitive.name])
-    opened = jaxprs.inner(body) if isinstance(body, Jaxpr | ClosedJaxpr) else None
-    fits = opened is not None and (len(opened.invars), len(opened.outvars)) == (len(eqn.invars), len(eqn.outvars))
-    return opened if fits else None
 
 
 def _names(axes: Any) -> Axes:

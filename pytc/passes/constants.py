@@ -15,7 +15,7 @@ from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 
 # Move data without computing: of a constant they make the same constant at compile time as at run time.
 _MOVES = frozenset(
-    """broadcast_in_dim concatenate copy copy_p dynamic_slice expand_dims gather pad reshape rev select_n slice squeeze
+    """broadcast_in_dim concatenate copy dynamic_slice gather pad reshape rev select_n slice squeeze
     transpose""".split()
 )
 

@@ -21,7 +21,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, split_scan, split_while, subjaxprs
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, called, split_scan, split_while, subjaxprs
 
 
 class Kind(enum.Enum):
@@ -72,33 +72,16 @@ ELEMENTWISE = frozenset(
     " igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p log2 logistic lt lt_to max min mul ne"
     " neg nextafter not one_minus_square or polygamma polynomial population_count pow real reduce_precision"
     " regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign"
-    " sin sinh sqrt square sub tan tanh xor zeta copy_p".split()
+    " sin sinh sqrt square sub tan tanh xor zeta".split()
 )
 VIEWS = frozenset(
-    "reshape squeeze expand_dims bitcast_convert_type stop_gradient name sharding_constraint pvary pcast"
-    " mesh_cast reshard random_wrap random_unwrap".split()
+    "reshape squeeze bitcast_convert_type stop_gradient name sharding_constraint pvary"
+    " reshard random_wrap random_unwrap".split()
 )
 INDEXED = frozenset("broadcast_in_dim slice dynamic_slice transpose rev pad gather iota concatenate".split())
 UPDATES = frozenset("dynamic_update_slice scatter scatter-add scatter-mul scatter-min scatter-max scatter-sub".split())
 SEVERAL = frozenset("eigh hessenberg householder_product lu qr random_fold_in schur svd".split())
 """What consists of several steps, of which the first reads the operands and another writes the result."""
-
-# Calls whose body is inlined, and the parameter that holds it.
-CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "eval_jaxpr": "call_jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "custom_vmap_call": "call",
-    "shard_map": "jaxpr",
-}
 
 _MANY = 16  # XLA gives a concatenation of more operands its own buffer.
 
@@ -129,8 +112,7 @@ class _Builder:
         """Append the steps of `jaxpr`, whose constvars and invars `env` knows, and name its results in `env`."""
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
-            body = _body(eqn) if name in CALLS else None
-            if body is not None:
+            if (body := called(eqn)) is not None:
                 self.call(eqn, body, env)
                 continue
             operands = [None if isinstance(v, Literal) else env[v] for v in eqn.invars]
@@ -233,14 +215,6 @@ def _bytes_of(var: Var) -> int:
     """The bytes of a value, roughly: a PRNG key counts one, and so does whatever is not an array."""
     aval: Any = var.aval
     return int(getattr(aval, "size", 1) * getattr(getattr(aval, "dtype", None), "itemsize", 1))
-
-
-def _body(eqn: JaxprEqn) -> Jaxpr | None:
-    """The open jaxpr that `eqn` calls."""
-    body = eqn.params.get(CALLS[eqn.primitive.name])
-    body = getattr(body, "jaxpr", body)
-    fits = body is not None and len(body.invars) == len(eqn.invars) and len(body.outvars) == len(eqn.outvars)
-    return body if fits else None
 
 
 def _declared(pairs: Iterable[tuple[int, int]], results: int) -> tuple[tuple[int, ...], ...]:

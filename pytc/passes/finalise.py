@@ -251,7 +251,7 @@ class _Finaliser:
             unwrapped = self._by_rule(eqn, _FINALISATIONS[eqn.primitive])
         elif name in _WRAPPERS:
             unwrapped = _WRAPPERS[name](eqn)
-        elif name in _JITS:
+        elif name == "jit":
             unwrapped = self._jit(eqn)
         elif home(eqn.primitive) != "jax":
             if name in _MEANING_IS_IMPL and not (self._compiled and name in _COMPILED_APART):
@@ -315,7 +315,7 @@ def _count_call_sites(jaxpr: Jaxpr, sites: Counter[int]) -> None:
         if eqn.primitive.name in _WRAPPERS and (unwrapped := _WRAPPERS[eqn.primitive.name](eqn)) is not None:
             _count_call_sites(jaxprs.inner(unwrapped.body), sites)
             continue
-        if eqn.primitive.name in _JITS and jaxprs.inlined_late(eqn):
+        if eqn.primitive.name == "jit" and jaxprs.inlined_late(eqn):
             _count_call_sites(jaxprs.inner(eqn.params["jaxpr"]), sites)
             continue
         for sub in jaxprs.subjaxprs(eqn):
@@ -351,24 +351,19 @@ def _expanded(eqn: JaxprEqn) -> _Unwrapped | None:
 
 _WRAPPERS: dict[str, Callable[[JaxprEqn], _Unwrapped | None]] = {
     "call_hi_primitive": _expanded,
-    "checkpoint": _remat,
     "closed_call": _call("call_jaxpr"),
-    "core_call": _call("call_jaxpr"),
     "custom_jvp_call": _call("call_jaxpr"),
     "custom_linear_solve": _linear_solve,
     "custom_vjp_call": _call("call_jaxpr"),
     "custom_vmap_call": _call("call"),
     "eval_jaxpr": _call("call_jaxpr"),
     "linear_call": _call("callee"),
-    "remat": _remat,
     "remat2": _remat,
     "remat_opt": _call("fwd_jaxpr"),
 }
 
-_JITS = frozenset({"jit", "pjit"})
-
 # What JAX emits as calls of a function.
-_CALLS = _JITS | {"closed_call", "core_call", "eval_jaxpr"}
+_CALLS = frozenset({"closed_call", "eval_jaxpr", "jit"})
 
 # Hand on their operand: a name for `checkpoint_name`'s policies, and a mark for autodiff.
 _HAND_ON = frozenset({"name", "stop_gradient"})

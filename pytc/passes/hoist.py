@@ -35,7 +35,7 @@ from pytc.program import Input, Program
 # Done by the same code at run time, whether or not one of several operands is constant.
 _VALUE_BLIND = frozenset(
     """add add_any and clamp concatenate conv_general_dilated dot_general dynamic_slice dynamic_update_slice eq gather
-    ge gt le lt max min mul ne or pad scatter scatter-add scatter_add select_n sub xor""".split()
+    ge gt le lt max min mul ne or pad scatter scatter-add select_n sub xor""".split()
 )
 
 # But XLA joins constants: (x + c) + d is x + (c + d) to it, and (x * c) * (y * d) is (x * y) * (c * d).
@@ -49,12 +49,12 @@ _PARTS = "parts"
 
 # Equations through which it sees that.
 _HAND_ON = frozenset(
-    """broadcast_in_dim convert_element_type copy copy_p expand_dims name neg reduce_precision reshape rev slice squeeze
+    """broadcast_in_dim convert_element_type copy name neg reduce_precision reshape rev slice squeeze
     stop_gradient transpose""".split()
 )
 
 # Their jaxprs' invars and outvars are the equation's own.
-_CALLS = frozenset("jit pjit closed_call core_call checkpoint remat2 remat custom_jvp_call custom_vjp_call".split())
+_CALLS = frozenset("jit closed_call remat2 custom_jvp_call custom_vjp_call".split())
 
 _VARYING = 0  # depends on an argument
 _CONSTANT = -1  # a constant of the program whatever is hoisted

@@ -207,7 +207,7 @@ def handed_on(eqn: JaxprEqn) -> dict[Var, Atom]:
         of_branches = [_outvars_that_are_invars(jaxprs.inner(branch)) for branch in eqn.params["branches"]]
         first, *others = of_branches
         pairs = [(out, given + 1) for out, given in first.items() if all(o.get(out) == given for o in others)]
-    elif name in ("jit", "pjit") and jaxprs.is_plain_jit(eqn):
+    elif name == "jit" and jaxprs.is_plain_jit(eqn):
         pairs = list(_outvars_that_are_invars(jaxprs.inner(eqn.params["jaxpr"])).items())
     return {
         eqn.outvars[out]: operands[given]

@@ -26,7 +26,7 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from pytc.jax_compat.origins import home
 from pytc.passes.subjaxprs import OPAQUE
 
-_UNREPEATABLE = OPAQUE | {"checkpoint", "optimization_barrier", "remat", "remat2", "rng_uniform"}
+_UNREPEATABLE = OPAQUE | {"optimization_barrier", "remat2", "rng_uniform"}
 
 _SMALL = 16
 """Up to how many elements an array among the parameters is compared bit by bit; larger ones are equal if they are one
@@ -84,7 +84,7 @@ class _Numbering:
 
     def _which(self, eqn: JaxprEqn, operands: list[int]) -> Sequence[int]:
         """What tells the results of one equation from each other: of a call, what they are made of."""
-        if eqn.primitive.name not in ("jit", "pjit") or not jaxprs.is_plain_jit(eqn):
+        if eqn.primitive.name != "jit" or not jaxprs.is_plain_jit(eqn):
             return range(len(eqn.outvars))
         body = eqn.params["jaxpr"]
         places = tuple(map(operands.index, operands))

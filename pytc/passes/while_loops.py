@@ -21,7 +21,7 @@ from pytc.passes.constants import of_constants_alone
 
 # What they return may be what they are given, for all that the compiler can see.
 _HAND_ON = frozenset(
-    """broadcast_in_dim convert_element_type copy copy_p expand_dims name reshape select_n slice squeeze stop_gradient
+    """broadcast_in_dim convert_element_type copy name reshape select_n slice squeeze stop_gradient
     transpose""".split()
 )
 
