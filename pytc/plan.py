@@ -88,7 +88,7 @@ class Planner:
             # It is looked again for what is let go of after all. That something holds a leaf at this very call, a
             # snapshot of every so many steps, says nothing of the next: then it is copied once.
             lives_on &= site.plan.program.keep
-        plan = self.plan(signature, never | lives_on, never, leaves)
+        plan = self.plan(signature, never | lives_on, leaves)
         if site is not None:
             site.plan = plan
             return site
@@ -130,7 +130,7 @@ class Planner:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
             keep = plan.program.keep
-            plan = site.plan = self.plan(signature, keep | frozenset(held), keep, leaves)
+            plan = site.plan = self.plan(signature, keep | frozenset(held), leaves)
             site.settled = True
             held = _held(plan, frame, args, kwargs, leaves)
         if not site.asked and not plan.emitted.is_new and (unknown := [i for i in held if i not in site.why]):
@@ -149,13 +149,12 @@ class Planner:
             given[i] = private_copy(leaves[i])
         return plan, given
 
-    def plan(self, signature: Signature, keep: frozenset[int], never: frozenset[int], leaves: Sequence[Any]) -> Plan:
+    def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any]) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
         that copies least. Raises `Retrace` where a new one would have to be compiled in another context.
-
-        `never` are those among `keep` that will be kept at every call.
         """
         staged = signature.staged
+        never = self._never(signature.program, leaves)
         program = self._paired(staged, keep)
         for plan in signature.plans:
             if _is_for(plan, program):
@@ -165,7 +164,6 @@ class Planner:
         if signature.plans:
             # One of the two takes over whatever can be, so that no caller that lets go of everything comes too late.
             first, *_ = signature.plans
-            never = self._never(signature.program, leaves)
             everything = self._paired(staged, never)
             if not _is_for(first, everything):
                 if set(program.donated).issubset(first.could_donate):

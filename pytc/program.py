@@ -108,7 +108,8 @@ class Alias:
     input: int
     output: int
     copied: int = 0
-    """Bytes that the pair is expected to cost in copies; 0 when every reader of the input can run before the write."""
+    """Bytes that the pair is expected to cost in copies; 0 when every reader of the input can run before the write. (A
+    CPU's compiler, which looks for copies before it has put the steps in order, may make one all the same.)"""
     why: str = ""
     """In plain words, for `explain`."""
 

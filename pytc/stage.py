@@ -286,7 +286,8 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` or
     `out_shardings` match neither arguments nor result, and whatever `fun` or JAX's tracing raises.
     """
-    return stageable_of(fun).stage(*unmoved(args, kwargs), share=True)
+    compiled = getattr(fun, "__pytc__", None)
+    return stageable_of(fun).stage(*unmoved(args, kwargs), share=compiled is None or compiled.share)
 
 
 def stageable_of(fun: Callable[..., Any]) -> Stageable:

@@ -198,8 +198,7 @@ def follow(
     if overwritten is not None:
         found += overwritten.values
         overwritten.values.clear()
-    if left:
-        found += [each.value for each in loops.dead(left, found)]
+    found += [each.value for each in loops.dead(left, found)]
     return found, overwritten
 
 

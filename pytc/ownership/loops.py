@@ -99,6 +99,8 @@ def _has_passed(iterator: Any, items: dict[Any, Any], value: Any) -> bool:
 def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:
     """Those in places that are dead: in a container only if nothing refers to it but one iterator and `places`, a list
     of what stands in dead places."""
+    if not left:
+        return []
     standing = collections.Counter(map(id, places))
     # Of the container: the iterator, `left`, and `getrefcount`'s own; each place, and the list of these.
     return [

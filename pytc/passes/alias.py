@@ -15,8 +15,8 @@ For several TPUs the compiler is given first the results that are written over n
 by the order of the results, and sharded training steps take a tenth less memory so, or far less
 (`benchmarks/footprints.py`). On a single one it makes no difference, as a rule.
 
-The choice does not depend on the order of the arguments or results. It costs a walk over the jaxpr, linear in its
-size.
+The choice does not depend on the order of the arguments or results. It costs a walk over the jaxpr, linear in its size
+with every call in place of its body, which is what a compiler works on, too.
 """
 
 from __future__ import annotations
@@ -168,8 +168,9 @@ class Group:
 
         def prices(rows: Sequence[int], columns: Sequence[int]) -> NDArray[np.float64]:
             outputs, inputs = [self.outputs[row] for row in rows], [self.inputs[k] for k in columns]
-            distance = np.array([self._prices(inputs, output, read) for output in outputs])
-            return distance + abs(rank[rows][:, None] - np.array(columns)) / unit
+            distance: NDArray[np.float64] = np.array([self._prices(inputs, output, read) for output in outputs])
+            distance += abs(rank[rows][:, None] - np.array(columns)) / unit
+            return distance
 
         cheap = [
             {
@@ -192,9 +193,11 @@ class Group:
             return Alias(given, output, self.nbytes, "copied first, as it is read after the output is written")
         if given in self.torn(output, read):
             return Alias(given, output, self.nbytes, "copied first, as all of it is read to write the output")
+        early = read.early(given, output)
         if given in self.near(output, read):
-            return Alias(given, output, 0, "updated in place")
-        if read.early(given, output):
+            maybe = ", over a copy if another output is still to be made from it" if early and self.unordered else ""
+            return Alias(given, output, 0, f"updated in place{maybe}")
+        if early:
             return Alias(given, output, self.nbytes, "copied first, as it may be read after the output is written")
         return Alias(given, output, 0, "read for the last time before the output is written")
 
