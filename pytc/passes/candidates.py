@@ -9,7 +9,8 @@ how. So these are the plans that could turn out better, the likeliest first:
     - the plan without those pairs that are expected to cost a copy: each, and all;
     - where a few arrays can go to few places, every way there is;
     - the pairs that `jax.jit` would make of arguments donated whole, in the order of the results and in the opposite
-      one, for every set of arguments. So no `donate_argnums` does better, whatever the order of the results.
+      one: for every set of up to four arguments, so that no `donate_argnums` does better, whatever the order of the
+      results; of more for each, for all but each, and for the first some.
 
 Every one of them is correct: they differ in where results are written, not in what is computed.
 """
