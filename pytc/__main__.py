@@ -19,7 +19,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytc.explain import DeviceError, Explanation, RequirementError, compiled_function, explain_program
+from pytc.errors import DeviceError, RequirementError
+from pytc.explain import Explanation, compiled_function, explain_program
 from pytc.explain.audit import start
 from pytc.jax_compat.running import config
 

@@ -88,8 +88,11 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       `clear_cache`.
 
     Raises:
-      TypeError: `fun` or a pass is not callable. ValueError: an unknown `donate` or `effort`, a name or a number that
-      is no parameter's, a static parameter that is donated.
+      TypeError: `fun` or a pass is not callable, a number of an argument is none, `jax.jit` knows no such option.
+      ValueError: an unknown `donate`, `python_scalars` or `effort`, a name or a number that is no parameter's, a static
+      parameter that is donated.
+      At a call, `StaticLeafError` naming a static leaf that cannot be hashed, `DonationError` as `donate="require"`
+      says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
     """
     if fun is None:
         return functools.partial(

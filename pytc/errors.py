@@ -21,5 +21,13 @@ class DonationWarning(UserWarning):
     """`donate="warn"`: leaves that the caller gave away and that no output can be written into."""
 
 
+class DeviceError(ValueError):
+    """A device that cannot be compiled for: unknown, too small for the program's mesh, or its compiler is not here."""
+
+
+class RequirementError(AssertionError):
+    """`Explanation.require`: the program does not do what was required of it. The message ends with the table."""
+
+
 class VerificationError(Exception):
     """With `PYTC_VERIFY=1`: a pass changed what the program means. Names the pass, and a file to reproduce it."""

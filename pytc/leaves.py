@@ -189,7 +189,12 @@ class Parameters:
 
 
 def unhashable(path: str, value: Any) -> StaticLeafError:
-    """The error for a static leaf that cannot be a key."""
+    """The error for a static leaf that cannot be a key, or for an array of what is no number."""
+    if isinstance(value, np.ndarray | np.generic):
+        return StaticLeafError(
+            f"`{path}`: JAX has no type for a NumPy array of {value.dtype}: {_shown(value)}. Encode it as numbers, or "
+            "pass a tuple in its place, which is static."
+        )
     if isinstance(value, StaticArgument):
         why = "static_argnums or static_argnames says that it is static"
         advice = (
@@ -202,8 +207,11 @@ def unhashable(path: str, value: Any) -> StaticLeafError:
             "If it holds arrays, make it a pytree (jax.tree_util.register_dataclass); else make it hashable, or "
             "capture it in the function."
         )
-    shown = " ".join(f"{value!r:.120}".split())
     return StaticLeafError(
         f"`{path}`: {why}, part of the key of the compiled program. But its type, {type(value).__name__}, cannot be "
-        f"hashed: {shown}. {advice}"
+        f"hashed: {_shown(value)}. {advice}"
     )
+
+
+def _shown(value: Any) -> str:
+    return " ".join(f"{value!r:.120}".split())

@@ -12,17 +12,16 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
-from jax.tree_util import keystr, tree_broadcast, tree_flatten_with_path, tree_leaves, tree_map, tree_structure
+from jax.tree_util import keystr, tree_flatten_with_path
 
 from pytc.leaves import Parameters, StaticArgument
+from pytc.prefix import per_leaf
 
 AxesSpec: TypeAlias = Any
 """An axis number, None, a function from a leaf to one of the two, or a pytree prefix of these."""
 
 UNNAMED = "_internal_pmap_axis_name"
 """The mapped axis where it has no name: that of `jax.pmap`, so that arrays are spread alike by both."""
-
-_NONE = object()  # stands for None, which to JAX's tree functions is a node without leaves
 
 
 def if_array(axis: int = 0) -> Callable[[Any], int | None]:
@@ -66,7 +65,7 @@ class Mapped:
         found: list[int | Literal["static"] | None] = []
         trees = [*args, *(kwargs[name] for name in sorted(kwargs))]
         for (where, spec), tree in zip(specs, trees, strict=True):
-            asked = _per_leaf(f"in_axes of `{where}`", spec, tree)
+            asked = [None] if isinstance(tree, StaticArgument) else per_leaf(f"in_axes of `{where}`", spec, tree)
             for (path, leaf), axis in zip(tree_flatten_with_path(tree)[0], asked, strict=True):
                 found.append(_resolved(where + keystr(path), leaf, axis))
         return found
@@ -107,7 +106,7 @@ class Mapped:
         Raises `ValueError` where `out_axes` does not match the result, or names an axis that a stacked leaf does not
         have; `TypeError` for what is no axis.
         """
-        asked = _per_leaf("out_axes", self.out_axes, result)
+        asked = per_leaf("out_axes", self.out_axes, result)
         return [
             "auto" if axis == "auto" else _stacked_at(f"result{keystr(path)}", leaf, axis)
             for (path, leaf), axis in zip(tree_flatten_with_path(result)[0], asked, strict=True)
@@ -185,20 +184,6 @@ def axis_of(spec: jax.sharding.PartitionSpec) -> int | None:
 
 def _is_array(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
-
-
-def _per_leaf(what: str, prefix: AxesSpec, tree: Any) -> list[Any]:
-    """What is asked for each leaf."""
-    if isinstance(tree, StaticArgument):
-        return [None]
-    prefix = tree_map(lambda x: _NONE if x is None else x, prefix, is_leaf=lambda x: x is None)
-    try:
-        full = tree_broadcast(prefix, tree)
-    except ValueError as error:
-        raise ValueError(
-            f"{what} must be a pytree prefix of {tree_structure(tree)}, but is {tree_structure(prefix)}: {error}"
-        ) from error
-    return [None if x is _NONE else x for x in tree_leaves(full)]
 
 
 def _resolved(path: str, leaf: Any, axis: Any) -> int | Literal["static"] | None:

@@ -77,7 +77,8 @@ def pmap(  # noqa: D417 - some arguments described at once
       is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
 
     Raises:
-      TypeError: `fun` is not callable; an axis that is none. ValueError: what `pytc.compile` raises, and no devices.
+      TypeError: `fun` is not callable; an axis that is none. ValueError: what `pytc.compile` raises, no devices, and an
+      `axis_size` below 1.
       At a call, `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ
       in size, or where there are more rows than devices; and naming leaves where `out_axes` is None and the output
       varies.

@@ -9,46 +9,38 @@ from __future__ import annotations
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
-from jax.tree_util import tree_broadcast, tree_leaves, tree_map, tree_structure
+from jax.tree_util import tree_leaves
 
 from pytc.jax_compat.running import mesh_in_context
 from pytc.leaves import StaticArgument
-
-_UNASKED = object()
+from pytc.prefix import per_leaf
 
 
 def for_arguments(in_shardings: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """What `in_shardings` asks for each leaf of the arguments (static arguments wrapped), None where nothing.
 
-    As with `jax.jit`, a tuple has one entry for each argument that is not static, and keywords are refused.
+    As with `jax.jit`, a tuple has one entry for each argument that is not static, and keywords are refused. Raises
+    `ValueError` where it does not match, and what `for_result` does.
     """
     if in_shardings is None:
         return [None] * len(tree_leaves((args, kwargs)))
     if kwargs:
         raise ValueError(f"in_shardings speaks of positional arguments; pass {', '.join(kwargs)} by position")
     traced = tuple(a for a in args if not isinstance(a, StaticArgument))
-    asked = iter(_per_leaf("in_shardings", in_shardings, traced))
+    asked = iter(_asked("in_shardings", in_shardings, traced))
     return [None if isinstance(leaf, StaticArgument) else next(asked) for leaf in tree_leaves(args)]
 
 
 def for_result(out_shardings: Any, result: Any) -> list[Any]:
-    """What `out_shardings` asks for each leaf of the result, None where nothing."""
-    return _per_leaf("out_shardings", out_shardings, result)
+    """What `out_shardings` asks for each leaf of the result, None where nothing.
+
+    Raises `ValueError` where it does not match, `RuntimeError` for a `PartitionSpec` where there is no mesh.
+    """
+    return _asked("out_shardings", out_shardings, result)
 
 
-def _per_leaf(option: str, prefix: Any, tree: Any) -> list[Any]:
-    leaves = tree_leaves(tree)
-    if prefix is None:
-        return [None] * len(leaves)
-    # None asks for nothing, but to JAX's tree functions it is a node without leaves.
-    prefix = tree_map(lambda x: _UNASKED if x is None else x, prefix, is_leaf=lambda x: x is None)
-    try:
-        full = tree_broadcast(prefix, tree)
-    except ValueError as error:
-        raise ValueError(
-            f"{option} must be a pytree prefix of {tree_structure(tree)}, but is {tree_structure(prefix)}: {error}"
-        ) from error
-    return [None if x is _UNASKED else _placed(option, x) for x in tree_leaves(full)]
+def _asked(option: str, prefix: Any, tree: Any) -> list[Any]:
+    return [None if wanted is None else _placed(option, wanted) for wanted in per_leaf(option, prefix, tree)]
 
 
 def _placed(option: str, wanted: Any) -> Any:

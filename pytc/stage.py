@@ -284,7 +284,9 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     made by `pytc.compile` (static arguments, shardings, ...) are kept.
 
     Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` or
-    `out_shardings` match neither arguments nor result, and whatever `fun` or JAX's tracing raises.
+    `out_shardings` match neither arguments nor result, `RuntimeError` where they are a `PartitionSpec` and there is no
+    mesh, `TypeError` naming an output that is made of tracers but of no type that JAX knows, or where `fun` reads what
+    `jax.jit` takes out of its trace again, and whatever `fun` or JAX's tracing raises.
     """
     compiled = getattr(fun, "__pytc__", None)
     return stageable_of(fun).stage(*unmoved(args, kwargs), share=compiled is None or compiled.share)

@@ -58,9 +58,9 @@ class Emitted:
         passed = program.passed
         place = {leaf: i for i, leaf in enumerate(passed)}
         captured = [i for i, given in enumerate(program.inputs) if given.leaf is None]
+        place_of_captured = {i: len(passed) + number for number, i in enumerate(captured)}
         place_of_input = [
-            len(passed) + captured.index(i) if given.leaf is None else place[given.leaf]
-            for i, given in enumerate(program.inputs)
+            place_of_captured[i] if given.leaf is None else place[given.leaf] for i, given in enumerate(program.inputs)
         ]
         aliased = sorted(program.aliases, key=lambda alias: place_of_input[alias.input])
         self._order = order_of(program, aliased)

@@ -152,7 +152,7 @@ def _places(order: Sequence[int]) -> list[int]:
 
 
 def _taken(tree: PyTreeDef, donated: frozenset[int]) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
-    """The arguments, by position and by name, that have exactly the leaves `donated`; None where none have."""
+    """The arguments, by position and by name, that are `donated` as a whole; None where one is in part."""
     args, kwargs = tree.unflatten(range(tree.num_leaves))
     keys: list[list[Any]] = [[], []]
     for which, arguments in enumerate((enumerate(args), kwargs.items())):

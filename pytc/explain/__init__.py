@@ -34,8 +34,8 @@ from pytc.explain.decisions import (
     outputs_of,
     without_memory,
 )
-from pytc.explain.device import Device, DeviceError, find, here
-from pytc.explain.explanation import Explanation, RequirementError
+from pytc.explain.device import Device, find, here
+from pytc.explain.explanation import Explanation
 from pytc.explain.largest import LargestBatch
 from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.subject import Subject
@@ -48,7 +48,6 @@ __all__ = [
     "Calls",
     "Copy",
     "Device",
-    "DeviceError",
     "Explanation",
     "Footprint",
     "HeldReport",
@@ -57,7 +56,6 @@ __all__ = [
     "Memory",
     "OutputReport",
     "PassReport",
-    "RequirementError",
     "SiteReport",
     "Tried",
     "compiled_function",
@@ -110,8 +108,8 @@ def explain(
     Args:
       fun: a function made by `pytc.compile`, whose options count, or any other, which is compiled with the defaults.
       *args: what it would be called with.
-      device: hardware to compile for, which need not be here: `"h200"`, `"tpu v5e:16x16"`; `pytc.explain.device` says
-        which there are. A program over a mesh is moved to it; the mesh may be a `jax.sharding.AbstractMesh`.
+      device: hardware to compile for, which need not be here: `"h200"`, `"tpu v5e:16x16"`; the error for an unknown one
+        says which there are. A program over a mesh is moved to it; the mesh may be a `jax.sharding.AbstractMesh`.
       memory: bytes on each device, in place of what is known of it, for `fits` and `largest`.
       passes: whether the text shows the equations that each pass took away and put in.
       **kwargs: what it would be called with. What `fun` itself calls `device`, `memory` or `passes` is `fun`'s: give
@@ -121,9 +119,10 @@ def explain(
       An `Explanation`; a `Calls` where there are no arguments.
 
     Raises:
-      TypeError: there are no arguments, and `fun` was not made by `pytc.compile`, which would have seen its calls.
-      DeviceError: nobody knows the device, its compiler is not installed, or the program's mesh does not fit on it;
-        and whatever staging and compiling raise.
+      TypeError: there are no arguments, and `fun` was not made by `pytc.compile`, which would have seen its calls; or
+        there are none but options.
+      pytc.errors.DeviceError: nobody knows the device, its compiler is not installed, the program's mesh does not fit
+        on it, or `memory` is no positive number of bytes; and whatever staging and compiling raise.
     """
     function = getattr(fun, "__pytc__", None)
     own = {name: kwargs.pop(name) for name in _names_free_in(fun) if name in kwargs}
@@ -133,7 +132,7 @@ def explain(
         name = getattr(fun, "__name__", repr(fun))
         raise TypeError(f"{name} was not made by pytc.compile, so nobody has seen its calls: give the arguments of one")
     if own:
-        raise TypeError(f"{', '.join(own)}: what happened at calls is not explained for another device; give arguments")
+        raise TypeError(f"{', '.join(own)}: this is about a plan for arguments; give those of a call, too")
     return calls_of(function)
 
 

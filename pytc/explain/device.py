@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any, Literal
 
 import jax
 
+from pytc.errors import DeviceError
 from pytc.explain.hardware import GPUS, TPUS
 from pytc.jax_compat.devices import compiler_is_installed, described_devices
 
@@ -33,10 +33,6 @@ GPUS_OF_A_HOST = 8
 
 JAX_TAKES = 0.75
 """The share of a GPU's memory that JAX allocates, unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says otherwise."""
-
-
-class DeviceError(ValueError):
-    """A device that cannot be compiled for: unknown, too small for the program's mesh, or its compiler is not here."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +78,7 @@ def find(name: str, memory: int | None = None) -> Target:
     Raises `DeviceError` where nobody knows the name, or where the compiler for it is not installed or has not been
     started; the message says what to do.
     """
-    _check_memory(memory)
+    check_memory(memory)
     parts = _NAME.fullmatch(name.strip().lower())
     kind, shape = (parts["kind"], parts["shape"]) if parts else ("", None)
     if kind == "cpu" and shape is None:
@@ -106,9 +102,10 @@ def with_memory(target: Target, memory: int) -> Target:
     return dataclasses.replace(target, device=device)
 
 
-def _check_memory(memory: int | None) -> None:
-    if memory is not None and not (isinstance(memory, int) and memory > 0):
-        raise DeviceError(f"memory is a number of bytes, not {memory!r}")
+def check_memory(memory: int | None) -> None:
+    """Raises `DeviceError` for what is no number of bytes."""
+    if memory is not None and not (isinstance(memory, int) and not isinstance(memory, bool) and memory > 0):
+        raise DeviceError(f"memory is {memory!r}, and should be a positive number of bytes")
 
 
 def here(memory: int | None) -> Device:
@@ -117,7 +114,7 @@ def here(memory: int | None) -> Device:
 
     Raises `DeviceError` where `memory` is no number of bytes.
     """
-    _check_memory(memory)
+    check_memory(memory)
     first = jax.devices()[0]
     limit = (first.memory_stats() or {}).get("bytes_limit") if memory is None else memory
     platform: Literal["cpu", "cuda", "tpu"] = "tpu" if first.platform == "tpu" else "cuda"
@@ -172,19 +169,3 @@ def _described(name: str, platform: str, topology: str, description: str | None)
     except RuntimeError as error:  # of which what JAX raises for a platform without descriptions is a kind
         hint = "" if os.environ.get("JAX_PLATFORMS") == "cpu" else _LOST
         raise DeviceError(f"JAX cannot compile for {name!r}: {str(error).splitlines()[0]}.{hint}") from error
-
-
-def needed(message: str) -> int | None:
-    """The bytes that a program would need in all, of what a compiler says that gives up for want of memory; None where
-    the message is about something else.
-
-    A TPU's compiler makes no program that does not fit: "the total memory required ... (18.26G) exceeds available HBM
-    (15.75G)".
-    """
-    if "RESOURCE_EXHAUSTED" not in message:
-        return None
-    figures = re.findall(r"(?:required[^(]*\(|Used )([\d.]+)([KMGT]?)", message)
-    if not figures:
-        return None
-    number, unit = figures[0]
-    return math.ceil(float(number) * float(1024 ** " KMGT".index(unit or " ")))

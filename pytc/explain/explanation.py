@@ -12,18 +12,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytc.effort import Tried
+from pytc.errors import RequirementError
 from pytc.explain import page, schema, text
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
-from pytc.explain.device import Device
+from pytc.explain.device import Device, check_memory
 from pytc.explain.jit_call import nearest_call
 from pytc.explain.largest import LargestBatch, Progress, Resizable, search
 from pytc.explain.memory import Memory
 from pytc.explain.timeline import Step, timeline
 from pytc.program import Program
-
-
-class RequirementError(AssertionError):
-    """`Explanation.require`: the program does not do what was required of it. The message ends with the table."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -109,8 +106,9 @@ class Explanation:
             raise ValueError("batch names no argument")
         if step is not None and step < 1:
             raise ValueError(f"step is {step}, and the size is a multiple of it: it is 1 or more")
+        check_memory(memory)
         memory = self.device.memory if memory is None else memory
-        if memory is None or memory <= 0:
+        if memory is None:
             raise ValueError(f"the memory of {self.device.kind} is not known: pass memory= in bytes")
         chosen, start, parts = self.resizable.batch(names)
         progress = Progress(", ".join(names), memory)
@@ -151,8 +149,8 @@ class Explanation:
           fits: whether it must fit in the device's memory.
 
         Raises:
-          RequirementError: one of them does not hold; the message says which, and ends with the table. Nothing more
-            is compiled for it.
+          pytc.errors.RequirementError: one of them does not hold; the message says which, and ends with the table.
+            Nothing more is compiled for it.
           ValueError: `reused` is no share; or nobody knows how much memory the device has that it must fit in.
         """
         if reused is not None and not 0 <= reused <= 1:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 from pytc import hlo
-from pytc.explain.device import needed
 from pytc.jax_compat.avals import stand_in
 from pytc.program import Leaf
 
@@ -144,3 +145,19 @@ def stand_ins(leaves: Sequence[Leaf], values: Sequence[Any]) -> tuple[Any, ...]:
         value if leaf.aval is None or isinstance(value, jax.Ref) else stand_in(leaf.aval, leaf.sharding)
         for leaf, value in zip(leaves, values, strict=True)
     )
+
+
+def needed(message: str) -> int | None:
+    """The bytes that a program would need in all, of what a compiler says that gives up for want of memory; None where
+    the message is about something else.
+
+    A TPU's compiler makes no program that does not fit: "the total memory required ... (18.26G) exceeds available HBM
+    (15.75G)".
+    """
+    if "RESOURCE_EXHAUSTED" not in message:
+        return None
+    figures = re.findall(r"(?:required[^(]*\(|Used )([\d.]+)([KMGT]?)", message)
+    if not figures:
+        return None
+    number, unit = figures[0]
+    return math.ceil(float(number) * float(1024 ** " KMGT".index(unit or " ")))

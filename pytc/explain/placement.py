@@ -19,7 +19,8 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 
-from pytc.explain.device import DeviceError, Target
+from pytc.errors import DeviceError
+from pytc.explain.device import Target
 from pytc.jax_compat.avals import is_extended, stand_in
 from pytc.jax_compat.devices import with_placements
 from pytc.jax_compat.rewriting import close

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pytc.effort import Tried
+from pytc.explain.sizes import size
 
 MOST = 12
 """Plans shown with their figures."""
 
 
-def lines(plans: Sequence[Tried], size: Callable[[int], str]) -> list[str]:
+def lines(plans: Sequence[Tried]) -> list[str]:
     """A line for each compiled plan, the best first, and what became of the others."""
     compiled = ranked(plans)
     rows = [
@@ -20,8 +21,8 @@ def lines(plans: Sequence[Tried], size: Callable[[int], str]) -> list[str]:
     first, second = (max(len(row[k]) for row in rows) for k in (0, 1))
     marks = ["  ", "* ", *["  "] * len(rows)]
     shown = [f"{mark}{a:>{first}}  {b:>{second}}  {c}".rstrip() for mark, (a, b, c) in zip(marks, rows, strict=False)]
-    if more := len(compiled) - MOST:
-        shown += [f"  and {more} more that are no better"] if more > 0 else []
+    if (more := len(compiled) - MOST) > 0:
+        shown.append(f"  and {more} more that are no better")
     return shown + [f"  {line}" for line in left(plans)]
 
 

@@ -13,9 +13,10 @@ from pytc import passes
 from pytc.attributes import name_of
 from pytc.effort import Tried
 from pytc.emit import Emitted
+from pytc.errors import DeviceError
 from pytc.explain.by_hand import AsJit
 from pytc.explain.decisions import PassReport, kept_by_the_caller, pass_report
-from pytc.explain.device import DeviceError, Target
+from pytc.explain.device import Target
 from pytc.explain.largest import Resizable, held
 from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, stand_ins
 from pytc.explain.placement import Placement
@@ -165,26 +166,15 @@ def _run(program: Program, pipeline: Sequence[passes.Pass]) -> tuple[Program, tu
 def footprint_of(program: Program, values: Sequence[Any], options: Mapping[str, Any], compiler: Compiler) -> Footprint:
     """The figures of what pytc runs for a program; `values` are what `stand_ins` gives for its leaves."""
     # Flat whatever the arguments are, as `by_hand` does, so that equal programs have one text and are compiled once.
-    lowered = Emitted(program, options).lower(values)
-    return compiler.footprint(lowered, *_arguments(program, options))
+    emitted = Emitted(program, options)
+    given = given_arguments(program.jaxpr, emitted.place_of_input, emitted.arguments, options)
+    captured = [program.input_path(i) for i, each in enumerate(program.inputs) if each.leaf is None]
+    paths = [program.leaves[i].path for i in program.passed] + captured
+    return compiler.footprint(emitted.lower(values), paths, given)
 
 
 def _compiler(target: Target) -> Compiler:
     return Compiler(FAST if target.device.platform == "cpu" else target.compiler_options)
-
-
-def _arguments(program: Program, options: Mapping[str, Any]) -> tuple[list[str], list[int]]:
-    """Of an emitted program, whose flat arguments are the traced leaves and then the captured arrays: what they are
-    called, and the numbers of those that the compiled program is given."""
-    passed = program.passed
-    captured = [i for i, each in enumerate(program.inputs) if each.leaf is None]
-    leaf_place = {leaf: number for number, leaf in enumerate(passed)}
-    captured_place = {i: len(passed) + number for number, i in enumerate(captured)}
-    places = [
-        captured_place[i] if each.leaf is None else leaf_place[each.leaf] for i, each in enumerate(program.inputs)
-    ]
-    paths = [program.leaves[i].path for i in passed] + [program.input_path(i) for i in captured]
-    return paths, given_arguments(program.jaxpr, places, len(paths), options)
 
 
 def _looped(jaxpr: Jaxpr) -> list[int]:

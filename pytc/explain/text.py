@@ -125,7 +125,7 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
         ],
     ]
     if explanation.plans:
-        told = [line for text in plans.lines(explanation.plans, size) for line in _wrap(text, width, 6, 0)]
+        told = [line for text in plans.lines(explanation.plans) for line in _wrap(text, width, 6, 0)]
         sections.append([paint("plans", "title"), *told])
     if compare:
         about = _wrap(about_by_hand(memory), width, 2, 2)

@@ -7,7 +7,7 @@ passes see the equations themselves, and what reads only plain jaxprs (`jax.expo
 What is lowered is what `jax.jit` lowers: each rule does what JAX itself does on the way to XLA. So a remat that was
 differentiated stays, because JAX puts an optimization barrier before it; so does `lax.optimization_barrier`, and so
 does an inner `jit` that has shardings, a mesh, donation or compiler options. Any other inner `jit` is replaced where
-it is the only call of its function or no longer than the call itself: JAX lowers a jitted function once however
+it is the only call of its function or that has a few equations at most: JAX lowers a jitted function once however
 often it is called, and a thousand copies of one would be slower to compile.
 
 What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
@@ -83,15 +83,17 @@ def finalise(what: Any, /) -> Any:
         return _Finaliser(what).closed
     if callable(what):
         return _finalise_function(what)
-    raise TypeError(f"finalise takes a function or a ClosedJaxpr, not {type(what).__name__}")
+    raise TypeError(f"finalise takes a function, a ClosedJaxpr or a Program, not {type(what).__name__}")
 
 
 def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """In what is staged from now on `primitive` is replaced by what `rule` does.
+    """In what is finalised from now on `primitive` is replaced by what `rule` does.
 
     `rule(*operands, **params)` is a function that JAX can trace. It returns what binding the primitive returns: one
     array, or a list of them if `primitive.multiple_results`, of the same shapes and dtypes. It may use other
     primitives that have rules, but not `primitive` itself. A second rule for a primitive replaces the first.
+
+    Raises `TypeError` for what is no `jax.extend.core.Primitive`, and for a rule that is not callable.
     """
     if not isinstance(primitive, Primitive):
         raise TypeError(f"register_finalisation takes a jax.extend.core.Primitive, not {type(primitive).__name__}")

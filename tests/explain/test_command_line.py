@@ -87,7 +87,7 @@ def test_requirements_decide_the_exit_status(capsys):
         ([*SWAPPED, "--require", "copies=0.5"], "copies is a whole number"),
         ([*SWAPPED, "--require", "total_bytes=5XB"], "'XB' in '5XB': the unit is none of b, kib"),
         ([*SWAPPED, "--memory", "much"], "--memory: 'much' is no number of bytes, such as 40GiB"),
-        ([*SWAPPED, "--memory", "0"], "memory is a number of bytes, not 0"),
+        ([*SWAPPED, "--memory", "0"], "memory is 0, and should be a positive number of bytes"),
         ([*SWAPPED, "--require", "reused=1.2.3"], "is no number"),
     ],
 )

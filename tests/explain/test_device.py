@@ -17,11 +17,12 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import pytc
-from pytc.explain import DeviceError, RequirementError, explain
-from pytc.explain.device import find, needed
+from pytc.errors import DeviceError, RequirementError
+from pytc.explain import explain
+from pytc.explain.device import find
 from pytc.explain.hardware import GPUS, TPUS
 from pytc.explain.largest import Progress, search
-from pytc.explain.memory import Compiler, Footprint
+from pytc.explain.memory import Compiler, Footprint, needed
 from pytc.jax_compat.devices import compiler_is_installed
 
 ROOT = Path(__file__).parents[2]
@@ -278,7 +279,8 @@ def test_an_explanation_holds_on_to_no_argument():
 MESHES = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
-from pytc.explain import DeviceError, explain
+from pytc.errors import DeviceError
+from pytc.explain import explain
 from tests.explain.test_device import arguments, train
 
 AXES = ("data", "model")

@@ -13,7 +13,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import pytc
-from pytc.explain import Explanation, Footprint, RequirementError, explain
+from pytc.errors import RequirementError
+from pytc.explain import Explanation, Footprint, explain
 from pytc.explain.decisions import inputs_of, outputs_of
 from tests.explain.programs import abstract, squared_thrice, swapped, update, update_arguments
 
