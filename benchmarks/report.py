@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import calls as of_calls
+from benchmarks import devices as of_devices
 from benchmarks.contenders import ALL, BY_HAND, FILTER_JIT, JIT, PROMISED, PYTC
 
 MB = 1e6
@@ -180,6 +181,16 @@ def markdown_calls(calls: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+_ON_DEVICES = {
+    of_devices.PMAP: "`jax.pmap`",
+    of_devices.OUT_AXES: "with `out_axes=None`",
+    of_devices.BY_HAND: "and `donate_argnums`: by hand",
+    of_devices.FILTER_PMAP: "`equinox.filter_pmap`",
+    of_devices.PYTC: "`pytc.pmap`",
+}
+"""What each contender is called, in turn."""
+
+
 def markdown_devices(devices: dict[str, Any]) -> str:
     """Megabytes on each of several devices, and times beside those of the best by hand."""
     lines = [
@@ -189,7 +200,7 @@ def markdown_devices(devices: dict[str, Any]) -> str:
     smallest = min(row["total"] for row in devices.values())
     for contender, row in devices.items():
         lines.append(
-            f"| {contender} | {total_cell(row, smallest)} | {'yes' if row['in_place'] else 'no'}"
+            f"| {_ON_DEVICES[contender]} | {total_cell(row, smallest)} | {'yes' if row['in_place'] else 'no'}"
             f" | {spread(row['step_over_by_hand'])} | {spread(row['call_over_by_hand'])} |"
         )
     return "\n".join(lines)

@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -219,3 +220,9 @@ def test_what_sharing_adds_is_the_median_difference() -> None:
     assert call == pytest.approx(10e-6)
     assert added == pytest.approx(3e-6)
     assert error < 1e-6
+
+
+def test_the_readme_shows_the_figures_that_are_there() -> None:
+    root = Path(__file__).parents[1]
+    figures = json.loads((root / "benchmarks/results/cpu.json").read_text(encoding="utf-8"))
+    assert report.markdown(figures) in (root / "README.md").read_text(encoding="utf-8")
