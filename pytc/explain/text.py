@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pytc.explain import plans
@@ -15,6 +14,7 @@ from pytc.explain.fold import Fold, fold
 from pytc.explain.jit_call import mixed
 from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.sizes import size
+from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
 
 if TYPE_CHECKING:
     from pytc.explain.calls import Calls, SiteReport
@@ -32,21 +32,6 @@ MOST_CHANGES = 40
 MOST_COPIES = 8
 """Lines shown of the arrays that the compiled program copies."""
 
-NARROWEST = 50
-"""Columns below which lines run over rather than get unreadable."""
-
-_COLOURS = {
-    "reused": "32",
-    "passed through": "32",
-    "kept": "33",
-    "computed": "33",
-    "headline": "1",
-    "title": "1",
-    "reason": "2",
-    "went": "31",
-    "came": "32",
-}
-
 
 class Sized(Protocol):
     """Anything that has bytes."""
@@ -55,10 +40,6 @@ class Sized(Protocol):
     def nbytes(self) -> int:
         """How many."""
         ...
-
-
-Paint = Callable[[str, str], str]
-"""From a text and what it is to the text in colour."""
 
 
 def headline(explanation: Explanation, compare: bool = True) -> str:
@@ -109,11 +90,11 @@ def about_device(explanation: Explanation) -> str:
 def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool, compare: bool, passes: bool) -> str:
     """The whole text; `Explanation.text` says what the arguments mean."""
     width = max(width, NARROWEST)
-    paint = _painter(colour)
+    paint = painter(colour)
     memory = explanation.memory
     sections = [
-        [paint(line, "headline") for line in _wrap(headline(explanation, compare), width, 2)]
-        + _wrap(explanation.assumption, width),
+        [paint(line, "headline") for line in wrapped(headline(explanation, compare), width, 2)]
+        + wrapped(explanation.assumption, width),
         [paint("inputs", "title"), *_inputs(explanation.inputs, width, rows, paint)],
         [paint("outputs", "title"), *_outputs(explanation.outputs, width, rows, paint)],
         [paint("passes", "title"), *_passes(explanation.passes, width, Namer() if passes else None, paint)],
@@ -121,14 +102,14 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
             paint("memory", "title"),
             *_memory(memory, width, compare),
             *_copies(memory, width),
-            *_wrap(about_device(explanation), width, 2, 2),
+            *wrapped(about_device(explanation), width, 2, 2),
         ],
     ]
     if explanation.plans:
-        told = [line for text in plans.lines(explanation.plans) for line in _wrap(text, width, 6, 0)]
+        told = [line for text in plans.lines(explanation.plans) for line in wrapped(text, width, 6, 0)]
         sections.append([paint("plans", "title"), *told])
     if compare:
-        about = _wrap(about_by_hand(memory), width, 2, 2)
+        about = wrapped(about_by_hand(memory), width, 2, 2)
         sections.append([paint(f"nearest {memory.as_jit.called} call", "title"), f"  {explanation.jit_call}", *about])
     return "\n\n".join("\n".join(lines) for lines in sections)
 
@@ -136,34 +117,36 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
 def of_calls(calls: Calls, width: int, colour: bool) -> str:
     """What happened at each call site; `Calls.text` says what the arguments mean."""
     width = max(width, NARROWEST)
-    paint = _painter(colour)
+    paint = painter(colour)
     total = sum(site.calls for site in calls.sites)
     places = len({site.where for site in calls.sites})
-    lines = [paint(f"{calls.name}: {_count(total, 'call')} from {_count(places, 'place')}", "headline")]
+    lines = [paint(f"{calls.name}: {counted(total, 'call')} from {counted(places, 'place')}", "headline")]
     for site in calls.sites:
         lines += ["", *_site(site, width, paint)]
     return "\n".join(lines)
 
 
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
-    lines = [paint(f"{site.where}: {_count(site.calls, 'call')}", "title")]
-    lines.append(f"  reused  {size(site.donated_bytes)} in {_count(site.donated, 'leaf', 'leaves')}, each call")
-    lines.append(f"  kept    {size(site.kept_bytes)} in {_count(site.kept, 'leaf', 'leaves')}")
+    lines = [paint(f"{site.where}: {counted(site.calls, 'call')}", "title")]
+    lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, each call")
+    lines.append(f"  kept    {size(site.kept_bytes)} in {counted(site.kept, 'leaf', 'leaves')}")
     spared = fold(site.spared, lambda path: (path,), lambda _: None)
     if spared:
         names = ", ".join(each.texts[0] for each in spared[:MOST_NOTES]) + (", ..." if spared[MOST_NOTES:] else "")
-        lines += _wrap(f"because the code there reads it again, or it is held elsewhere: {names}", width, 10, 10)
+        lines += wrapped(f"because the code there reads it again, or it is held elsewhere: {names}", width, 10, 10)
     for path, why in site.why:
-        lines += _wrap(f"{path}: {why}", width, 12, 10)
+        lines += wrapped(f"{path}: {why}", width, 12, 10)
     if site.why:
-        lines += _wrap("to free it: let go of it before the call, or keep a copy elsewhere", width, 12, 10)
+        lines += wrapped("to free it: let go of it before the call, or keep a copy elsewhere", width, 12, 10)
     if site.copied_calls:
-        lines.append(f"  copied  {size(site.copied_bytes)} in {_count(site.copied_calls, 'call')}")
+        lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
         held = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
         for each in held[:MOST_NOTES]:
             first = each.members[0]
-            text = f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {_count(first.calls, 'call')}"
-            lines += _wrap(f"{text}: {first.why}" if first.why else text, width, 12, 10)
+            text = (
+                f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {counted(first.calls, 'call')}"
+            )
+            lines += wrapped(f"{text}: {first.why}" if first.why else text, width, 12, 10)
         lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines
 
@@ -259,8 +242,8 @@ def _table(rows: Sequence[tuple[str, str, str, str, str, str]], width: int, pain
     second = min(max(len(row[1]) for row in rows), 24)
     third = max(len(row[2]) for row in rows)
     left = 2 + first + 2 + second + 2
-    beside = [_wrap(_said(row), max(width - left - third - 2, 1)) for row in rows]
-    below = [_wrap(_said(row), max(width - left - 2, 24)) for row in rows]
+    beside = [wrapped(_said(row), max(width - left - third - 2, 1)) for row in rows]
+    below = [wrapped(_said(row), max(width - left - 2, 24)) for row in rows]
     is_beside = sum(map(len, beside)) <= sum(map(len, below)) + len(rows)
     is_beside = is_beside and max(len(line) for lines in beside for line in lines) <= width - left - third - 2
     lines = []
@@ -293,15 +276,15 @@ def _passes(passes: Sequence[PassReport], width: int, namer: Namer | None, paint
         ]
         if rest := sum(found.count for found in notes[MOST_NOTES:]):
             told.append(f"and {rest:,} more")
-        wrapped = [line for text in told for line in _wrap(text, width, 6 + name, 4 + name)]
-        if wrapped:
-            wrapped[0] = f"  {each.name:<{name}}  {wrapped[0].lstrip()}"
-        lines += wrapped
+        under = [line for text in told for line in wrapped(text, width, 6 + name, 4 + name)]
+        if under:
+            under[0] = f"  {each.name:<{name}}  {under[0].lstrip()}"
+        lines += under
         if namer is not None and each.changed:
             for change in changes(each, namer, MOST_CHANGES):
                 lines.append(f"  {paint(_elide(_changed(change), width - 2), change.kind)}")
     if idle := [each.name for each in passes if not each.changed]:
-        lines += _wrap(f"{', '.join(idle)}: nothing to do", width, 4, 2)
+        lines += wrapped(f"{', '.join(idle)}: nothing to do", width, 4, 2)
     return lines or ["  none"]
 
 
@@ -343,13 +326,13 @@ def _copies(memory: Memory, width: int) -> list[str]:
     lines = []
     for found in named[:MOST_COPIES]:
         first: Copy = found.members[0]
-        lines += _wrap(f"copied: {_times(found.count, first.nbytes)}  {first.shape}  {found.texts[0]}", width, 6, 2)
+        lines += wrapped(f"copied: {_times(found.count, first.nbytes)}  {first.shape}  {found.texts[0]}", width, 6, 2)
     lines += _more([each for found in named[MOST_COPIES:] for each in found.members], "copy", "copies")
     if unnamed := [each for each in memory.program.copies if each.path is None]:
         lines.append(f"  copied: {_sum(unnamed, 'intermediate value')}")
     declined = fold(memory.declined, lambda path: (path,), lambda _: None)
     for each in declined:
-        lines += _wrap(f"declined by the compiler: {each.texts[0]}", width, 6, 2)
+        lines += wrapped(f"declined by the compiler: {each.texts[0]}", width, 6, 2)
     return lines
 
 
@@ -368,12 +351,8 @@ def _times(count: int, nbytes: int) -> str:
     return f"{count} x {size(nbytes)}" if count > 1 else size(nbytes)
 
 
-def _count(number: int, one: str, several: str = "") -> str:
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
-
-
 def _sum(things: Sequence[Sized], one: str, several: str = "") -> str:
-    return f"{size(sum(each.nbytes for each in things))} in {_count(len(things), one, several)}"
+    return f"{size(sum(each.nbytes for each in things))} in {counted(len(things), one, several)}"
 
 
 def _more(left: Sequence[Sized], one: str, several: str) -> list[str]:
@@ -391,20 +370,3 @@ def _elide(text: str, width: int) -> str:
         return text
     half = max((width - 3) // 2, 8)
     return f"{text[:half]}...{text[-half:]}"
-
-
-def _wrap(text: str, width: int, indent: int = 0, first: int = 0) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=" " * first,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _painter(colour: bool) -> Paint:
-    if not colour:
-        return lambda text, _: text
-    return lambda text, what: f"\033[{_COLOURS[what]}m{text}\033[0m" if what in _COLOURS else text

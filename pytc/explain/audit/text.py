@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import pathlib
-import textwrap
 from collections.abc import Iterable
 
 from pytc.explain.audit.report import ArgumentReport, Audit, FunctionReport
 from pytc.explain.sizes import size
-from pytc.explain.text import NARROWEST
+from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
 
 MOST_SITES = 4
 """Call sites that are listed for one function."""
-
-_COLOURS = {"headline": "1", "add": "32", "wrong": "31", "useless": "33", "pairing": "33", "quiet": "2"}
 
 
 def of_audit(audit: Audit, width: int, colour: bool) -> str:
     """The whole text."""
     width = max(width, NARROWEST)
+    paint = painter(colour)
     called = [each for each in audit.functions if each.calls or each.note.startswith("not watched")]
-    lines = _wrap(_headline(audit), width, 2)
-    lines[0] = _painted(lines[0], "headline", colour)
+    lines = wrapped(_headline(audit), width, 2)
+    lines[0] = paint(lines[0], "headline")
     for each in called:
-        lines += ["", *_function(each, width, colour)]
+        lines += ["", *_function(each, width, paint)]
     idle = [each for each in audit.functions if each not in called]
     if idle:
         named = ", ".join(f"{each.name} ({_where(each.file, each.line)}, {each.note})" for each in idle)
-        lines += ["", *_wrap(f"nothing to say of {named}", width, 2)]
+        lines += ["", *wrapped(f"nothing to say of {named}", width, 2)]
     return "\n".join(lines)
 
 
@@ -35,34 +33,34 @@ def _headline(audit: Audit) -> str:
     script = pathlib.Path(audit.script).name
     ended = f", which ended with {audit.ended}" if audit.ended else ""
     edits = [each for each in audit.functions if each.edit is not None]
-    watched = _count(len([each for each in audit.functions if each.calls]), "compiled function")
+    watched = counted(len([each for each in audit.functions if each.calls]), "compiled function")
     if not edits:
         said = "nothing to change"
     else:
         saved = [each.figures for each in edits if each.figures is not None and each.figures.saves > 0]
-        said = _count(len(edits), "edit")
+        said = counted(len(edits), "edit")
         if saved:
             most = max(saved, key=lambda figures: figures.saves)
             said += f", saving up to {size(most.saves)} of {size(most.now)}"
     return f"pytc audit of {script}{ended}: {watched}, {said}"
 
 
-def _function(report: FunctionReport, width: int, colour: bool) -> list[str]:
+def _function(report: FunctionReport, width: int, paint: Paint) -> list[str]:
     where = _where(report.file, report.line)
     times = f", made {report.made} times" if report.made > 1 else ""
-    lines = _wrap(f"{report.name}, {report.api} in {where}{times}: {_calls(report)}", width, 2)
-    lines = [_painted(line, "headline", colour) for line in lines]
+    lines = wrapped(f"{report.name}, {report.api} in {where}{times}: {_calls(report)}", width, 2)
+    lines = [paint(line, "headline") for line in lines]
     if report.note:
-        return [*lines, *_wrap(f"  {report.note}", width, 4)]
-    lines += _edit(report, width, colour)
+        return [*lines, *wrapped(f"  {report.note}", width, 4)]
+    lines += _edit(report, width, paint)
     for finding in report.findings:
         if finding.kind != "add":
-            lines += [_painted(line, finding.kind, colour) for line in _wrap(f"  {finding.text}", width, 4)]
+            lines += [paint(line, finding.kind) for line in wrapped(f"  {finding.text}", width, 4)]
     if not report.findings and report.edit is None:
         lines.append("  nothing to change")
     if report.figures is not None and report.figures.now != report.figures.advised:
-        lines += _wrap(_figures(report), width, 4)
-    lines += _arguments(report.arguments, width, colour)
+        lines += wrapped(_figures(report), width, 4)
+    lines += _arguments(report.arguments, width, paint)
     return lines
 
 
@@ -70,10 +68,10 @@ def _calls(report: FunctionReport) -> str:
     sites = [f"{_where(site.file, site.line)}" for site in report.sites[:MOST_SITES]]
     more = f" and {len(report.sites) - MOST_SITES} more places" if len(report.sites) > MOST_SITES else ""
     seen = "" if report.seen == report.calls else f", {report.seen} of them looked at"
-    return f"{_count(report.calls, 'call')} from {', '.join(sites)}{more}{seen}" if sites else "never called"
+    return f"{counted(report.calls, 'call')} from {', '.join(sites)}{more}{seen}" if sites else "never called"
 
 
-def _edit(report: FunctionReport, width: int, colour: bool) -> list[str]:
+def _edit(report: FunctionReport, width: int, paint: Paint) -> list[str]:
     change = report.edit
     if change is None:
         return []
@@ -83,8 +81,8 @@ def _edit(report: FunctionReport, width: int, colour: bool) -> list[str]:
         does = "donate nothing"
     gain = f"; saves {size(saves)}" if saves > 0 else ""
     note = f" ({change.note})" if change.note else ""
-    lines = _wrap(f"  {_where(change.file, change.line)}: {does}{gain}{note}", width, 4)
-    lines = [_painted(line, "add", colour) for line in lines]
+    lines = wrapped(f"  {_where(change.file, change.line)}: {does}{gain}{note}", width, 4)
+    lines = [paint(line, "add") for line in lines]
     if change.after:
         lines += [f"    - {_shortened(change.before, width)}", f"    + {_shortened(change.after, width)}"]
     return lines
@@ -105,7 +103,7 @@ def _figures(report: FunctionReport) -> str:
     )
 
 
-def _arguments(arguments: Iterable[ArgumentReport], width: int, colour: bool) -> list[str]:
+def _arguments(arguments: Iterable[ArgumentReport], width: int, paint: Paint) -> list[str]:
     rows = sorted(arguments, key=lambda each: -each.nbytes)
     if not rows:
         return []
@@ -114,8 +112,8 @@ def _arguments(arguments: Iterable[ArgumentReport], width: int, colour: bool) ->
     lines = []
     for each in rows:
         start = f"    {each.name:<{names}}  {size(each.nbytes):>{sizes}}  {'donated, ' if each.donated else ''}"
-        lines += _wrap(start + _verdict(each), width, names + sizes + 8)
-    return [_painted(line, "quiet", colour) for line in lines]
+        lines += wrapped(start + _verdict(each), width, names + sizes + 8)
+    return [paint(line, "quiet") for line in lines]
 
 
 def _verdict(argument: ArgumentReport) -> str:
@@ -126,7 +124,7 @@ def _verdict(argument: ArgumentReport) -> str:
             return "no output fits into it"
         case "held" | "not proven":
             held = "held" if argument.verdict == "held" else "not proven dead"
-            times = f" in {_count(argument.held_calls, 'call')}" if argument.held_calls else ""
+            times = f" in {counted(argument.held_calls, 'call')}" if argument.held_calls else ""
             times += f" from {argument.site}" if argument.site else ""
             return f"{held}{times}: {argument.why} ({argument.path})" if argument.why else f"{held}{times}"
 
@@ -140,16 +138,3 @@ def _shortened(text: str, width: int) -> str:
     text = " ".join(text.split())
     room = width - 6
     return text if len(text) <= room else f"{text[: room // 3]} ... {text[len(text) - (room - room // 3 - 5) :]}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _wrap(text: str, width: int, indent: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _painted(line: str, kind: str, colour: bool) -> str:
-    code = _COLOURS.get(kind)
-    return f"\x1b[{code}m{line}\x1b[0m" if colour and code else line

@@ -1,0 +1,53 @@
+"""What texts for a terminal have in common: lines that fit, colours, and numbers of things."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+NARROWEST = 50
+"""Columns below which lines run over rather than get unreadable."""
+
+Paint = Callable[[str, str], str]
+"""From a text and what it is to the text in the colour of that."""
+
+_COLOURS = {
+    "reused": "32",
+    "passed through": "32",
+    "kept": "33",
+    "computed": "33",
+    "headline": "1",
+    "title": "1",
+    "reason": "2",
+    "quiet": "2",
+    "went": "31",
+    "came": "32",
+    "add": "32",
+    "wrong": "31",
+    "useless": "33",
+    "pairing": "33",
+}
+
+
+def painter(colour: bool) -> Paint:
+    """What paints, if there is to be `colour`."""
+    if not colour:
+        return lambda text, _: text
+    return lambda text, what: f"\033[{_COLOURS[what]}m{text}\033[0m" if what in _COLOURS else text
+
+
+def wrapped(text: str, width: int, indent: int = 0, first: int = 0) -> list[str]:
+    """The text in lines of `width` columns, the first indented by `first`, the others by `indent`."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=" " * first,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """`1 call`, `2 calls`, `2 leaves`."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
