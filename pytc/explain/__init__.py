@@ -7,7 +7,7 @@
     device       hardware that need not be here; hardware: what is known of it; placement: a program moved there
     largest      the largest batch that fits
     calls        what happened at each call site so far
-    fold, text   a table that a person can read at a glance, however many leaves there are
+    fold, text   a table that a person can read at a glance, however many leaves there are; terminal: lines that fit
     timeline     what is alive at each equation
     equations    what each pass changed
     page         all of it as a page
