@@ -545,3 +545,59 @@ def test_what_is_static_is_looked_at_once():
     assert sum(site.copied_calls for site in sites) == 0
     assert max(seen) < 100
     assert sum(seen) < 4000
+
+
+def by_callback(look):
+    value = Node(0)
+    WATCHED.append(weakref.ref(value, lambda _: look()))
+    return value
+
+
+def by_finalize(look):
+    value = Node(0)
+    weakref.finalize(value, look)
+    return value
+
+
+def by_generator(look):
+    def suspended():
+        try:
+            yield
+        finally:
+            look()
+
+    generator = suspended()
+    next(generator)
+    return generator
+
+
+@pytest.mark.parametrize("old", [Last, by_callback, by_finalize, by_generator, lambda look: [1, [Last(look)]]])
+@pytest.mark.parametrize("chained", [False, True])
+def test_what_two_stores_in_one_step_have_stored(old, chained):
+    """CPython 3.11 and 3.12 do two stores to variables in one step, and say that they are at the first."""
+    step = pytc.compile(lambda x: x + 1)
+    shelf, log, read = [], [], []
+
+    def look():
+        x = shelf.pop()
+        log.append(step(x))
+
+    def made(i):
+        shelf.append(jnp.full(8, float(i)))
+        return i, shelf[-1]
+
+    def pair(count):
+        for i in range(count):
+            b = old(look) if i > 20 else shelf.clear()
+            _a, b = made(i)
+            read.append(int(b[0]))  # an `assert` here could read any variable
+
+    def both_names(count):
+        for i in range(count):
+            b = old(look) if i > 20 else shelf.clear()
+            _a = b = made(i)[1]
+            read.append(int(b[0]))  # an `assert` here could read any variable
+
+    (both_names if chained else pair)(40)
+    assert read == [*range(40)]
+    assert len(log) == 19
