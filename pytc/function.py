@@ -343,6 +343,12 @@ def _explain(function: Function, *args: Any, **kwargs: Any) -> Any:
     return explain(wrap(function), *args, **kwargs)
 
 
+def _called_from_nowhere(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call that C code makes with no Python code beneath: what a thread or a greenlet begins with, or what is done
+    when the interpreter ends. This makes it instead, so that there is a caller."""
+    return wrap(function)(*args, **kwargs)
+
+
 def wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
     fun = function.stageable.fun
@@ -351,7 +357,12 @@ def wrap(function: Function) -> Callable[..., Any]:
     def compiled(*args: Any, **kwargs: Any) -> Any:
         # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
         # `leaves`, and the caller is one frame up.
-        frame = sys._getframe(1)
+        try:
+            frame = sys._getframe(1)
+        except ValueError:
+            frame = None
+        if frame is None:
+            return _called_from_nowhere(function, args, kwargs)
         landed: list[Any] = []
         leaves: list[Any] = []
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import concurrent.futures
 import dataclasses
 import functools
@@ -9,6 +10,9 @@ import gc
 import inspect
 import itertools
 import logging
+import queue
+import subprocess
+import sys
 import warnings
 import weakref
 
@@ -780,3 +784,36 @@ def test_keywords_that_are_keywords_of_python():
     for _ in range(5):
         state = step(**state)
     np.testing.assert_array_equal(state["lambda"], np.full(3, 6.0))
+
+
+@jax.tree_util.register_pytree_node_class
+class Told(list):
+    """A result that tells of itself when it is put together."""
+
+    arrived = queue.SimpleQueue()
+
+    def tree_flatten(self):
+        return [*self], None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        made = cls(children)
+        if all(isinstance(child, jax.Array) for child in made):
+            cls.arrived.put(made)
+        return made
+
+
+def test_called_with_no_python_code_beneath():
+    """As a thread's function, one of a greenlet, or at the end of the interpreter."""
+    step = pytc.compile(lambda x: Told([x + 1]))
+    x = jnp.ones(3)
+    for _ in range(3):
+        _thread.start_new_thread(step, (x,))
+        np.testing.assert_array_equal(Told.arrived.get(timeout=60)[0], np.full(3, 2.0))
+    np.testing.assert_array_equal(x, np.ones(3))
+    code = """
+import atexit, jax.numpy as jnp, pytc
+atexit.register(pytc.compile(lambda x: print("traced") or x), jnp.ones(3))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("traced\n", "")
