@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 
-import jax
+from pytc.jax_compat import api
 
 
 class Context:
@@ -14,7 +14,7 @@ class Context:
     """
 
     def __init__(self) -> None:
-        self._witness = jax.jit(lambda: None)
+        self._witness = api.jit(lambda: None)
         self._traced = weakref.ref(self._witness.trace().jaxpr)
 
     def is_current(self) -> bool:

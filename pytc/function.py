@@ -35,6 +35,7 @@ from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import can_be_put_off, deliver
+from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import config, debugging, executing
@@ -95,13 +96,13 @@ class Function:
         }
         self.has_shardings = bool(shardings)
         self.jit_options = {**static, **shardings, **options}
-        self.jitted: Any = jax.jit(plain(fun), **self.jit_options)
+        self.jitted: Any = api.jit(plain(fun), **self.jit_options)
         """What stands in for the compiled function under a transformation, and ahead of time."""
 
     @functools.cached_property
     def _jitted_hiding(self) -> Any:
         """The same where leaves are static that no option names."""
-        return jax.jit(self.stageable.traced, **self.planner.options)
+        return api.jit(self.stageable.traced, **self.planner.options)
 
     @functools.cached_property
     def lookup(self) -> Lookup:
@@ -314,7 +315,7 @@ class Function:
         program = self.planner.promised_program(self.stageable.stage(args, kwargs, share=False))
         taken = {program.leaves[i].parameter for i in program.donated} & promised
         numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
-        donating = jax.jit(
+        donating = api.jit(
             plain(self.stageable.fun),
             **self.jit_options,
             donate_argnums=numbers,

@@ -18,6 +18,7 @@ import jax
 from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_structure
 
 from pytc import mapping
+from pytc.jax_compat import api
 from pytc.jax_compat.avals import AbstractValue, short, stand_in
 from pytc.jax_compat.effects import captured_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr
@@ -108,7 +109,7 @@ class MappedStageable(Stageable):
             consts = row.jaxpr.consts
             return list(rows(one, [*(None for _ in consts), *in_axes], out_axes)(*consts, *values))
 
-        jaxpr = jax.jit(program).trace(*given).jaxpr
+        jaxpr = api.jit(program).trace(*given).jaxpr
         origins = row.returned.origins
         placed = [_placed(mesh, out_axes[o.index]) if isinstance(o, Computed) else None for o in origins]
         leaves = tuple(
@@ -138,12 +139,12 @@ class MappedStageable(Stageable):
             returned: list[tuple[Returned, Any]] = []
             traceable = self.traceable(lambda split, result: returned.append((split, result)))
             own_args, own_kwargs = tree.unflatten(own)
-            jaxpr = jax.jit(traceable).trace(*own_args, **own_kwargs).jaxpr
+            jaxpr = api.jit(traceable).trace(*own_args, **own_kwargs).jaxpr
             self.check_captured(jaxpr, len(own))
             seen.append(Row(jaxpr, *returned[-1]))
             return []
 
-        jax.jit(rows(one, in_axes, [])).trace(*given)
+        api.jit(rows(one, in_axes, [])).trace(*given)
         for held in captured_refs(seen[-1].jaxpr):
             raise TypeError(
                 f"{self.name} is mapped and captured a jax.Ref ({short(held)}), which holds one value for "

@@ -21,6 +21,7 @@ from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
 from pytc.emit import emit_pmap
 from pytc.function import Function, wrap
+from pytc.jax_compat import api
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
@@ -128,7 +129,7 @@ class MappedFunction(Function):
         self.stageable: MappedStageable = MappedStageable(fun, self.parameters, "static", mapped=mapped)
         self.planner = dataclasses.replace(self.planner, emit=emit_pmap)
         options = self.planner.options
-        self._traced: Any = jax.jit(functools.partial(self._whole, traced=True), **options)
+        self._traced: Any = api.jit(functools.partial(self._whole, traced=True), **options)
         self._ahead_of_time = functools.partial(self._whole, traced=False)
         self._by_jax: dict[Any, tuple[Callable[..., Any], Returned]] = {}
 
@@ -178,7 +179,7 @@ class MappedFunction(Function):
         in_axes = tuple(leaf.axis for leaf in program.leaves if not leaf.is_static)
         out_axes = [axis_of(o.requested.spec) for o in program.outputs if isinstance(o.origin, Computed)]
         kept: dict[str, Any] = {"devices": option.devices, "backend": option.backend, "axis_size": option.axis_size}
-        mapped = jax.pmap(flat, axis_name=option.axis_name, in_axes=in_axes, out_axes=out_axes, **kept)
+        mapped = api.pmap(flat, axis_name=option.axis_name, in_axes=in_axes, out_axes=out_axes, **kept)
         return mapped, Returned((), _origins(program), program.out_tree)
 
     def clear_cache(self) -> None:
@@ -200,7 +201,7 @@ class MappedFunction(Function):
             planned = self.planner.promised_program(program)
             taken = {planned.leaves[i].parameter for i in planned.donated} & promised
         numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
-        jitted = jax.jit(
+        jitted = api.jit(
             self._ahead_of_time,
             donate_argnums=numbers,
             donate_argnames=tuple(taken & set(kwargs)),

@@ -31,6 +31,7 @@ from jax.tree_util import (
 from pytc import shardings
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
+from pytc.jax_compat import api
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.running import Tracer
@@ -171,7 +172,7 @@ class Stageable:
     @functools.cached_property
     def jitted(self) -> Any:
         """`jax.jit` of `traced`, for what `hide` gives."""
-        return jax.jit(self.traced)
+        return api.jit(self.traced)
 
     def traceable(self, returned: Callable[[Returned, Any], None] | None = None) -> Callable[..., Returned]:
         """`fun` as `jax.jit` is to trace it: takes what `hide` gives, returns a `Returned`.

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pytc.errors import VerificationError
-from pytc.jax_compat import rewriting, rules
+from pytc.jax_compat import api, rewriting, rules
 from pytc.jax_compat.avals import held, is_ref, key_bits
 from pytc.jax_compat.effects import draws_hidden_numbers
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn
@@ -108,7 +108,7 @@ def _seen(program: Program) -> list[Any]:
             value = refs.setdefault(id(value), jax.new_ref(_made_up(held(program.in_avals[number]), number)))
         given.append(value)
     closed = _bounded(program.jaxpr)
-    results = jax.jit(lambda *operands: rules.evaluate(closed, operands))(*given)
+    results = api.jit(lambda *operands: rules.evaluate(closed, operands))(*given)
     outputs = []
     for output in program.outputs:
         origin = output.origin

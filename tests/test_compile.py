@@ -817,3 +817,21 @@ atexit.register(pytc.compile(lambda x: print("traced") or x), jnp.ones(3))
 """
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("traced\n", "")
+
+
+def test_jax_jit_may_be_replaced():
+    """By `pytc.compile` itself, for all that a program compiles, or by what compiles nothing."""
+    code = """
+import jax, jax.numpy as jnp, pytc
+before = pytc.compile(lambda x: x + 1)
+jax.jit = pytc.compile
+step = jax.jit(lambda x: jnp.sin(x) * 2)
+x = jnp.ones(3)
+for _ in range(3):
+    x = before(step(x))
+print(pytc.explain(step, x).reused > 0, float(jax.grad(lambda x: step(x).sum())(x)[0]) != 0)
+jax.jit = lambda fun, **_: fun
+print(before(before(x)).shape, pytc.compile(lambda x: x * 2)(x).shape)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("True True\n(3,) (3,)\n", "")

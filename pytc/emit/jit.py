@@ -31,7 +31,7 @@ import jax
 from pytc import ownership
 from pytc.context import Context
 from pytc.interrupt import call_into, put_off
-from pytc.jax_compat import rules
+from pytc.jax_compat import api, rules
 from pytc.jax_compat.arrays import home_of, place_at
 from pytc.jax_compat.avals import fits
 from pytc.jax_compat.donated import first_come, unusable_donations_ignored
@@ -107,7 +107,7 @@ class Emitted:
         by_outvar = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
         if any(wanted is not None for wanted in by_outvar.values()):
             shardings["out_shardings"] = self._of_bits([by_outvar[i] for i in self._order], self._keys_out)
-        return jax.jit(flat, donate_argnums=tuple(donated), **shardings, **options)
+        return api.jit(flat, donate_argnums=tuple(donated), **shardings, **options)
 
     @staticmethod
     def _of_bits(shardings: Sequence[Any], keys: Mapping[int, KeyType]) -> list[Any]:

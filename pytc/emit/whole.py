@@ -18,10 +18,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc.emit.jit import Emitted, Retrace, order_of
+from pytc.jax_compat import api
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Program
@@ -71,7 +71,7 @@ class EmittedWhole(Emitted):
         if (signature := self._signature()) is not None:
             whole.__signature__ = signature  # type: ignore[attr-defined]
         numbers, names = self.taken
-        return jax.jit(whole, donate_argnums=numbers, donate_argnames=names, **options)
+        return api.jit(whole, donate_argnums=numbers, donate_argnames=names, **options)
 
     def _signature(self) -> inspect.Signature | None:
         """What the arguments are called in JAX's messages and in what the compiler is given: as in the function; None

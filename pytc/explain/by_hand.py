@@ -12,7 +12,7 @@ import jax
 
 from pytc.explain.memory import Compiler, Footprint, compiler_here
 from pytc.hlo import given_arguments
-from pytc.jax_compat import rules
+from pytc.jax_compat import api, rules
 from pytc.jax_compat.avals import is_ref
 from pytc.jax_compat.donated import first_come, given_away, unusable_donations_ignored
 from pytc.passes import subjaxprs
@@ -103,7 +103,7 @@ class AsJit:
         if any(wanted is not None for wanted in requested.values()):
             shardings["out_shardings"] = [requested[i] for i in range(len(requested))]
         numbers = tuple(i for i, leaf in enumerate(leaves) if leaf.parameter in donated)
-        jitted = jax.jit(self._flat, donate_argnums=numbers, **shardings, **self.options)
+        jitted = api.jit(self._flat, donate_argnums=numbers, **shardings, **self.options)
         with unusable_donations_ignored():
             lowered: jax.stages.Lowered = jitted.lower(*(self.values[i] for i in self._traced))
         return lowered

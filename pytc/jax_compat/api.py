@@ -1,0 +1,12 @@
+"""What pytc hands programs to, as it is when pytc is imported.
+
+People put `pytc.compile` where `jax.jit` stands (`jax.jit = pytc.compile`), or a function that compiles nothing while
+they debug; what was compiled before goes on as it was.
+"""
+
+from __future__ import annotations
+
+import jax
+
+jit = jax.jit
+pmap = jax.pmap
