@@ -835,3 +835,39 @@ print(before(before(x)).shape, pytc.compile(lambda x: x * 2)(x).shape)
 """
     ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("True True\n(3,) (3,)\n", "")
+
+
+def nested(depth, wrap):
+    function = lambda x: x + 1  # noqa: E731
+    for _ in range(depth):
+        function = (lambda inner: lambda x: wrap(inner)(x) * 2)(function)
+    return function
+
+
+@pytest.mark.parametrize(
+    "wrap", [jax.jit, lambda inner: lambda x: jax.lax.cond(x.sum() > 0, inner, lambda x: x, x)], ids=["jit", "cond"]
+)
+def test_nested_as_deeply_as_jax_jit_can(wrap):
+    """Where a pass would need more of Python's stack than there is, the program does without it."""
+    x, ran = jnp.ones(3), 0
+    for depth in range(30, 121, 15):
+        try:
+            jax.jit(nested(depth + 5, wrap))(x)  # a call of `pytc.compile` takes a few frames itself
+        except RecursionError:
+            break
+        ran += 1
+        wanted = jax.jit(nested(depth, wrap))(x)
+        np.testing.assert_array_equal(pytc.compile(nested(depth, wrap))(x), wanted)
+    assert ran > 1
+
+
+def test_a_pass_that_goes_too_deep_is_noted(monkeypatch):
+    def bottomless(program):
+        return bottomless(program)
+
+    step = pytc.compile(lambda x: x + 1, passes=[bottomless])
+    with pytest.raises(RecursionError):
+        step(jnp.ones(3))
+    monkeypatch.setattr(pytc.passes, "pipeline", (bottomless,))
+    program = pytc.passes.run(pytc.stage(lambda x: x + 1, jnp.ones(3)), [bottomless])
+    assert [note.text for note in program.notes] == ["left out: the program is nested too deeply for Python's stack"]
