@@ -15,6 +15,8 @@ def per_leaf(what: str, prefix: Any, tree: Any) -> list[Any]:
 
     Raises `ValueError`, which calls the prefix `what`, where it is none.
     """
+    if prefix is None:  # a node that checks what it is made of is not to be made of anything else
+        return [None] * len(tree_leaves(tree))
     prefix = tree_map(lambda x: _NONE if x is None else x, prefix, is_leaf=lambda x: x is None)
     try:
         full = tree_broadcast(prefix, tree)

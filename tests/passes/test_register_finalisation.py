@@ -120,7 +120,7 @@ def test_a_finalised_function_exports_without_wrappers() -> None:
 
 
 def test_what_cannot_be_finalised() -> None:
-    with pytest.raises(TypeError, match="takes a function or a ClosedJaxpr, not int"):
+    with pytest.raises(TypeError, match="takes a function, a ClosedJaxpr or a Program, not int"):
         finalise(3)  # type: ignore[call-overload]
 
 
