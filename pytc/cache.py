@@ -22,6 +22,7 @@ import numpy as np
 from pytc import ownership
 from pytc.context import Context
 from pytc.emit import Emitted
+from pytc.interrupt import is_from_outside
 from pytc.jax_compat.avals import AbstractValue
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
@@ -270,7 +271,9 @@ class Layout:
         """What is known of calls with these static values and this sharing, if anything."""
         try:
             return self.by_values.get(self.key(leaves, sharing))
-        except TypeError:
+        except TypeError as error:
+            if is_from_outside(error):
+                raise
             return None  # of what cannot be hashed nothing is; `Function.signatures` names the leaf
 
     def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:

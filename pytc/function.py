@@ -34,7 +34,7 @@ from pytc.direct import Ways, check_not_deleted
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
-from pytc.interrupt import can_be_put_off, deliver
+from pytc.interrupt import can_be_put_off, deliver, is_from_outside
 from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
@@ -240,7 +240,7 @@ class Function:
                     try:
                         emitted = self.planner.plan_moved(signature, leaves, moved).emitted
                         results: list[Any] = []
-                        given = list(map(bits_of, leaves))
+                        given = [bits_of(leaf) for leaf in leaves]
                         emitted.call(apart(given, emitted.program), results)
                         result = emitted.result(results[0], given)
                     except Retrace:
@@ -360,7 +360,9 @@ def wrap(function: Function) -> Callable[..., Any]:
         # `leaves`, and the caller is one frame up.
         try:
             frame = sys._getframe(1)
-        except ValueError:
+        except ValueError as error:
+            if is_from_outside(error):
+                raise
             frame = None
         if frame is None:
             return _called_from_nowhere(function, args, kwargs)

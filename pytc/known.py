@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from pytc.cache import Shared
+from pytc.interrupt import is_from_outside
 
 Known = dict[Hashable, Shared]
 """By the tree of the arguments, the types of their leaves, static values and sharing."""
@@ -30,7 +31,9 @@ def known_of(fun: Callable[..., Any], *options: Any) -> Known:
         return {}
     try:
         return _of_functions.setdefault(fun, {}).setdefault(_hashable(options), {})
-    except TypeError:  # it cannot be referred to weakly, or something in the options not be hashed
+    except TypeError as error:  # it cannot be referred to weakly, or something in the options not be hashed
+        if is_from_outside(error):
+            raise
         return {}
 
 

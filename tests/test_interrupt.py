@@ -7,8 +7,10 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
+import types
 from unittest import mock
 
 import jax
@@ -249,6 +251,92 @@ def test_what_a_handler_raises(kind, make, at_alarm):
     for _ in range(12):
         with pytest.raises(kind, match="time is up"):
             stepping(step, lambda: at_alarm(make(handler)))
+
+
+def functions():
+    """Each function of pytc, with where it is bound, and `sys._getframe` as it is seen from where calls come in."""
+    found = {sys._getframe: [(pytc.function.sys, "_getframe")]}
+    for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == "pytc"]:
+        for name, value in [*vars(module).items()]:
+            spaces = [(module, name, value)]
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                spaces = [(value, *item) for item in vars(value).items()]
+            for owner, key, each in spaces:
+                if isinstance(each, types.FunctionType) and each.__module__.partition(".")[0] == "pytc":
+                    found.setdefault(each, []).append((owner, key))
+    return found
+
+
+def overwritten(step, arm):
+    x = {"a": jnp.ones(3), "b": jnp.ones(5)}
+    for number in range(3):
+        if number == 2:
+            arm()
+        x = step(x)
+
+
+def read_again(step, arm):
+    x = {"a": jnp.ones(3), "b": jnp.ones(5)}
+    for number in range(3):
+        if number == 2:
+            arm()
+        step(x)
+    return x
+
+
+def in_an_attribute(step, arm):
+    holder = Holder()
+    holder.x = {"a": jnp.ones(3), "b": jnp.ones(5)}
+    for number in range(3):
+        if number == 2:
+            arm()
+        holder.x = step(holder.x)
+
+
+@pytest.mark.parametrize("kind", [KeyError, TypeError, ValueError, RuntimeError, AttributeError, StopIteration])
+@pytest.mark.parametrize("caller", [overwritten, read_again, in_an_attribute])
+def test_what_a_handler_raises_in_any_function(caller, kind, at_alarm, monkeypatch):
+    """It is not taken for what was asked there."""
+    monkeypatch.setattr(pytc.function, "sys", types.SimpleNamespace(**vars(sys)))
+    step = pytc.compile(lambda tree: {name: array + 1 for name, array in tree.items()})
+    came = []
+
+    def handler(*_):
+        came.append(None)
+        raise kind("time is up")
+
+    signal.signal(signal.SIGALRM, handler)
+
+    def raised_in(fun, places):
+        def striking(*args, **kwargs):
+            put_back()
+            signal.raise_signal(signal.SIGALRM)
+            return fun(*args, **kwargs)
+
+        def bind(function):
+            for owner, name in places:
+                setattr(owner, name, function)
+
+        def put_back():
+            bind(fun)
+
+        try:
+            caller(step, lambda: bind(striking))
+        except (kind, RuntimeError) as error:
+            # Python makes a `RuntimeError` of a `StopIteration` in a generator.
+            return error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+        finally:
+            put_back()
+
+    caller(step, lambda: None)
+    raised = {}
+    for fun, places in functions().items():
+        before = len(came)
+        error = raised_in(fun, places)
+        if len(came) > before:
+            raised[fun] = error and error.args
+    assert set(raised.values()) == {("time is up",)}, [fun for fun, args in raised.items() if args is None]
+    assert len(raised) > 10
 
 
 class Calling:

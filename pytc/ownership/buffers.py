@@ -241,7 +241,7 @@ def addresses(array: Any) -> list[int]:
     if array.is_deleted() or array.size == 0:
         return []
     try:
-        return list(map(_address, [array] if _is_whole(array) else own_shards(array)))
+        return [_address(each) for each in ([array] if _is_whole(array) else own_shards(array))]
     except _Failed:
         return []
 
@@ -300,7 +300,7 @@ def alone(leaves: Sequence[Any]) -> bool:
     everything = alive()
     if len(everything) <= _QUICK:
         try:
-            taken = list(map(_address, everything))
+            taken = [_address(array) for array in everything]
             if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
                 return True
         except (_Failed, RuntimeError, ValueError, TypeError, AttributeError) as error:

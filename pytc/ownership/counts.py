@@ -165,7 +165,7 @@ def weakly_referenced(leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool
     marked = [first] if first is last else [first, last]
     if sum(map(_weakrefs, marked)) != total:
         marked = [leaf for leaf in leaves if _weakrefs(leaf)]
-    return not all(map(only_marked, marked))
+    return not all(only_marked(leaf) for leaf in marked)
 
 
 def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
@@ -239,7 +239,7 @@ class Census:
     def stands(self) -> bool:
         """Whether every reference to what was opened is still accounted for: a hook of `sys.addaudithook` is shown each
         container whose contents are looked at, and may keep it."""
-        return not any(map(self.remains, self._opened))
+        return not any(self.remains(key) for key in self._opened)
 
     def is_open(self, key: int) -> bool:
         """Whether the object of this id is a container that was accounted for and opened."""

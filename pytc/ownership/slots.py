@@ -245,7 +245,7 @@ class Slots:
                     self._quiet.difference_update(map(id, nodes))
                     continue
                 nodes = [node for node in nodes if not issubclass(type(node), type)]
-                if any(map(is_loud, nodes)):
+                if any(is_loud(node) for node in nodes):
                     return False
                 hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):

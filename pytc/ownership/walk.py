@@ -78,7 +78,7 @@ class Walk:
         or one of them is there twice."""
         wanted = set(map(id, leaves))
         arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        inside = [(key, set(map(id, map(bits_of, tree_leaves(value))))) for key, value in arguments]
+        inside = [(key, {id(bits_of(leaf)) for leaf in tree_leaves(value)}) for key, value in arguments]
         walk = cls([key for key, arrays in inside if not wanted.isdisjoint(arrays)])
 
         def opens(seen: list[Any], at: int) -> bool:
