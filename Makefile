@@ -45,7 +45,9 @@ bench: $(VENV)/.bench
 	@$(RUN) -m benchmarks $(W)
 
 fuzz: $(VENV)/.test
-	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS)
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind hostile
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind training
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind ending
 	@$(RUN) -m tests.ownership.fuzz_compiled --programs $(PROGRAMS)
 	@$(RUN) -m tests.random_functions --functions $(FUNCTIONS)
 

@@ -10,11 +10,71 @@ import contextlib
 import random
 from collections.abc import Iterator
 
+_HELPERS = """
+def helper(x):
+    return f(x)
+
+def keeping(x):
+    y = f(x)
+    read(x)
+    return y
+
+def passing(x, *rest):
+    y = x
+    del x
+    return helper(y)
+
+def wrapper(*args, **kwargs):
+    return f(*args, **kwargs)
+
+def packed(*states):
+    states = list(states) if flip() else states
+    if flip():
+        saved.append(states)
+    return states
+
+def filtered(x):
+    return filter(lambda s: f(s) is not None, [x])
+
+def ranked(state):
+    f(state)
+    return 0
+
+def method(x):
+    box.a = f(x)
+    return box.a
+
+box.method = method
+
+async def later(x):
+    await pause()
+    x = f(x)
+    await pause()
+    return x
+
+def generate(x):
+    for _ in range(3):
+        x = f(x)
+        yield x
+
+def last(states):
+    for state in states:
+        pass
+    return state
+
+def suspended(f, x):
+    y = f(x)
+    yield y
+    if flip():
+        read(x)
+"""
+
 
 class Writer:
     """Writes one program."""
 
     names = ("x", "y", "z", "w")
+    helpers = _HELPERS
 
     def __init__(self, rng: random.Random):
         self.rng = rng
@@ -302,66 +362,6 @@ class Writer:
                 self.body(2)
 
 
-_HELPERS = """
-def helper(x):
-    return f(x)
-
-def keeping(x):
-    y = f(x)
-    read(x)
-    return y
-
-def passing(x, *rest):
-    y = x
-    del x
-    return helper(y)
-
-def wrapper(*args, **kwargs):
-    return f(*args, **kwargs)
-
-def packed(*states):
-    states = list(states) if flip() else states
-    if flip():
-        saved.append(states)
-    return states
-
-def filtered(x):
-    return filter(lambda s: f(s) is not None, [x])
-
-def ranked(state):
-    f(state)
-    return 0
-
-def method(x):
-    box.a = f(x)
-    return box.a
-
-box.method = method
-
-async def later(x):
-    await pause()
-    x = f(x)
-    await pause()
-    return x
-
-def generate(x):
-    for _ in range(3):
-        x = f(x)
-        yield x
-
-def last(states):
-    for state in states:
-        pass
-    return state
-
-def suspended(f, x):
-    y = f(x)
-    yield y
-    if flip():
-        read(x)
-"""
-
-
 _FIRST = ("new()", "{'p': new()}", "[new(), new()]")
 
 
@@ -369,7 +369,7 @@ def write(seed: int, kind_of_writer: type[Writer] = Writer) -> str:
     """The source of program number `seed`."""
     rng = random.Random(seed)
     writer = kind_of_writer(rng)
-    for text in _HELPERS.strip().splitlines():
+    for text in writer.helpers.strip().splitlines():
         writer.line(text)
     at_top = rng.random() < 0.25
     if at_top:

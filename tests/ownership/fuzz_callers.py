@@ -1,10 +1,10 @@
 """Random programs that call compiled functions, run under a prover, under none, and under an oracle.
 
-    python -m tests.ownership.fuzz_callers --programs 200000 --seed 0 [--kind training]
+    python -m tests.ownership.fuzz_callers --programs 200000 --seed 0 [--kind training|ending]
 
-Each program is source text (`caller_programs`, `training_programs`). Everything that it reads, and everything still
-reachable at its end, must have the same values under the prover as under one that never donates, and the same
-exceptions must be raised; a buffer called dead too early shows as a deleted array.
+Each program is source text (`caller_programs`, `training_programs`, `ending_programs`). Everything that it reads, and
+everything still reachable at its end, must have the same values under the prover as under one that never donates, and
+the same exceptions must be raised; a buffer called dead too early shows as a deleted array.
 
 Two shares are printed, by leaves, which are all of one size: of what was *dead on this run*, because nothing read it
 after the call; and of what *may be donated* by one who knows the program but not its future (`oracle`). The first
@@ -39,7 +39,7 @@ from jax.tree_util import tree_leaves, tree_map
 
 from pytc import ownership
 from pytc.ownership import buffers
-from tests.ownership import caller_programs, training_programs
+from tests.ownership import caller_programs, ending_programs, training_programs
 from tests.ownership.caller_programs import Writer
 from tests.ownership.harness import Stub, both, first, shares
 from tests.ownership.oracle import Oracle
@@ -83,6 +83,36 @@ class Finalised:
         self.read(self.value)
 
 
+@jax.tree_util.register_pytree_node_class
+class Dying(Box):
+    """Does something when it dies, as long as the program `runs`; a tree with a state, or without.
+
+    Those that are made of it in a call do nothing: `Stub` makes them of all arguments, where the real thing makes no
+    more than the result.
+    """
+
+    all: weakref.WeakSet[Dying] = weakref.WeakSet()
+
+    def __init__(self, runs: list[bool], act: Callable[[], Any], state: Any = None):
+        self.all.add(self)
+        self.runs = runs
+        self.act = act
+        self.state = state
+
+    def __del__(self) -> None:
+        if self.runs:
+            self.act()
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        """The state, and nothing else."""
+        return (self.state,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Dying:
+        """One that does nothing."""
+        return cls([], lambda: None, *children)
+
+
 def environment(stub: Any, seed: int) -> dict[str, Any]:
     """The names that a program finds."""
     rng = random.Random(seed + 1)
@@ -90,6 +120,7 @@ def environment(stub: Any, seed: int) -> dict[str, Any]:
     f, f2 = stub.compile(first), stub.compile(both)
     pair = collections.namedtuple("Pair", "left right")
     saved: list[Any] = []
+    runs = [True]
 
     def flip() -> bool:
         return rng.random() < 0.5
@@ -160,6 +191,7 @@ def environment(stub: Any, seed: int) -> dict[str, Any]:
         "flip": flip, "maybe": maybe, "progress": progress,
         "look_up": look_up, "context": context, "pause": pause, "run_coroutine": run_coroutine, "cached": cached,
         "with_thread": with_thread, "callable_object": CallableObject(), "watched": watched, "Finalised": Finalised,
+        "Dying": functools.partial(Dying, runs), "runs": runs, "Box": Box, "shelf": [],
         "box": box, "slotted": slotted, "hooked": hooked, "outer": outer, "module": module,
         "space": types.SimpleNamespace(a=new()), "c": [new(), new()], "d": {"k": new(), "j": new()}, "key": "j",
         "G": new(), "saved": saved, "q": queue.SimpleQueue(), "weakref": weakref, "gc": gc,
@@ -229,10 +261,12 @@ def run(program: str | types.CodeType, seed: int, stub: Any) -> str:
     space = environment(stub, seed)
     space["__name__"] = "program"
     error = ""
+    unraisable: list[BaseException | None] = []
     was = gc.isenabled()
     gc.disable()
     try:
-        exec(code_of(program, seed) if isinstance(program, str) else program, space)
+        with mock.patch.object(sys, "unraisablehook", lambda found: unraisable.append(found.exc_value)):
+            exec(code_of(program, seed) if isinstance(program, str) else program, space)
     except RuntimeError as raised:
         if "deleted" in str(raised):
             raise
@@ -240,8 +274,11 @@ def run(program: str | types.CodeType, seed: int, stub: Any) -> str:
     except Exception as raised:
         error = type(raised).__name__
     finally:
+        space["runs"].clear()  # from here on it is no longer the program's affair when something dies
         if was:
             gc.enable()
+    if deleted := next((each for each in unraisable if "deleted" in str(each)), None):
+        raise deleted
     _read_all(space, stub.read, stub.glance)
     for kept in space["saved"]:
         if isinstance(kept, Finalised):
@@ -258,11 +295,7 @@ def leaves_dead(stub: Stub) -> list[frozenset[int]]:
     for number, call in enumerate(stub.calls):
         # What was read before call number n, or by it, was read when n calls had been made.
         dead.append(
-            frozenset(
-                i
-                for i, leaf in enumerate(call.leaves)
-                if isinstance(leaf, jax.Array) and last_read.get(leaf.unsafe_buffer_pointer(), -1) <= number
-            )
+            frozenset(i for i, leaf in call.leaves.items() if last_read.get(leaf.unsafe_buffer_pointer(), -1) <= number)
         )
     return dead
 
@@ -298,15 +331,26 @@ class Tally:
         return self.allowed_found / max(self.allowed, 1)
 
     def __str__(self) -> str:
+        text = (
+            f"{self.dead_found:,} of {self.dead:,} leaves found that were dead on the run"
+            f" ({self.dead_found / max(self.dead, 1):.1%})"
+        )
+        if not self.allowed:
+            return text
         alive = ", ".join(f"{count:,} by {kind}" for kind, count in self.alive.most_common())
         return (
-            f"{self.dead_found:,} of {self.dead:,} leaves found that were dead on the run"
-            f" ({self.dead_found / max(self.dead, 1):.1%}), {self.allowed_found:,} of {self.allowed:,} that the oracle"
-            f" allows ({self.share:.1%}); dead on the run and still held: {alive or 'none'}"
+            f"{text}, {self.allowed_found:,} of {self.allowed:,} that the oracle allows ({self.share:.1%});"
+            f" dead on the run and still held: {alive or 'none'}"
         )
 
 
-KINDS: dict[str, Callable[[int], str]] = {"hostile": caller_programs.write, "training": training_programs.write}
+KINDS: dict[str, Callable[[int], str]] = {
+    "hostile": caller_programs.write,
+    "training": training_programs.write,
+    "ending": ending_programs.write,
+}
+ASKED = ("hostile", "training")
+"""Those of which the oracle is asked. It looks into frames, and what it sees there lives longer than it would."""
 
 
 def check(seed: int, prover: Prover = ownership.held, kind: str = "hostile", asks: bool | None = None) -> Tally:
@@ -337,14 +381,14 @@ def check(seed: int, prover: Prover = ownership.held, kind: str = "hostile", ask
     dead = leaves_dead(keeping)
     found = [call.dead for call in proven.calls]
     tally = Tally(sum(map(len, dead)), _common(dead, found))
-    if asks or (asks is None and seed % 10 == 0):
+    if kind in ASKED and (asks or (asks is None and seed % 10 == 0)):
         tally.add(_ask(source, seed, dead, found))
     return tally
 
 
 def _ask(source: str, seed: int, dead: list[frozenset[int]], found: list[frozenset[int]]) -> Tally:
     """What the oracle allows in a program. It takes the prover's place, so that what is wrong with it shows, too."""
-    oracle = Oracle(source, _file(seed), run.__code__, (Stub,), Finalised.all)
+    oracle = Oracle(source, _file(seed), run.__code__, (Stub,), (*Finalised.all, *Dying.all))
     stub = Stub(oracle.held)
     try:
         run(source, seed, stub)

@@ -46,8 +46,8 @@ def _arrays() -> Iterator[jax.Array]:
 class Call:
     """What happened at one call."""
 
-    leaves: list[Any]
-    """Only where `Stub.keeps` is set, because to keep them is to hold them."""
+    leaves: dict[int, jax.Array]
+    """Those that are arrays, and only where `Stub.keeps` is set, because to keep them is to hold them."""
     dead: frozenset[int]
 
 
@@ -104,7 +104,7 @@ class Stub:
             dead = frozenset(wanted).difference(self.prover(frame, args, kwargs, leaves, wanted, outcome))
         else:
             self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)
-        self.calls.append(Call(list(leaves) if self.keeps else [], dead))
+        self.calls.append(Call({i: leaves[i] for i in wanted} if self.keeps else {}, dead))
         collections = ownership.collections_so_far()
         landed = _maker(len(wanted))(np.int32(-len(self.calls))) if wanted else []
         in_one_go = ownership.collections_so_far() == collections

@@ -12,7 +12,7 @@ import pytest
 from pytc import ownership
 from pytc.ownership import callers
 from tests.ownership import fuzz_compiled, mutants
-from tests.ownership.fuzz_callers import KINDS, Tally, check
+from tests.ownership.fuzz_callers import ASKED, Tally, check
 
 
 def tally(kind: str, programs: range, asks: bool) -> Tally:
@@ -22,7 +22,7 @@ def tally(kind: str, programs: range, asks: bool) -> Tally:
     return counted
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ASKED)
 def test_random_programs(kind: str) -> None:
     """No wrong value, and nearly all that one could donate who knows the program, but not its future."""
     counted = tally(kind, range(100), asks=True)
@@ -32,6 +32,11 @@ def test_random_programs(kind: str) -> None:
 
 def test_more_random_programs() -> None:
     assert tally("hostile", range(100, 250), asks=False).dead_found > 0
+
+
+def test_random_programs_in_which_destructors_make_calls() -> None:
+    counted = tally("ending", range(150), asks=False)
+    assert counted.dead_found > counted.dead / 2
 
 
 LAZY: dict[str, Callable[[], Any]] = {
