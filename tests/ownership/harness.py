@@ -22,7 +22,7 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
 from pytc import ownership
 
 _STORE = 8
-_MOST = 512  # leaves of a call
+_MOST = 128  # leaves of a call: for each number of them something is compiled
 _MOST_NODES = 8 * _MOST
 
 
