@@ -23,7 +23,7 @@ from pytc import ownership
 
 _STORE = 8
 _MOST = 128  # leaves of a call: for each number of them something is compiled
-_MOST_NODES = 8 * _MOST
+_MOST_NODES = 32 * _MOST
 
 
 @functools.cache
