@@ -47,11 +47,15 @@ def _crossing(output: int, pairs: Mapping[int, Alias], read: Reads) -> list[Alia
 def _one_of(pair: Alias, other: Alias, pair_of: Callable[[int, int], Alias], memory: Memory) -> Alias | None:
     """The pair to keep: one of these, or of the same two the other way round, over whose copy the other output can be
     written."""
-    ways = [
-        (pair, other.output),
-        (other, pair.output),
-        (pair_of(pair.input, other.output), pair.output),
-        (pair_of(other.input, pair.output), other.output),
-    ]
+    # Preferably one whose own loop does not read its input at other places, which would take a copy by itself.
+    ways = sorted(
+        [
+            (pair, other.output),
+            (other, pair.output),
+            (pair_of(pair.input, other.output), pair.output),
+            (pair_of(other.input, pair.output), other.output),
+        ],
+        key=lambda way: way[0].copied,
+    )
     kept = next((kept for kept, output in ways if memory.can_be_written_over_the_copy(output, kept)), None)
     return None if kept is None or memory.has_others([pair.output, other.output], kept.copied) else kept

@@ -33,6 +33,12 @@ def one_moved(a: Any, b: Any) -> Any:
     return a + b.T, b * jnp.sin(a)
 
 
+def one_padded(a: Any, b: Any) -> Any:
+    """`b` is read in step by both, and at other places by the second, which is made last."""
+    padded = jnp.pad(b, 1)
+    return a + 0.1 * b, b - a * (padded[2:, 1:-1] + padded[:-2, 1:-1] + padded[1:-1, 2:] + padded[1:-1, :-2])
+
+
 def three(a: Any, b: Any, c: Any) -> Any:
     return a + b * c, b + c * a, c + a * b
 
@@ -49,7 +55,7 @@ def least(program: Program) -> int:
     return min(total(dataclasses.replace(program, aliases=plan)) for plan in plans)
 
 
-@pytest.mark.parametrize("fun", [rotated, reacted, one_moved])
+@pytest.mark.parametrize("fun", [rotated, reacted, one_moved, one_padded])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_one_is_written_over_an_argument_and_the_other_over_its_copy(fun: Any, backwards: bool) -> None:
     in_order = (lambda a, b: fun(a, b)[::-1]) if backwards else fun
