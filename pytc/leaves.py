@@ -24,7 +24,7 @@ PythonScalars = Literal["trace", "static"]
 Kind = Literal["tracer", "array", "host", "static"]
 
 
-def numbers_in(option: str, value: int | Sequence[int]) -> tuple[int, ...]:
+def numbers_in(option: str, value: int | Iterable[int]) -> tuple[int, ...]:
     """The numbers that an option names: one (NumPy's, too), or several. Raises `TypeError` for anything else."""
     try:
         return (operator.index(value),)  # type: ignore[arg-type]

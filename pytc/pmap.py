@@ -25,7 +25,7 @@ from pytc.jax_compat import api
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
-from pytc.leaves import StaticArgument
+from pytc.leaves import StaticArgument, numbers_in
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of
 from pytc.program import Computed, Kept, Passed, Program
@@ -85,11 +85,8 @@ def pmap(  # noqa: D417 - some arguments described at once
       varies.
     """
     options = {**jit_options, "donate_argnums": donate_argnums} if donate_argnums is not None else jit_options
-    broadcast = (
-        (static_broadcasted_argnums,) if isinstance(static_broadcasted_argnums, int) else static_broadcasted_argnums
-    )
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else static_argnums
-    if broadcast := tuple(broadcast):
+    numbers = None if static_argnums is None else numbers_in("static_argnums", static_argnums)
+    if broadcast := numbers_in("static_broadcasted_argnums", static_broadcasted_argnums):
         numbers = (*(numbers or ()), *broadcast)
     if devices is not None and not devices:
         raise ValueError("devices is empty: leave it out, or name those to map over")

@@ -147,7 +147,7 @@ class AsJit:
         if small := [name for name in gains if name not in useful]:
             words += f"; not {', '.join(small)}, worth {self.gain(small)} bytes at most"
         tried: dict[tuple[str, ...], Footprint] = {(): undonated}
-        least, hopeless = undonated.total, 0
+        least, hopeless, refused = undonated.total, 0, 0
         seen: set[tuple[tuple[int, int], ...]] = {()}
         for names in choices:
             pairs = self.pairs(names)
@@ -157,10 +157,16 @@ class AsJit:
             if undonated.total - self.gain(names) >= least:
                 hopeless += 1
                 continue
-            tried[names] = self.footprint(names)
+            try:
+                tried[names] = self.footprint(names)
+            except jax.errors.JaxRuntimeError:
+                refused += 1
+                continue
             least = min(least, tried[names].total)
         if hopeless:
             words += f", but for {hopeless} that could not save as much"
+        if refused:
+            words += f", but for {refused} that the compiler refuses"
         best = min(tried, key=lambda names: (tried[names].total, tried[names].copied, len(names)))
         return ByHand(best, tried[best], words, tuple(tried.items()))
 

@@ -185,14 +185,18 @@ def _all_dead(
             return False
     if counts.weakly_referenced(leaves):
         return False
-    unshared, others, _ = buffers.fresh(site.executions)
+    unshared = buffers.fresh(site.executions).arrays
     if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
-        # To look for the way flattens the arguments again, by code that may be people's own.
+        # To look for the way flattens the arguments again, by code that may be people's own. So everything is looked at
+        # once more, and the arrays that this code may have made among the rest.
         sought = wanted.seek(leaves, args, kwargs)
-        if sought and counts.remainder(args, kwargs, places, leaves, lists, unshared):
+        if sought and (
+            counts.weakly_referenced(leaves) or counts.remainder(args, kwargs, places, leaves, lists, unshared)
+        ):
             return False
-        return _on_their_own(leaves, others, wanted)
-    del unshared, others
+        del unshared
+        return _on_their_own(leaves, buffers.fresh(site.executions).others, wanted)
+    del unshared
     if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
         if walk is None:
             wanted.seek(leaves, args, kwargs)  # it may account for more the next time

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any, Literal, TypeAlias
 
+from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import Flow
 from pytc.ownership.stack import iterators, starred_call
 
@@ -75,6 +76,10 @@ _OF_MODULES = {"stack": "inspect", "trace": "inspect", "embed": "IPython", "inte
 """Those of them that other modules and objects have, too (`jnp.stack`, `model.embed`), and whose they are."""
 _BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
 """Those that are no attributes of anything but `builtins`: `self.eval(x)` is somebody's method."""
+
+
+_NAMES_ALONE = frozenset(("locals", "_getframe", "_current_frames", "currentframe"))
+"""Those that a string can hardly be but to get at them: `getattr(builtins, "locals")()`."""
 
 
 # What some of them are, for code that calls it otherwise.
@@ -147,6 +152,8 @@ def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
+    if told := _NAMES_ALONE.intersection(each for each in code.co_consts if isinstance(each, str)):
+        return min(told)
     for name in sorted(INTROSPECTION.intersection(code.co_names)):
         module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
         if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:
@@ -357,7 +364,7 @@ class _Walk:
             case "BUILD_TUPLE":
                 taken = [self.new() for _ in range(argument)]
                 self.stack.append(None)
-                return all(taken)
+                return all(taken) and not (WHILE_ALLOCATING and argument)
             case _:
                 return None
         return True

@@ -4,7 +4,8 @@ Cyclic garbage may have finalisers (`__del__`, callbacks of weak references), an
 or global, also at one that is about to be overwritten by the result of a call whose argument it was. They run when
 the collector does: while something is allocated (CPython 3.11), or between two instructions afterwards. So from the
 moment at which slots are counted until the result is about to be returned there is no collection. Nothing is
-allocated, and no signal or collection looked for, between `-COLLECTING` and the caller's store.
+allocated (where that matters: `WHILE_ALLOCATING`), and no signal or collection looked for, between `-COLLECTING` and
+the caller's store.
 
 Calls in which no slot is dead never come here.
 """
@@ -12,7 +13,11 @@ Calls in which no slot is dead never come here.
 from __future__ import annotations
 
 import gc
+import sys
 
+WHILE_ALLOCATING = sys.version_info < (3, 12)
+"""Whether a collection may come in the midst of an instruction that makes an object, such as a tuple or a `__dict__`;
+else it comes where the interpreter looks for signals."""
 PAUSED = [False]
 """Whether a collection is being put off."""
 

@@ -30,6 +30,7 @@ import jax
 import numpy as np
 
 from pytc.jax_compat.keys import bits_of
+from pytc.ownership.classes import defines
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
@@ -57,7 +58,7 @@ def opens(value: Any) -> bool:
     if issubclass(kind, jax.Array) and bits_of(value) is value:  # PRNG keys hold their bits
         _shut.add(kind)
         return False
-    if hasattr(kind, "__del__") or _weakrefs(value):
+    if defines(kind, "__del__") or _weakrefs(value):
         return False
     return not (may_share_attributes(kind) and share_attributes([value]))
 

@@ -17,6 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from pytc.ownership.classes import defines
+
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
 """Types of objects that somebody else refers to, or that run no code when they die."""
@@ -65,7 +67,7 @@ def is_loud(value: Any) -> bool:
         return value.hasobject or not value.isbuiltin  # it may have metadata
     elif _hides_contents(kind):
         return True
-    return hasattr(kind, "__del__") or (kind is not memoryview and hasattr(kind, "__release_buffer__"))
+    return defines(kind, "__del__") or (kind is not memoryview and defines(kind, "__release_buffer__"))
 
 
 def _hides_contents(kind: type) -> bool:

@@ -21,6 +21,7 @@ import jax
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Place, Step, loaded
+from pytc.ownership.classes import defines
 from pytc.ownership.interpreter import UNBOUND, getrefcount, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.loops import REUSE_A_TUPLE
@@ -346,7 +347,7 @@ def oddity(value: Any) -> Held | None:
     """What reaches a value without being counted."""
     if not counts.only_marked(value):
         return Held("weakref", "a weak reference")
-    if hasattr(type(value), "__del__") and not isinstance(value, jax.Array):
+    if defines(type(value), "__del__") and not isinstance(value, jax.Array):
         return Held("finaliser", f"{type(value).__name__}.__del__, which can read it")
     if interpreter.may_share_attributes(type(value)) and interpreter.share_attributes([value]):
         return Held("attribute", f"the `__dict__` of {type(value).__name__}, which something else has")

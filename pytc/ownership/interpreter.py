@@ -70,8 +70,15 @@ def calls_directly(frame: FrameType, below: FrameType) -> bool:
     is in between, which might go on to do anything, and nothing that looks at the result."""
     if waits_for_c(frame):
         return False
-    # From CPython 3.12 on, a frame of the interpreter's own stands in between where there is anything to be done.
-    return sys.version_info < (3, 12) or bool(words(below)[1] == _address(frame))
+    # What dies as a call returns, or is collected as one begins, may call Python code when the caller waits for nothing
+    # any more, or does not wait yet. CPython 3.11 tells that C code has called it; from 3.12 on, a frame of the
+    # interpreter's own stands in between where there is anything to be done.
+    return not was_entered_from_c(below) if sys.version_info < (3, 12) else bool(words(below)[1] == _address(frame))
+
+
+def was_entered_from_c(frame: FrameType) -> bool:
+    """On CPython 3.11: whether C code, rather than the interpreter by itself, has called the function of a frame."""
+    return bool(words(frame)[first_local - 1] >> 32 & 0xFF)
 
 
 def waits_for_c(frame: FrameType) -> bool:
@@ -210,6 +217,15 @@ def _frame_is_referred_to_once() -> bool:
     return getrefcount(frame) == 3 and frame is sys._getframe(1)
 
 
+def _tells_entries() -> bool:
+    """Whether `was_entered_from_c` is right about a call by the interpreter, and about one by C code."""
+
+    def entered(_: object = None) -> bool:
+        return was_entered_from_c(sys._getframe())
+
+    return not entered() and next(map(entered, [None]))
+
+
 def _why_not() -> str:
     """Why nothing can be proven on this interpreter, or an empty string."""
     if sys.implementation.name != "cpython":
@@ -240,6 +256,8 @@ if not refusal:
         refusal = "the function of a running frame was not found where CPython keeps it"
     elif not (lambda: _frame_is_referred_to_once())():
         refusal = "a frame has other references than CPython's own"
+    elif sys.version_info < (3, 12) and not _tells_entries():
+        refusal = "a frame does not tell where CPython has it whether C code has called it"
     else:
         copies_of_unpacked = _copies_of_unpacked()
         dictionary_before, running_at, version_at = _before, _running_at, _find_version()

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytc.ownership import counts
+from pytc.ownership.classes import defines
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
@@ -166,5 +167,5 @@ def is_plain(kind: type) -> bool:
         issubclass(kind, tuple)
         and not kind.__dictoffset__
         and not kind.__weakrefoffset__
-        and not hasattr(kind, "__del__")
+        and not defines(kind, "__del__")
     )

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
+from pytc.ownership.classes import defines
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
 # By identity, since people's objects may be equal to anything.
@@ -88,7 +89,7 @@ def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, sto
         return found, True
     if storing and not _has_dictionary(kind):
         raise NotPlain  # to store there raises
-    if found is not UNBOUND and (hasattr(type(found), "__get__") or hasattr(type(found), "__set__")):
+    if found is not UNBOUND and (defines(type(found), "__get__") or defines(type(found), "__set__")):
         raise NotPlain
     return found, found is UNBOUND
 

@@ -38,6 +38,8 @@ import numpy as np
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
+from pytc.ownership.classes import defines
+from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 from pytc.ownership.interpreter import UNBOUND, variable
@@ -136,7 +138,7 @@ class Slots:
 
     def _may_end_loudly(self) -> bool:
         """Whether code may run when a part of the result dies."""
-        return self._classes is None or any(hasattr(kind, "__del__") for kind in self._classes)
+        return self._classes is None or any(defines(kind, "__del__") for kind in self._classes)
 
     def _leaves_quietly(self, frame: FrameType, places: Sequence[Any]) -> bool:
         """Whether nothing that dies when the frame's function returns runs code. What others refer to, too, lives on,
@@ -186,6 +188,8 @@ class Slots:
                 return False  # a part of the result is let go of, and that may run code
             self._overwritten.add((id(container), key))
             if value is UNBOUND:
+                if WHILE_ALLOCATING and event.place[-1].kind == "attribute":
+                    return False  # the object may need a `__dict__` for it
                 continue
             if id(value) in self._loaded:
                 return False  # read before it was overwritten: `z, x = x, z`

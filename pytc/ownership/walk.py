@@ -29,6 +29,7 @@ from jax.tree_util import tree_leaves
 
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import buffers, counts, endings
+from pytc.ownership.classes import defines
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.placed import PLAIN, UNKNOWN, Placed, is_plain, stand
 
@@ -231,7 +232,7 @@ class Walk:
     ) -> list[tuple[Sequence[Any], int]] | None:
         """Open all containers, those in dead places, of which the contents go to `held`, and those on the way, of which
         they go to `seen`; return them, with how many references they have, or None if there are others."""
-        if (self._classes or placed.classes) and any(hasattr(k, "__del__") for k in self._classes | placed.classes):
+        if (self._classes or placed.classes) and any(defines(k, "__del__") for k in self._classes | placed.classes):
             return None
         opened = placed.open(places, held)
         if opened is None:

@@ -273,15 +273,20 @@ def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys,
     # Where it is said how all arrays are spread over devices, their parts must be of one size too.
     traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
     spread = all(wanted is not None for wanted in (*traced, *requested.values()))
+    # Of types for which results are asked for in parts: what is not said to be cut alike may be cut otherwise.
+    in_parts = {_type(program.out_avals[k]) for k, wanted in requested.items() if _is_over_several(wanted)}
     for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
         if given.leaf is not None and given.leaf not in kept and _is_array(aval):
             leaf = program.leaves[given.leaf]
-            inputs[number] = _key(aval, leaf.sharding if leaf.requested is None else leaf.requested, spread)
+            placed = leaf.sharding if leaf.requested is None else leaf.requested
+            if placed is not None or _type(aval) not in in_parts:
+                inputs[number] = _key(aval, placed, spread or _type(aval) in in_parts)
     seen: set[int] = set()
     for number, (value, aval) in enumerate(zip(outputs, program.out_avals, strict=True)):
         # The same array twice: one buffer holds it, the other is a copy.
-        if _is_array(aval) and value not in seen:
-            results[number] = _key(aval, requested.get(number), spread)
+        placed = requested.get(number)
+        if _is_array(aval) and value not in seen and (placed is not None or _type(aval) not in in_parts):
+            results[number] = _key(aval, placed, spread or _type(aval) in in_parts)
         if value is not None:
             seen.add(value)
     return inputs, results
@@ -327,7 +332,15 @@ def _parts(aval: AbstractValue, sharding: Any) -> int:
     """Over how many devices the elements are divided; 0 where that is for the compiler to say."""
     if sharding is None:
         return 0
-    return int(aval.size // max(1, math.prod(sharding.shard_shape(aval.shape))))
+    try:
+        shape = sharding.shard_shape(aval.shape)
+    except (IndexError, ValueError):  # it does not fit; JAX has the words for that, and says them
+        return 0
+    return int(aval.size // max(1, math.prod(shape)))
+
+
+def _is_over_several(placed: Any) -> bool:
+    return placed is not None and len(getattr(sharding_of(placed), "device_set", (0, 1))) > 1
 
 
 def _memory(aval: AbstractValue, sharding: object) -> str:

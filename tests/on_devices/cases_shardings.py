@@ -312,3 +312,37 @@ def test_a_layout_by_the_compiler_where_the_sharding_is_its_own_too():
     np.testing.assert_array_equal(
         pytc.compile(step, in_shardings=x.sharding, out_shardings=Format(Layout.AUTO))(x), x + 1
     )
+
+
+@pytest.mark.parametrize("which", ["in_shardings", "a committed argument", "a constraint"])
+def test_a_result_whose_sharding_is_asked_for_is_not_written_over_what_the_compiler_cuts(which):
+    """Its parts may be of another size then, which XLA refuses as an internal error; plain donation does, too."""
+    mesh = jax.make_mesh((8,), ("a",), axis_types=(AUTO,))
+    cut, whole = jax.NamedSharding(mesh, P("a")), jax.NamedSharding(mesh, P())
+    options = {"out_shardings": whole, **({"in_shardings": (None, cut)} if which == "in_shardings" else {})}
+    batch = jax.device_put(jnp.ones((8, 4)), cut) if which == "a committed argument" else jnp.ones((8, 4))
+
+    def step(stats, batch):
+        if which == "a constraint":
+            batch = jax.lax.with_sharding_constraint(batch, cut)
+        return 0.9 * stats + 0.1 * batch
+
+    compiled = pytc.compile(step, **options)
+    expected = jax.jit(step, **options)(jnp.zeros((8, 4)), batch)
+    got = compiled(jnp.zeros((8, 4)), batch)
+    np.testing.assert_array_equal(got, expected)
+    assert got.sharding == expected.sharding
+    assert "kept" in str(pytc.explain(compiled, jnp.zeros((8, 4)), batch))
+
+
+@pytest.mark.parametrize("arguments", [(8, 8), (8, ())], ids=str)
+def test_shardings_that_do_not_fit_are_refused_in_the_words_of_jax(arguments):
+    """Of a scalar, that of a vector."""
+    cut = jax.NamedSharding(jax.make_mesh((8,), ("a",), axis_types=(AUTO,)), P("a"))
+
+    def step(x, y):
+        return x + y, (x * y).sum()
+
+    for compiler in (jax.jit, pytc.compile):
+        with pytest.raises(ValueError, match="with pytree key path"):
+            compiler(step, in_shardings=(cut, cut), out_shardings=cut)(*map(jnp.ones, arguments))

@@ -539,6 +539,7 @@ INTROSPECTING = {
     "vars": "y = f(x); read(vars()['x'])",
     "eval": "y = f(x); read(eval('x'))",
     "exec": "y = f(x); exec('read(x)')",
+    "locals by a string": "import builtins; y = f(x); read(getattr(builtins, 'locals')()['x'])",
     "_getframe": "y = f(x); import sys; read(sys._getframe().f_locals['x'])",
     "currentframe": "import inspect; y = f(x); read(inspect.currentframe().f_locals['x'])",
     "stack": "import inspect; y = f(x); read(getattr(inspect.stack()[0].frame, 'f_' + 'locals')['x'])",

@@ -1,0 +1,226 @@
+"""Calls and looks at moments at which nobody expects Python code to run."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import pytc
+
+ROUNDS = 10
+
+
+class Holder:
+    x: Any
+
+
+class Mortal:
+    """Can be referred to weakly."""
+
+
+@pytest.fixture(name="collecting")
+def _collecting():
+    """Garbage is collected after few allocations."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.set_threshold(500, 1000, 1000)
+    yield
+    gc.set_threshold(*thresholds)
+
+
+def alive_after(programs: range, once: Any, seen: list[bool]) -> None:
+    """Runs a program for each number; that something has looked, and found what it looked at alive."""
+    for number in programs:
+        once(number)
+    assert seen
+    assert all(seen)
+
+
+def test_a_call_while_a_function_returns_is_not_that_function() -> None:
+    """What dies with its frame makes the call, when the caller waits for nothing any more."""
+    step = pytc.compile(lambda x: (x + 1, x * 2))
+    box, seen, references = [], [], []
+
+    def helper():
+        mortal = Mortal()
+        references[:] = [weakref.ref(mortal, lambda _: step(box.pop()))]
+        return 1, 2, 3
+
+    def once(_):
+        x = jnp.zeros(8)
+        box.append(x)
+        try:
+            _a, _b = helper()
+        except ValueError:
+            seen.append(not x.is_deleted())
+
+    alive_after(range(ROUNDS), once, seen)
+
+
+def test_nor_is_the_slot_of_the_caller_overwritten_by_its_result() -> None:
+    step = pytc.compile(lambda x: x + 1)
+    holder, seen, references = Holder(), [], []
+    holder.x = jnp.zeros(8)
+
+    def call(_):
+        return step(getattr(holder, "x"))  # noqa: B009 - as a temporary
+
+    def helper():
+        first, second = Mortal(), Mortal()
+        look = weakref.ref(second, lambda _: seen.append(not holder.x.is_deleted()))
+        references[:] = [weakref.ref(first, call), look]
+        return jnp.ones(8)
+
+    def once(_):
+        holder.x = helper()
+
+    alive_after(range(ROUNDS), once, seen)
+
+
+def test_a_call_while_a_function_has_not_begun_is_not_that_function(collecting) -> None:
+    """Garbage is collected when its variables are made that others capture."""
+    step = pytc.compile(lambda x: x + 1)
+    holder, seen, references, junk = Holder(), [], [], []
+    holder.x = jnp.zeros(8)
+    gc.set_threshold(100, 1, 1)
+
+    def helper(value):
+        gc.disable()
+        seen.append(not holder.x.is_deleted())
+        return (lambda: value) and jnp.ones(8)
+
+    def once(_):
+        mortal = Mortal()
+        mortal.itself = mortal
+        references[:] = [weakref.ref(mortal, lambda _: step(getattr(holder, "x")))]  # noqa: B009 - as a temporary
+        del mortal
+        gc.disable()
+        junk[:] = [[] for _ in range(300)]
+        gc.enable()
+        holder.x = helper(1)
+
+    try:
+        alive_after(range(3 * ROUNDS), once, seen)
+    finally:
+        gc.enable()
+
+
+def test_nothing_is_collected_while_a_tuple_is_made_of_the_result(collecting) -> None:
+    step = pytc.compile(lambda x: x + 1)
+    holder, seen, junk = Holder(), [], []
+    holder.x = jnp.zeros(8), 0
+
+    class Looks:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            seen.append(not holder.x[0].is_deleted())
+
+    def once(number):
+        Looks()
+        junk[:] = [[] for _ in range(number)]
+        holder.x = (step(holder.x[0]), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        junk.clear()
+        gc.collect()
+
+    alive_after(range(300, 510), once, seen)
+
+
+def test_nothing_is_collected_while_a_new_attribute_is_made(collecting) -> None:
+    step = pytc.compile(lambda x: (*[x[0]] * 12, x + 1))
+    seen, junk = [], []
+
+    class Full:
+        """Its objects share the name `x`, and so many others that one more takes a `__dict__`."""
+
+    for _ in range(2):
+        full = Full()
+        full.x = 0
+        for number in range(40):
+            setattr(full, f"a{number}", 0)
+
+    class Looks:
+        def __init__(self, holder):
+            self.itself, self.holder = self, holder
+
+        def __del__(self):
+            seen.append(not self.holder.x.is_deleted())
+
+    def once(number):
+        holder = Full()
+        holder.x = jnp.zeros(8)
+        a, b, c, d, e, f = Full(), Full(), Full(), Full(), Full(), Full()
+        g, h, i, j, k, m = Full(), Full(), Full(), Full(), Full(), Full()
+        for each in (a, b, c, d, e, f, g, h, i, j, k, m):
+            each.x = 0
+        Looks(holder)
+        junk[:] = [{} for _ in range(number)]
+        a.n, b.n, c.n, d.n, e.n, f.n, g.n, h.n, i.n, j.n, k.n, m.n, holder.x = step(holder.x)
+        junk.clear()
+        gc.collect()
+
+    alive_after(range(300, 510), once, seen)
+
+
+@pytest.mark.parametrize("flattening", [1, 2, 3, 4])
+def test_another_array_on_the_buffer_made_by_who_flattens(flattening: int) -> None:
+    views = []
+
+    class Logged:
+        def __init__(self, x):
+            self.x, self.flattened = x, 0
+
+    def flatten(node):
+        node.flattened += 1
+        if node.flattened == flattening and isinstance(node.x, jax.Array):
+            views.append(jax.device_put(node.x, jax.devices()[0]))
+        return (node.x,), None
+
+    jax.tree_util.register_pytree_node(Logged, flatten, lambda _, children: Logged(*children))
+    step = pytc.compile(lambda node: Logged(node.x + 1))
+
+    def run():
+        node = Logged(jnp.zeros(8))
+        for _ in range(ROUNDS):
+            node = step(node)
+
+    run()
+    views = [view for view in views if not isinstance(view, jax.core.Tracer)]
+    assert views
+    assert not any(view.is_deleted() for view in views)
+
+
+@pytest.mark.parametrize("question", range(1, 10))
+def test_a_metaclass_that_takes_the_state_away_when_it_is_asked(question: int) -> None:
+    holder, taken, asked = Holder(), [], []
+
+    class Meta(type):
+        def __getattr__(cls, name):
+            asked.append(name)
+            if len(asked) == question and holder.x is not None:
+                taken.append(holder.x)
+                holder.x = None
+            raise AttributeError(name)
+
+    class Held(metaclass=Meta):
+        def __init__(self, x):
+            self.x = x
+
+    jax.tree_util.register_pytree_node(Held, lambda held: ((held.x,), None), lambda _, children: Held(*children))
+    step = pytc.compile(lambda held: Held(held.x + 1))
+    holder.x = Held(jnp.zeros(8))
+
+    def run():
+        for _ in range(ROUNDS):
+            asked.clear()
+            holder.x = step(getattr(holder, "x"))  # noqa: B009 - as a temporary
+
+    run()
+    assert not any(held.x.is_deleted() for held in taken)
+    assert not holder.x.x.is_deleted()
