@@ -61,6 +61,9 @@ class AsJit:
     mapped: Sequence[str] | None = None
     """Of a mapped function, the options of `jax.pmap` that say how, as they are written."""
     compiler: Compiler = dataclasses.field(default_factory=compiler_here)
+    named: bool = True
+    """Whether the program's name is that of the very thing that is called, which is then a function: no `partial`,
+    method or object, whose arguments are others than those of what has the name."""
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from pytc.explain.memory import Memory
@@ -25,7 +24,8 @@ def nearest_call(name: str, memory: Memory) -> str:
         ),
         *_option("donate", memory, memory.by_hand.parameters),
     ]
-    return f"{as_jit.called}({', '.join([_identifier(name), *options])})"
+    fun = name if as_jit.named and name.isidentifier() else "fun"
+    return f"{as_jit.called}({', '.join([fun, *options])})"
 
 
 def mixed(memory: Memory) -> tuple[str, ...]:
@@ -47,7 +47,3 @@ def _option(what: str, memory: Memory, parameters: Sequence[str]) -> list[str]:
     if names:
         written.append(f"{what}_argnames={names}")
     return written
-
-
-def _identifier(name: str) -> str:
-    return name if re.fullmatch(r"\w+", name) and name.isidentifier() else "fun"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -101,6 +102,7 @@ class Subject:
             tuple(shared),
             self._mapped_by_hand(),
             self._compiler,
+            isinstance(function.stageable.fun, types.FunctionType),
         )
 
     def _positional(self) -> tuple[str, ...]:

@@ -297,6 +297,19 @@ def test_repr_is_short_and_compiles_nothing():
     assert "undonated" not in vars(explanation.memory)
 
 
+class Scale:
+    def __call__(self, x):
+        return x + 1
+
+    method = __call__
+
+
+@pytest.mark.parametrize("fun", [functools.partial(lambda n, x: x + n, 1), Scale(), Scale().method], ids=str)
+def test_what_has_its_name_from_something_else_is_called_fun(fun):
+    """The numbers of the arguments are those of what is called."""
+    assert explain(fun, jnp.ones(4)).jit_call == "jax.jit(fun, donate_argnums=(0,))"
+
+
 def test_a_function_with_no_name_of_its_own_is_called_fun():
     assert explain(lambda x: x + 1, jnp.ones(4)).jit_call == "jax.jit(fun, donate_argnums=(0,))"
 
