@@ -274,7 +274,10 @@ def helpers_return_the_result() -> Any:
         init(self, *args)
         self.hands_on = True
 
-    return mock.patch.object(Site, "__init__", handing_on)
+    return _patches(
+        mock.patch.object(Site, "__init__", handing_on),
+        mock.patch.object(callsite, "WHILE_ALLOCATING", False),  # which refuses a function that makes a tuple first
+    )
 
 
 def a_store_has_not_stored_yet() -> Any:
@@ -323,7 +326,10 @@ def collections_go_on() -> Any:
 
 def stores_never_fail() -> Any:
     """Every object is taken to have room for any attribute."""
-    return mock.patch.object(plain, "_has_dictionary", lambda kind: True)
+    return _patches(
+        mock.patch.object(plain, "_has_dictionary", lambda kind: True),
+        mock.patch.object(slots, "WHILE_ALLOCATING", False),  # which refuses new attributes first
+    )
 
 
 def iterators_are_alone_with_their_tuples() -> Any:

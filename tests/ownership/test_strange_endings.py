@@ -435,7 +435,7 @@ def test_a_class_with_a_key_that_is_no_string():
     asked = []
     for key in ("name", Key("b", lambda: asked.append(key))):
         box = type("Box", (), {key: 1})()
-        box.a = stub.new()
+        box.a = box.b = stub.new()
         asked.clear()
         box.b, box.a = f2(stub.new(), box.a)
     assert [bool(call.dead & {1}) for call in stub.calls] == [True, False]
