@@ -1,17 +1,23 @@
-"""What a class has, told without asking its metaclass: that may be people's own, and run code."""
+"""What a class is and has, told without asking its metaclass: that may be people's own, and run code."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-_space: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get__
+# What `type` itself answers to `kind.__mro__` and the like, past the `__getattribute__` of a metaclass.
+bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+base_of: Callable[[type], type | None] = type.__dict__["__base__"].__get__
+attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
+flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
+size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
+has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
+may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 
 
 def defines(kind: type, name: str) -> bool:
     """Whether the class, or one that it inherits from, has an attribute of this name, as the interpreter looks for a
-    special method. (`hasattr` would ask the `__getattribute__` and `__getattr__` of its metaclass.)"""
+    special method."""
     if type(kind) is type:
         return hasattr(kind, name)
-    return any(name in _space(base) for base in _mro(kind))
+    return any(name in attributes_of(base) for base in bases_of(kind))

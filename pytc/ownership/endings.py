@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.ownership.classes import defines
+from pytc.ownership.classes import base_of, defines, flags_of, size_of
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
@@ -74,10 +74,10 @@ def _hides_contents(kind: type) -> bool:
     """Whether objects of this class, or of one written in C that it is made of, refer to what they do not tell of."""
     if kind in _SECRETIVE:
         return True
-    while kind.__flags__ & _COLLECTED:
-        kind = kind.__base__ or object
+    while flags_of(kind) & _COLLECTED:
+        kind = base_of(kind) or object
     # Code has constants, a `datetime` a time zone.
-    return kind.__basicsize__ > object.__basicsize__ and (issubclass(kind, np.void) or not issubclass(kind, _OPEN))
+    return size_of(kind) > object.__basicsize__ and (issubclass(kind, np.void) or not issubclass(kind, _OPEN))
 
 
 def attached(arrays: Sequence[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ import jax
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Place, Step, loaded
-from pytc.ownership.classes import defines
+from pytc.ownership.classes import attributes_of, bases_of, defines
 from pytc.ownership.interpreter import UNBOUND, getrefcount, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.loops import REUSE_A_TUPLE
@@ -270,8 +270,8 @@ def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = fro
 
 def _attributes(owner: Any, value: Any) -> list[str]:
     names = [name for name, attribute in _own(owner).items() if attribute is value]
-    for base in type(owner).__mro__:
-        for name, kind in vars(base).items():
+    for base in bases_of(type(owner)):
+        for name, kind in attributes_of(base).items():
             if isinstance(kind, types.MemberDescriptorType):
                 with contextlib.suppress(AttributeError):  # it is not set
                     names += [name] if kind.__get__(owner) is value else []

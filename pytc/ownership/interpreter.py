@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+from pytc.ownership.classes import flags_of
+
 getrefcount: Callable[[object], int] = sys.getrefcount
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
@@ -121,7 +123,7 @@ _INLINE = 1 << 2
 
 def may_share_attributes(kind: type) -> bool:
     """Whether objects of this class may share their attributes with a `__dict__` that `gc.get_referents` leaves out."""
-    return bool(dictionary_before and kind.__flags__ & _INLINE)
+    return bool(dictionary_before and flags_of(kind) & _INLINE)
 
 
 def share_attributes(values: Sequence[object]) -> bool:

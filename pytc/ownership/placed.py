@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytc.ownership import counts
-from pytc.ownership.classes import defines
+from pytc.ownership.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
@@ -154,7 +154,7 @@ def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bo
     """Whether a plain container or an object of a class that people have written, not too large, has something of this
     (by id) in it."""
     kind = type(value)
-    if not (depth and (is_plain(kind) or (kind.__flags__ & _MADE_BY_CODE and counts.opens(value)))):
+    if not (depth and (is_plain(kind) or (flags_of(kind) & _MADE_BY_CODE and counts.opens(value)))):
         return False
     parts = _referents(value)
     return len(parts) <= _MOST_HELD and any(id(part) in known or _leads_to(part, known, depth - 1) for part in parts)
@@ -165,7 +165,7 @@ def is_plain(kind: type) -> bool:
     nobody else refers to it."""
     return kind in PLAIN or (
         issubclass(kind, tuple)
-        and not kind.__dictoffset__
-        and not kind.__weakrefoffset__
+        and not has_dictionary(kind)
+        and not may_be_referred_to_weakly(kind)
         and not defines(kind, "__del__")
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
-from pytc.ownership.classes import defines
+from pytc.ownership.classes import attributes_of, bases_of, defines, has_dictionary
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
 # By identity, since people's objects may be equal to anything.
@@ -31,9 +31,6 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _STRINGS = frozenset((str,))
 _MOST_KEYS = 256
 _MOST_KNOWN = 1024
-_bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
-_attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
-_has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 _GETTERS = (types.GetSetDescriptorType, MemberDescriptorType)
 _FIELD = type(vars(collections.namedtuple("_", "field"))["field"])
 """What a named tuple's class has for each field."""
@@ -50,7 +47,7 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     in_class: Any = UNBOUND
     if asked not in _left_to_objects or _odd_dictionaries(target):
         # Past the metaclass, which may say anything.
-        classes = [_attributes_of(base) for base in _bases_of(kind)]
+        classes = [attributes_of(base) for base in bases_of(kind)]
         if _has_odd_keys(target, classes):
             raise NotPlain
         in_class, is_left = _in_classes(kind, classes, name, storing)
@@ -87,7 +84,7 @@ def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, sto
         return found, True
     if type(found) is _FIELD and not storing and issubclass(kind, tuple):
         return found, True
-    if storing and not _has_dictionary(kind):
+    if storing and not has_dictionary(kind):
         raise NotPlain  # to store there raises
     if found is not UNBOUND and (defines(type(found), "__get__") or defines(type(found), "__set__")):
         raise NotPlain

@@ -29,7 +29,7 @@ from jax.tree_util import tree_leaves
 
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import buffers, counts, endings
-from pytc.ownership.classes import defines
+from pytc.ownership.classes import defines, may_be_referred_to_weakly
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.placed import PLAIN, UNKNOWN, Placed, is_plain, stand
 
@@ -122,7 +122,7 @@ class Walk:
             opened.update(nodes)
             where.append(tuple(nodes))
             types = [type(seen[k]) for k in nodes]
-            weakly = any(kind.__weakrefoffset__ for kind in types)
+            weakly = any(may_be_referred_to_weakly(kind) for kind in types)
             sharing = [k for k, kind in zip(nodes, types, strict=True) if may_share_attributes(kind)]
             self._levels.append(_Level(picker(nodes), types, weakly, picker(sharing) if sharing else None))
             self._classes |= {kind for kind in types if kind not in PLAIN}

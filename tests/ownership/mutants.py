@@ -327,7 +327,7 @@ def collections_go_on() -> Any:
 def stores_never_fail() -> Any:
     """Every object is taken to have room for any attribute."""
     return _patches(
-        mock.patch.object(plain, "_has_dictionary", lambda kind: True),
+        mock.patch.object(plain, "has_dictionary", lambda kind: True),
         mock.patch.object(slots, "WHILE_ALLOCATING", False),  # which refuses new attributes first
     )
 

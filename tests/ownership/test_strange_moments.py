@@ -199,16 +199,18 @@ def test_another_array_on_the_buffer_made_by_who_flattens(flattening: int) -> No
 
 
 @pytest.mark.parametrize("question", range(1, 10))
-def test_a_metaclass_that_takes_the_state_away_when_it_is_asked(question: int) -> None:
+@pytest.mark.parametrize("method", ["__getattr__", "__getattribute__"])
+def test_a_metaclass_that_takes_the_state_away_when_it_is_asked(method: str, question: int) -> None:
     holder, taken, asked = Holder(), [], []
 
-    class Meta(type):
-        def __getattr__(cls, name):
-            asked.append(name)
-            if len(asked) == question and holder.x is not None:
-                taken.append(holder.x)
-                holder.x = None
-            raise AttributeError(name)
+    def ask(cls, name):
+        asked.append(name)
+        if len(asked) == question and holder.x is not None:
+            taken.append(holder.x)
+            holder.x = None
+        return type.__getattribute__(cls, name)
+
+    Meta = type("Meta", (type,), {method: ask})
 
     class Held(metaclass=Meta):
         def __init__(self, x):
