@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import operator
 import weakref
@@ -43,6 +44,14 @@ from pytc.uncollected import uncollected
 
 class Retrace(Exception):
     """`jax.jit` asks to trace again what was staged once: this call has another signature or another context."""
+
+
+class _Path(str):
+    """The path of a leaf as the name of a parameter, which is what JAX's messages call the argument."""
+
+    def isidentifier(self) -> bool:
+        """It is as good as one: nobody passes the argument by name."""
+        return True
 
 
 class Emitted:
@@ -100,6 +109,10 @@ class Emitted:
 
         program = self.program
         flat.__name__ = flat.__qualname__ = program.name
+        paths = [leaf.path for leaf in self._passed] + [f"captured[{number}]" for number in range(captured)]
+        if len({*paths}) == len(paths):  # people's nodes may have one path for several leaves
+            parameters = [inspect.Parameter(_Path(path), inspect.Parameter.POSITIONAL_ONLY) for path in paths]
+            flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         shardings: dict[str, Any] = {}
         if any(leaf.requested is not None for leaf in program.leaves):
             requested = self._of_bits([leaf.requested for leaf in self._passed], self._keys_in)

@@ -280,6 +280,22 @@ def test_arguments_on_different_devices_are_refused_though_one_is_only_handed_ba
     assert alike(lambda p, q: (p, q * 2), p, q) is ValueError
 
 
+CAPTURED = np.ones(3)
+
+
+@pytest.mark.parametrize(
+    "fun", [lambda p, kind, x: (p["w"] * 2, x + 1), lambda p, kind, x: (p["w"] * CAPTURED, x)], ids=["static", "passed"]
+)
+def test_arguments_that_do_not_fit_together_are_called_what_jax_calls_them(fun):
+    p, x = {"b": jnp.ones(2), "w": jax.device_put(jnp.ones(3), jax.devices()[1])}, jnp.ones(3)
+    x = jax.device_put(x, jax.devices()[2])
+    with pytest.raises(ValueError, match=r"Got argument p\['w'\] of <lambda> .* and argument x of") as by_jax:
+        jax.jit(fun, static_argnums=1)(p, "static", x)
+    with pytest.raises(ValueError, match="Got argument") as raised:
+        pytc.compile(fun)(p, "static", x)
+    assert str(raised.value) == str(by_jax.value)
+
+
 def holder_of(array):
     def held():
         return array
