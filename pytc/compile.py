@@ -12,6 +12,7 @@ from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
 from pytc.function import Function, wrap
 from pytc.leaves import PythonScalars
+from pytc.options import check_options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,12 +89,13 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       `clear_cache`.
 
     Raises:
-      TypeError: `fun` or a pass is not callable, a number of an argument is none, `jax.jit` knows no such option.
+      TypeError: `fun` or a pass is not callable, a number of an argument is none, an option is not known.
       ValueError: an unknown `donate`, `python_scalars` or `effort`, a name or a number that is no parameter's, a static
       parameter that is donated.
       At a call, `StaticLeafError` naming a static leaf that cannot be hashed, `DonationError` as `donate="require"`
       says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
     """
+    check_options(compile, jit_options)
     if fun is None:
         return functools.partial(
             compile,

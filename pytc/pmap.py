@@ -28,6 +28,7 @@ from pytc.jax_compat.running import executing
 from pytc.leaves import StaticArgument, numbers_in
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of
+from pytc.options import check_options
 from pytc.program import Computed, Kept, Passed, Program
 from pytc.stage import Returned, shown
 
@@ -78,12 +79,13 @@ def pmap(  # noqa: D417 - some arguments described at once
       is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
 
     Raises:
-      TypeError: `fun` is not callable; an axis that is none. ValueError: what `pytc.compile` raises, no devices, and an
-      `axis_size` below 1.
+      TypeError: `fun` is not callable; an axis that is none; an option is not known. ValueError: what `pytc.compile`
+      raises, no devices, and an `axis_size` below 1.
       At a call, `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ
       in size, or where there are more rows than devices; and naming leaves where `out_axes` is None and the output
       varies.
     """
+    check_options(pmap, jit_options)
     options = {**jit_options, "donate_argnums": donate_argnums} if donate_argnums is not None else jit_options
     numbers = None if static_argnums is None else numbers_in("static_argnums", static_argnums)
     if broadcast := numbers_in("static_broadcasted_argnums", static_broadcasted_argnums):

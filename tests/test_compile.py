@@ -351,6 +351,15 @@ def test_bad_options_are_refused_when_decorating(options, match):
 
 
 @pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
+def test_an_option_that_is_not_known_is_refused_with_what_may_be_meant(decorator):
+    named = f"pytc.{decorator.__name__} has no option"
+    with pytest.raises(TypeError, match=f"^{named} donat, nor has jax.jit; did you mean donate?"):
+        decorator(donat="all")
+    with pytest.raises(TypeError, match=f"^{named} colour, nor has jax.jit$"):
+        decorator(lambda x: x, colour="green")
+
+
+@pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
 @pytest.mark.parametrize("passes", [(pytc.passes.prune, 3), None, pytc.passes.prune], ids=str)
 def test_what_is_no_pass_is_refused_when_decorating(decorator, passes):
     with pytest.raises(TypeError, match="it can be a list or tuple of functions from Program to Program"):

@@ -6,7 +6,10 @@ they debug; what was compiled before goes on as it was.
 
 from __future__ import annotations
 
+import inspect
+
 import jax
 
 jit = jax.jit
 pmap = jax.pmap
+jit_parameters = inspect.signature(jit).parameters

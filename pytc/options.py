@@ -1,0 +1,21 @@
+"""What `pytc.compile` and `pytc.pmap` are told for `jax.jit`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pytc.jax_compat import api
+
+
+def check_options(decorator: Callable[..., Any], names: Iterable[str]) -> None:
+    """Raises `TypeError` where `jax.jit` has no option of such a name, with the likeliest one that is meant."""
+    accepted = api.jit_parameters
+    for name in names:
+        if name not in accepted and all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in accepted.values()):
+            known = [*inspect.signature(decorator).parameters, *accepted]
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise TypeError(f"pytc.{decorator.__name__} has no option {name}, nor has jax.jit{meant}")
