@@ -47,6 +47,7 @@ from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
 from pytc.plan import Planner, apart
 from pytc.stage import CapturesError, Stageable
+from pytc.tracebacks import leave_out_own_frames
 
 
 class Function:
@@ -352,7 +353,6 @@ def _called_from_nowhere(function: Function, args: tuple[Any, ...], kwargs: dict
 
 def wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
-    fun = function.stageable.fun
 
     # `cloudpickle` copies this function with its globals, but modules: what changes is in one of these, or `function`.
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -392,8 +392,9 @@ def wrap(function: Function) -> Callable[..., Any]:
                     except Retrace:
                         pass
             return function.call(frame, args, kwargs, leaves, tree, landed)
-        except (KeyboardInterrupt, RecursionError) as raised:
+        except BaseException as raised:
             if len(landed) < 3 or not can_be_put_off(raised):
+                leave_out_own_frames(raised)
                 raise
             return deliver(lambda: landed[0].result(landed[2], landed[1]), raised)
         finally:
@@ -401,7 +402,13 @@ def wrap(function: Function) -> Callable[..., Any]:
                 collector.PAUSED[0] = False
                 _ = -COLLECTING  # from here on nothing but returns
 
-    resemble(compiled, fun)
+    _dress(compiled, function)
+    return compiled
+
+
+def _dress(compiled: Callable[..., Any], function: Function) -> None:
+    """Give it the name, the doc and the signature of the function that it stands for, and its own methods."""
+    resemble(compiled, function.stageable.fun)
     # For those who do not ask what is wrapped, as `inspect.getfullargspec` does not.
     signature = function.parameters.signature
     told = {} if signature is None else {"__signature__": signature}
@@ -414,4 +421,3 @@ def wrap(function: Function) -> Callable[..., Any]:
         _cache_size=function.cache_size,
         __pytc__=function,
     )
-    return compiled

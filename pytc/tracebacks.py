@@ -1,0 +1,25 @@
+"""Tracebacks that speak of the caller's code, as those of `jax.jit` do."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from pytc.jax_compat.running import config
+
+
+def leave_out_own_frames(raised: BaseException) -> None:
+    """Leave out of a traceback the frames of this package, but for the first. JAX has left out its own by then; what
+    keeps it from doing so (`JAX_TRACEBACK_FILTERING=off`) keeps these, too."""
+    if config.jax_traceback_filtering == "off":
+        return
+    kept = raised.__traceback__
+    while kept is not None:
+        following = kept.tb_next
+        while following is not None and _is_own(following.tb_frame):
+            following = following.tb_next
+        kept.tb_next = following
+        kept = following
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "pytc"
