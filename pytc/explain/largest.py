@@ -69,7 +69,7 @@ class Resizable:
             found = [i for i, leaf in enumerate(self.leaves) if _is_at(name, leaf.path) and _shape(leaf)]
             if not found:
                 known = ", ".join(dict.fromkeys(leaf.parameter for leaf in self.leaves if _shape(leaf)))
-                raise ValueError(f"{name!r} is no argument with a leading axis; there are {known}")
+                raise ValueError(f"{name!r} is no argument with a leading axis; there are {known or 'none'}")
             chosen += found
         measures = {_shape(self.leaves[i])[0] for i in chosen}
         if len(measures) > 1:
