@@ -52,6 +52,8 @@ _ROUND = 10_000
 """No call makes so many objects in between."""
 _MOST = 32
 """So many executions are remembered, or twice as many until it is looked which of them have results left."""
+_MOST_MISSING = 4
+"""Where more have none, they are looked through."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -169,7 +171,7 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
     _recent.insert(0, _Execution(tuple(map(Mark, marked)), count))
     if len(_recent) > 2 * _MOST:
-        _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
+        _forget_spent()
 
 
 def are_too_many(leaves: int, nbytes: int) -> bool:
@@ -208,17 +210,25 @@ def fresh(most: int) -> Fresh:
     found: list[Any] = []
     others: list[Any] = []
     marks: tuple[Mark, ...] = ()
-    at = 0
+    at = missing = 0
     for execution in _recent[:most]:
         span = execution.span(alive, at)
         if span is None:
+            missing += 1
             continue
         first, end = span
         others += alive[at:first]
         found += alive[first:end]
         marks = marks or execution.marks
         at = end
+    if missing > _MOST_MISSING:
+        _forget_spent()
     return Fresh(found, others, marks)
+
+
+def _forget_spent() -> None:
+    """What an evaluation leaves behind, or a step of which nobody kept the results, is not looked for at each call."""
+    _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
 
 
 def remembered() -> int:

@@ -121,6 +121,18 @@ def test_an_array_made_since_an_execution_is_not_inside():
     assert older
 
 
+def test_executions_without_results_are_forgotten():
+    """After an evaluation of many steps, each of which let go of the results of the last."""
+    buffers._recent.clear()
+    kept = three()
+    for _ in range(20):
+        remembered([jnp.zeros(3)])
+    assert buffers.remembered() == 21
+    for _ in range(2):
+        assert {*map(id, kept)} <= {*map(id, buffers.fresh(64).arrays)}
+        assert buffers.remembered() == 1
+
+
 def test_an_array_of_unknown_origin_is_not_made_up_for_by_a_reference():
     walk = learnt(three())
     for references in range(1, 4):
