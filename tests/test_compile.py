@@ -859,7 +859,7 @@ def nested(depth, wrap):
 def test_nested_as_deeply_as_jax_jit_can(wrap):
     """Where a pass would need more of Python's stack than there is, the program does without it."""
     x, ran = jnp.ones(3), 0
-    for depth in range(30, 121, 15):
+    for depth in range(30, 121, 30):
         try:
             jax.jit(nested(depth + 5, wrap))(x)  # a call of `pytc.compile` takes a few frames itself
         except RecursionError:

@@ -15,6 +15,7 @@ import pytest
 import pytc
 from pytc import passes
 from pytc.emit import EmittedWhole, Retrace, emit_jit
+from pytc.jax_compat import rules
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import buffers
 from pytc.program import Alias
@@ -264,3 +265,39 @@ def test_no_garbage_is_collected_while_programs_are_made():
         assert gc.isenabled()
     finally:
         (gc.enable if was else gc.disable)()
+
+
+TABLE = np.arange(4.0)
+
+
+def of_everything(state, x):
+    def body(carry, row):
+        with jax.named_scope("inside"):
+            return jnp.where(row > 0, carry + row, jax.nn.relu(carry)), carry.sum()
+
+    total, sums = jax.lax.scan(body, state["w"], x)
+    branch = jax.lax.cond(sums[0] > 0, jnp.sin, jnp.cos, total)
+    return {"w": branch * TABLE, "key": jax.random.fold_in(state["key"], 1)}, jax.checkpoint(jnp.tanh)(x)
+
+
+@pytest.mark.parametrize("fun", [of_everything, jax.grad(lambda state, x: of_everything(state, x)[0]["w"].sum(), 1)])
+def test_a_program_is_handed_to_jax_as_it_is_and_lowered_as_if_it_had_been_traced_again(fun, monkeypatch):
+    state, x = {"w": jnp.ones(4), "key": jax.random.key(0)}, jnp.ones((3, 4))
+
+    def made():
+        each, leaves = emitted(fun, state, x)
+        (args, kwargs) = each._given(leaves)
+        traced = each._jitted.trace(*args, **kwargs)
+        text = traced.lower().compile().as_text()
+        names = set(re.findall(r'op_name="([^"]*)"', text)), set(re.findall(r"source_line=\d+", text))
+        return [eqn.primitive.name for eqn in traced.jaxpr.eqns], traced.lower().as_text(), *names
+
+    equations, text, names, lines = made()
+    monkeypatch.setattr("pytc.emit.jit.inlined", rules.evaluate)
+    traced_again, same_text, same_names, same_lines = made()
+    assert "pytc" in equations
+    assert "pytc" not in traced_again
+    assert len(equations) < 8 < len(traced_again)
+    assert text == same_text
+    assert {name for name in names ^ same_names if not name.endswith("/pytc")} <= {"jit(of_everything)"}
+    assert lines == same_lines

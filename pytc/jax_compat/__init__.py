@@ -1,13 +1,14 @@
 """Every use of JAX that is not plain public `jax.*`, with the versions it is for.
 
 Nothing here imports a private module of JAX. What JAX 0.10 to 0.12 offer in `jax.extend.core`,
-`jax.interpreters.partial_eval` and `jax.experimental.topologies` is less stable than the rest of its API; whoever ports
+`jax.interpreters` and `jax.experimental.topologies` is less stable than the rest of its API; whoever ports
 pytc to the next release starts, and should be able to stop, in this package:
 
     avals      the types of arrays, of PRNG keys and of `Ref`s
     jaxprs     jaxprs and equations: their classes, and what stands where in them
     rewriting  other jaxprs and equations made of those
     rules      JAX's own interpreters of jaxprs, and the rules of its primitives
+    inlined    a jaxpr as a single equation of what JAX traces
     effects    what a jaxpr does besides computing its results
     origins    where an equation, a primitive or a file comes from
     arrays     arrays that hold memory: copies, shards, places
