@@ -122,7 +122,7 @@ _INLINE = 1 << 2
 
 
 def may_share_attributes(kind: type) -> bool:
-    """Whether objects of this class may share their attributes with a `__dict__` that `gc.get_referents` leaves out."""
+    """Whether objects of this class may share their attributes with a `__dict__` that does not refer to them."""
     return bool(dictionary_before and flags_of(kind) & _INLINE)
 
 
@@ -130,7 +130,7 @@ def share_attributes(values: Sequence[object]) -> bool:
     """Whether somebody has the `__dict__` of one of these objects, whose classes `may_share_attributes`.
 
     From CPython 3.13 on such a `__dict__`, once it has been asked for, is another way to the attributes: it refers to
-    none of them, and the object refers to it where the collector does not look. Its own count tells.
+    none of them, and up to 3.13.12 the object refers to it where the collector does not look. Its own count tells.
     """
     offset = _WORD + dictionary_before
     asked = [place for value in values if _word_at[place := id(value) - offset >> 3]]
@@ -139,16 +139,18 @@ def share_attributes(values: Sequence[object]) -> bool:
 
 
 def _find_dictionary() -> int | None:
-    """How many bytes before an object its `__dict__` is kept that `gc.get_referents` leaves out; 0 where it does not,
-    None where it is not found."""
+    """How many bytes before an object its `__dict__` is kept that does not refer to the attributes; 0 where it does, and
+    is referred to by the object, None where it is not found."""
 
     class Plain:
         attribute: object
 
-    value = Plain()
-    value.attribute = None
+    value, attribute = Plain(), Plain()
+    value.attribute = attribute
     own = value.__dict__
-    if any(part is own for part in gc.get_referents(value)):
+    # From CPython 3.13.13 on an object tells of it, and it still does not tell of the attributes.
+    told_of = any(part is own for part in gc.get_referents(value))
+    if told_of and any(part is attribute for part in gc.get_referents(own)):
         return 0
     before = [_WORD * n for n in range(1, 5) if ctypes.c_size_t.from_address(id(value) - _WORD * n).value == id(own)]
     return before[0] if len(before) == 1 and Plain.__flags__ & _INLINE else None

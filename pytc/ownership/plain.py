@@ -86,8 +86,8 @@ def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, sto
         return found, True
     if storing and not has_dictionary(kind):
         raise NotPlain  # to store there raises
-    if found is not UNBOUND and (defines(type(found), "__get__") or defines(type(found), "__set__")):
-        raise NotPlain
+    if found is not UNBOUND and any(defines(type(found), name) for name in ("__get__", "__set__", "__delete__")):
+        raise NotPlain  # one that only deletes refuses stores, too
     return found, found is UNBOUND
 
 

@@ -4,7 +4,8 @@
 
 - the way to it runs no code: plain attributes of plain objects, items of exact dicts and lists under string or
   integer keys, no property, no `__getattr__`, no `__setattr__`, no descriptor but `__slots__`;
-- none of the stores before it redirects the way to it;
+- none of the stores before it redirects the way to it, and none behind it drops something on that way: what died with
+  all that it refers to would account for the slot once more;
 - what those stores drop runs no code either when it dies, nor what dies as functions return in between: their
   arguments and local variables;
 - unpacking the result cannot fail: its length is known;
@@ -81,6 +82,9 @@ class Slots:
         self._overwritten: set[tuple[int, Any]] = set()
         self._counted: set[tuple[Any, int]] = set()
         self._loaded: set[int] = set()
+        self._ways: set[int] = set()
+        """The ids of what the ways to slots lead through. Each is read behind the call, by a variable that is not dead
+        then; so nothing else than a store can make it a dead container, whose contents are accounted for."""
         self._leaving: dict[int, int] = collections.defaultdict(int)
         """How many references functions have that return before the next store."""
 
@@ -191,8 +195,9 @@ class Slots:
                 if WHILE_ALLOCATING and event.place[-1].kind == "attribute":
                     return False  # the object may need a `__dict__` for it
                 continue
-            if id(value) in self._loaded:
-                return False  # read before it was overwritten: `z, x = x, z`
+            # Read before it was overwritten: `z, x = x, z`. Or slots in it are accounted for: `o.d["x"], o.d = ...`.
+            if id(value) in self._loaded or id(value) in self._ways:
+                return False
             if container is not frame:
                 # Two objects may share their attributes, so what has one name and one value is counted once.
                 if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
@@ -283,6 +288,8 @@ class Slots:
             if value is UNBOUND or self._is_overwritten(container, key, value):
                 raise NotPlain
             container = value
+            if storing:
+                self._ways.add(id(container))
             if step.kind == "attribute":
                 key, value = step.name, attribute(container, step.name, storing and step is place[-1])
             else:

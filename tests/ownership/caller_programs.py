@@ -33,6 +33,10 @@ def packed(*states):
         saved.append(states)
     return states
 
+def keep(x):
+    if flip():
+        saved.append(x)
+
 def filtered(x):
     return filter(lambda s: f(s) is not None, [x])
 
@@ -219,6 +223,8 @@ class Writer:
                     "t = [{0}, new(), new()]; {1} = [f(s) for s in t if flip()]; maybe(); read(t) if flip() else None",
                     "next(suspended(f, {0}), None)",
                     "g = suspended(f, {0}); saved.append(g); {1} = next(g)",
+                    "box.n = Box(); box.n.a = f({0}); keep(box.n.a); box.n.a, box.n = f2(box.n.a, {1}); {1} = box.n",
+                    "d['n'] = {{'k': f({0})}}; keep(d['n']['k']); d['n']['k'], d['n'] = f2(d['n']['k'], {1})",
                     "with_thread(lambda: read(box.a), lambda: setattr(box, 'a', f(box.a)))",
                     "saved.append(sys._getframe())" if rng.random() < 0.1 else "pass",
                     "saved.append(locals().copy())" if rng.random() < 0.1 else "pass",

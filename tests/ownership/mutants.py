@@ -172,20 +172,30 @@ def unpacking_never_fails() -> Any:
 _walk = slots.Slots._walk
 
 
-def slots_are_counted_twice() -> Any:
-    """A slot that is overwritten twice counts as two places."""
+class _Forgetful(set):  # type: ignore[type-arg]
+    def __contains__(self, item: object) -> bool:
+        return False
 
-    class Forgetful(set):  # type: ignore[type-arg]
-        def __contains__(self, item: object) -> bool:
-            return False
 
+def _forgetting(*names: str) -> Any:
+    """Slots are looked at without these sets."""
     init = slots.Slots.__init__
 
     def forgetful(self: Any, *args: Any) -> None:
         init(self, *args)
-        self._overwritten = self._counted = Forgetful()
+        vars(self).update(dict.fromkeys(names, _Forgetful()))
 
     return mock.patch.object(slots.Slots, "__init__", forgetful)
+
+
+def slots_are_counted_twice() -> Any:
+    """A slot that is overwritten twice counts as two places."""
+    return _forgetting("_overwritten", "_counted")
+
+
+def slots_are_counted_with_what_they_are_in() -> Any:
+    """A slot counts as a place, and so does the dead object that it is in, with what that refers to."""
+    return _forgetting("_ways")
 
 
 def code_before_the_store_is_ignored() -> Any:
@@ -347,6 +357,7 @@ ALL: tuple[Mutant, ...] = (
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
     newer_arrays_do_not_count, frames_are_trusted, introspection_is_allowed, observers_are_ignored,
     onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
+    slots_are_counted_with_what_they_are_in,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
     c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly,
     dead_containers_may_be_held, what_stands_there_is_not_compared, variables_end_quietly,
@@ -594,6 +605,13 @@ def _twice(s: Stub, f: Any, f2: Any) -> None:
     s.read(kept)
 
 
+def _dropped_with_what_it_is_in(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(run=types.SimpleNamespace(a=s.new()))
+    kept = [box.run.a]
+    box.run.a, box.run = f2(box.run.a, s.new())
+    s.read(kept)
+
+
 def _read_in_helper(s: Stub, f: Any, f2: Any) -> None:
     box = types.SimpleNamespace(a=s.new())
 
@@ -728,7 +746,7 @@ PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _read_by_name, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _frame, _locals,
-    _tracer, _thread, _property, _too_many, _twice, _read_in_helper, _two_callers,
+    _tracer, _thread, _property, _too_many, _twice, _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
     _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly, _pair_of_a_loop,
     _list_of_a_loop, _two_stores,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,

@@ -17,6 +17,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -24,6 +25,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytc import ownership
+from pytc.ownership import interpreter
 from tests.ownership.harness import Stub, both, expect, first, of_length
 from tests.ownership.odd_objects import Node
 
@@ -283,6 +285,17 @@ def test_the_dictionary_of_a_container(made: Functions) -> None:
     run(State(stub.new()), 14)
     stub.read([dict(attributes) for attributes in kept])
     expect([n for n, call in enumerate(stub.calls) if not call.dead] == [0, 14])
+
+
+def test_a_dictionary_that_an_object_tells_of_and_that_leaves_the_attributes_out() -> None:
+    """As from CPython 3.13.13 on."""
+    told = gc.get_referents
+
+    def tells(*values: Any) -> list[Any]:
+        return told(*values) + [vars(value) for value in values if hasattr(value, "__dict__")]
+
+    with mock.patch.object(interpreter.gc, "get_referents", tells):
+        assert interpreter._find_dictionary() == interpreter.dictionary_before
 
 
 def test_container_with_a_finaliser(made: Functions) -> None:

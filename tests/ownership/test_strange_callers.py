@@ -1097,6 +1097,101 @@ PROGRAMS = {
                 read((old.a, old.b, s.a, s.b))
         run(S(new(), new()))
         """,
+    "a slot, and the object that it is in": """
+        kept, box = [], Box()
+        def run():
+            for _ in range(3):
+                box.run = Box(a=new())
+                kept.append(box.run.a)
+                box.run.a, box.run = f2(box.run.a, new())
+        run(); read(kept)
+        """,
+    "a slot, and the object that it is in, two frames apart": """
+        class Trainer:
+            def update(self):
+                self.run.a, loss = f2(self.run.a, new())
+                return loss
+        kept, t = [], Trainer()
+        def run():
+            for _ in range(3):
+                t.run = Box(a=new())
+                kept.append(t.run.a)
+                t.run = t.update()
+        run(); read(kept)
+        """,
+    "an item, and the dictionary that it is in": """
+        kept, box = [], Box()
+        def run():
+            for _ in range(3):
+                box.d = {"x": new()}
+                kept.append(box.d["x"])
+                box.d["x"], box.d = f2(box.d["x"], new())
+        run(); read(kept)
+        """,
+    "an item of a list that has two names": """
+        kept, box = [], Box()
+        def run():
+            for _ in range(3):
+                box.a = box.b = [new(), None]
+                kept.append(box.a[0])
+                box.a[0], box.a = f2(box.a[0], new())
+                box.b = None
+        run(); read(kept)
+        """,
+    "an item of a global that is overwritten too": """
+        kept = []
+        for _ in range(3):
+            node = {"x": new()}
+            kept.append(node["x"])
+            node["x"], node = f2(node["x"], new())
+        read(kept)
+        """,
+    "an item of a captured variable that is overwritten too": """
+        kept = []
+        def outer():
+            d = None
+            def run():
+                nonlocal d
+                for _ in range(3):
+                    d = {"x": new()}
+                    kept.append(d["x"])
+                    d["x"], d = f2(d["x"], new())
+            run()
+        outer(); read(kept)
+        """,
+    "an object on the way, whose miscount makes up for another state's": """
+        kept, box = [], Box()
+        def run():
+            for _ in range(3):
+                box.run, box.q = Box(p=new()), new()
+                kept.append(box.q)
+                box.run.p, box.run = f2(box.run.p, box.q)
+                box.q = None
+        run(); read(kept)
+        """,
+    "a state at the end of a list that is dropped with it": """
+        kept, box = [], Box()
+        def run():
+            for _ in range(3):
+                box.pair = (Box(a=new()), None)
+                kept.append(box.pair[0].a)
+                box.pair[0].a, box.pair = f2(box.pair[0].a, new())
+        run(); read(kept)
+        """,
+    "an attribute that a descriptor can only delete": """
+        class Deleting:
+            def __delete__(self, owner): raise AttributeError
+        class Owner:
+            a = Deleting()
+        def run():
+            owner = Owner()
+            owner.__dict__["a"] = new()
+            for _ in range(3):
+                try: owner.a = f(owner.a)
+                except AttributeError: pass
+                read(owner.a)
+        run()
+        """,
     "a history by reference": """
         class History:
             def __init__(self): self.states = []
