@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import keystr, tree_flatten_with_path, tree_leaves, tree_structure
+from jax.tree_util import tree_leaves, tree_structure
 
 from pytc import mapping
 from pytc.jax_compat import api
@@ -115,7 +115,7 @@ class MappedStageable(Stageable):
         leaves = tuple(
             leaf if leaf.is_static else dataclasses.replace(leaf, requested=_placed(mesh, leaf.axis)) for leaf in leaves
         )
-        staged = self.program(jaxpr, leaves, row.returned, row.result, placed)
+        staged = self.program(jaxpr, leaves, row.returned, placed)
         return dataclasses.replace(staged, notes=tuple(Note("axes", text) for text in notes))
 
     def row(
@@ -160,7 +160,7 @@ class MappedStageable(Stageable):
         mapped = [none if leaf.axis is None else frozenset([name]) for leaf in passed]
         varies = [name in axes for axes in varying(finalised, mapped, [name])]
         asked = self.mapped.for_result(row.result)
-        paths = [f"result{keystr(path)}" for path, _ in tree_flatten_with_path(row.result)[0]]
+        paths = [f"result{path}" for path in row.returned.paths]
         axes: list[int | None] = []
         notes, wrong = [], []
         for path, origin, axis in zip(paths, row.returned.origins, asked, strict=True):

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
-from jax.tree_util import keystr, tree_flatten_with_path
+from jax.tree_util import keystr, tree_flatten_with_path, tree_structure
 
 from pytc.leaves import Parameters, StaticArgument
 from pytc.prefix import per_leaf
@@ -65,7 +65,8 @@ class Mapped:
         found: list[int | Literal["static"] | None] = []
         trees = [*args, *(kwargs[name] for name in sorted(kwargs))]
         for (where, spec), tree in zip(specs, trees, strict=True):
-            asked = [None] if isinstance(tree, StaticArgument) else per_leaf(f"in_axes of `{where}`", spec, tree)
+            what, structure = f"in_axes of `{where}`", tree_structure(tree)
+            asked = [None] if isinstance(tree, StaticArgument) else per_leaf(what, spec, structure)
             for (path, leaf), axis in zip(tree_flatten_with_path(tree)[0], asked, strict=True):
                 found.append(_resolved(where + keystr(path), leaf, axis))
         return found
@@ -106,7 +107,7 @@ class Mapped:
         Raises `ValueError` where `out_axes` does not match the result, or names an axis that a stacked leaf does not
         have; `TypeError` for what is no axis.
         """
-        asked = per_leaf("out_axes", self.out_axes, result)
+        asked = per_leaf("out_axes", self.out_axes, tree_structure(result))
         return [
             "auto" if axis == "auto" else _stacked_at(f"result{keystr(path)}", leaf, axis)
             for (path, leaf), axis in zip(tree_flatten_with_path(result)[0], asked, strict=True)

@@ -29,8 +29,9 @@ from pytc.leaves import StaticArgument, numbers_in
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of
 from pytc.options import check_options
-from pytc.program import Computed, Kept, Passed, Program
-from pytc.stage import Returned, shown
+from pytc.parted import put_together
+from pytc.program import Computed, Passed, Program
+from pytc.stage import Returned
 
 
 def pmap(  # noqa: D417 - some arguments described at once
@@ -134,11 +135,11 @@ class MappedFunction(Function):
 
     def _whole(self, *args: Any, traced: bool, **kwargs: Any) -> Returned:
         """The map as a function that `jax.jit` can trace, of arguments without static leaves."""
-        args, kwargs = shown((args, kwargs))
+        args, kwargs = put_together(args, kwargs)
         program = self.stageable.stage(args, kwargs, share=False, traced=traced)
         leaves, _ = tree_flatten(self.parameters.wrap_static(args, kwargs))
         results = evaluate(program.jaxpr, [leaves[each.leaf] for each in program.inputs if each.leaf is not None])
-        return Returned(results, _origins(program), program.out_tree)
+        return _returned(program, results)
 
     def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call with `jax_disable_jit`: the axis has to be mapped all the same."""
@@ -179,7 +180,7 @@ class MappedFunction(Function):
         out_axes = [axis_of(o.requested.spec) for o in program.outputs if isinstance(o.origin, Computed)]
         kept: dict[str, Any] = {"devices": option.devices, "backend": option.backend, "axis_size": option.axis_size}
         mapped = api.pmap(flat, axis_name=option.axis_name, in_axes=in_axes, out_axes=out_axes, **kept)
-        return mapped, Returned((), _origins(program), program.out_tree)
+        return mapped, _returned(program)
 
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
@@ -190,10 +191,8 @@ class MappedFunction(Function):
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
         """What a method of the jitted function returns for these arguments."""
         program = self.stageable.stage(args, kwargs, share=False)
-        placed = [leaf.value if leaf.is_static else stand_in(leaf.aval, leaf.requested) for leaf in program.leaves]
-        tree: Any = tree_structure(self.parameters.wrap_static(args, kwargs))
-        placed_args, placed_kwargs = tree.unflatten(placed)
-        hidden_args, hidden_kwargs = self.stageable.hide(placed_args, placed_kwargs, program.leaves)
+        placed = [None if leaf.is_static else stand_in(leaf.aval, leaf.requested) for leaf in program.leaves]
+        hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, program.leaves, placed)
         promised = {leaf.parameter for leaf in program.leaves if self.planner.promised(leaf)}
         taken: set[str] = set()
         if promised:
@@ -212,6 +211,8 @@ class MappedFunction(Function):
         return Hiding(made, self.stageable, program.leaves) if hides and is_stage else made
 
 
-def _origins(program: Program) -> tuple[Computed | Kept, ...]:
-    """Where a staged program's outputs come from: none is handed back yet."""
-    return tuple(output.origin for output in program.outputs if not isinstance(output.origin, Passed))
+def _returned(program: Program, arrays: Sequence[Any] = ()) -> Returned:
+    """What a staged program returns, of which no output is handed back yet."""
+    outputs = program.outputs
+    origins = tuple(output.origin for output in outputs if not isinstance(output.origin, Passed))
+    return Returned(arrays, origins, program.out_tree, tuple(output.path for output in outputs))

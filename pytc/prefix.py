@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from typing import Any
 
-from jax.tree_util import tree_broadcast, tree_leaves, tree_map, tree_structure
+from jax.tree_util import PyTreeDef, tree_flatten, treedef_is_leaf
 
-_NONE = object()  # stands for None, which to JAX's tree functions is a node without leaves
+from pytc.jax_compat.trees import keys_of
 
 
-def per_leaf(what: str, prefix: Any, tree: Any) -> list[Any]:
+def per_leaf(what: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
     """What a prefix of `tree` has for each leaf of it; None is a leaf of the prefix, and asks for nothing.
 
-    Raises `ValueError`, which calls the prefix `what`, where it is none.
+    Nodes are compared, and none is made: one of people's own may check what it is made of. Raises `ValueError`, which
+    calls the prefix `what`, where it is none.
     """
-    if prefix is None:  # a node that checks what it is made of is not to be made of anything else
-        return [None] * len(tree_leaves(tree))
-    prefix = tree_map(lambda x: _NONE if x is None else x, prefix, is_leaf=lambda x: x is None)
+    asked, asked_tree = tree_flatten(prefix, is_leaf=lambda x: x is None)
+    found: list[Any] = []
     try:
-        full = tree_broadcast(prefix, tree)
-    except ValueError as error:
+        _spread(asked_tree, tree, iter(asked), what, found)
+    except _Different as different:
         raise ValueError(
-            f"{what} must be a pytree prefix of {tree_structure(tree)}, but is {tree_structure(prefix)}"
-            f"{_difference(what, str(error))}. Give it the same containers, or one value in place of a whole container"
-        ) from error
-    return [None if x is _NONE else x for x in tree_leaves(full)]
+            f"{what} must be a pytree prefix of {tree}, but is {asked_tree}: {different}. Give it the same containers, "
+            "or one value in place of a whole container"
+        ) from None
+    return found
 
 
-def _difference(what: str, said: str) -> str:
-    """What JAX says is different: the first line of its message, and the path in the second."""
-    pattern = r"(?:pytree structure error: )?(different .*) at key path\s*broadcast_prefix prefix_tree(.*)"
-    found = re.match(pattern, said)
-    return f": {found[1]} at `{what}{found[2]}`" if found else ""
+class _Different(Exception):
+    """Where a prefix is none, and why, in words."""
+
+
+def _spread(prefix: PyTreeDef, tree: PyTreeDef, asked: Iterator[Any], path: str, found: list[Any]) -> None:
+    """Append what is asked for each leaf of `tree` to what was found."""
+    if treedef_is_leaf(prefix):
+        found += [next(asked)] * tree.num_leaves
+        return
+    wanted, there = prefix.node_data(), tree.node_data()
+    parts, whole = prefix.children(), tree.children()
+    if (difference := _difference(wanted, there, len(parts), len(whole))) is not None:
+        raise _Different(f"{difference} at `{path}`")
+    for key, part, of in zip(keys_of(tree), parts, whole, strict=True):
+        _spread(part, of, asked, path + key, found)
+
+
+def _difference(wanted: Any, there: Any, parts: int, whole: int) -> str | None:
+    kind = wanted[0].__name__
+    if there is None:
+        return f"a {kind} for a leaf"
+    if there[0] is not wanted[0]:
+        return f"different types, {kind} and {there[0].__name__},"
+    if parts != whole:
+        return f"different lengths of {kind}"
+    if wanted[1] != there[1]:
+        return f"different {'keys' if issubclass(wanted[0], dict) else 'data'} of {kind}"
+    return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
-from jax.tree_util import tree_leaves
+from jax.tree_util import PyTreeDef, tree_leaves, tree_structure
 
 from pytc.jax_compat.running import mesh_in_context
 from pytc.leaves import StaticArgument
@@ -27,19 +27,19 @@ def for_arguments(in_shardings: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if kwargs:
         raise ValueError(f"in_shardings speaks of positional arguments; pass {', '.join(kwargs)} by position")
     traced = tuple(a for a in args if not isinstance(a, StaticArgument))
-    asked = iter(_asked("in_shardings", in_shardings, traced))
+    asked = iter(_asked("in_shardings", in_shardings, tree_structure(traced)))
     return [None if isinstance(leaf, StaticArgument) else next(asked) for leaf in tree_leaves(args)]
 
 
-def for_result(out_shardings: Any, result: Any) -> list[Any]:
-    """What `out_shardings` asks for each leaf of the result, None where nothing.
+def for_result(out_shardings: Any, result: PyTreeDef) -> list[Any]:
+    """What `out_shardings` asks for each leaf of a result with this tree, None where nothing.
 
     Raises `ValueError` where it does not match, `RuntimeError` for a `PartitionSpec` where there is no mesh.
     """
     return _asked("out_shardings", out_shardings, result)
 
 
-def _asked(option: str, prefix: Any, tree: Any) -> list[Any]:
+def _asked(option: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
     return [None if wanted is None else _placed(option, wanted) for wanted in per_leaf(option, prefix, tree)]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence, Set
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +23,6 @@ from jax.tree_util import (
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
-    tree_map,
     tree_structure,
     tree_unflatten,
 )
@@ -38,34 +37,8 @@ from pytc.jax_compat.running import Tracer
 from pytc.kept import why_not
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.move import unmoved
+from pytc.parted import Again, Hidden, part, put_together
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
-
-
-@dataclasses.dataclass(frozen=True)
-class Hidden:
-    """Stands in the arguments for a static leaf; a pytree node without leaves."""
-
-    type: type
-    key: Any
-    value: Any = dataclasses.field(compare=False)
-
-
-@dataclasses.dataclass(frozen=True)
-class Again:
-    """Stands in the arguments for the array that leaf number `first` is too; a node without leaves. The node that
-    it is in may ask for a shape and a dtype when it is made."""
-
-    first: int
-    shape: tuple[Any, ...] = dataclasses.field(compare=False)
-    dtype: Any = dataclasses.field(compare=False)
-    ndim: int = dataclasses.field(compare=False)
-    size: int = dataclasses.field(compare=False)
-
-    @classmethod
-    def of(cls, leaf: Leaf) -> Again:
-        """What stands for a leaf that is another one's array."""
-        aval: Any = leaf.aval
-        return cls(cast(int, leaf.same_as), aval.shape, aval.dtype, aval.ndim, aval.size)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,6 +48,8 @@ class Returned:
     arrays: Sequence[Any]
     origins: tuple[Computed | Kept, ...]
     tree: PyTreeDef
+    paths: tuple[str, ...]
+    """Where each leaf stands in the result."""
 
     def result(self, arrays: Sequence[Any]) -> Any:
         """The caller's result with these arrays."""
@@ -82,12 +57,6 @@ class Returned:
         return tree_unflatten(self.tree, leaves)
 
 
-def _is_stand_in(node: Any) -> bool:
-    return isinstance(node, Hidden | Again)
-
-
-register_pytree_node(Hidden, lambda node: ((), node), lambda node, _: node)
-register_pytree_node(Again, lambda node: ((), node), lambda node, _: node)
 register_pytree_node(
     Returned,
     # JAX remembers trees; they must not hold the tracers.
@@ -151,18 +120,19 @@ class Stageable:
         return tuple(leaves)
 
     def hide(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Leaf]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Leaf], given: Sequence[Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that `jax.jit` is to trace: static leaves and repeated arrays made parts of the tree."""
-        if all(leaf.aval is not None and leaf.same_as is None for leaf in leaves):
+        """The arguments that `jax.jit` is to trace, without static leaves and repeated arrays; with what is `given` for
+        each leaf, if that is something else than there is."""
+        if given is None and all(leaf.aval is not None and leaf.same_as is None for leaf in leaves):
             return args, kwargs
-        values, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-        stand_ins = [
-            _hidden(value) if leaf.is_static else value if leaf.same_as is None else Again.of(leaf)
+        args, kwargs = self.parameters.wrap_static(args, kwargs)
+        values = tree_leaves((args, kwargs))
+        left_out = [
+            _hidden(value) if leaf.is_static else None if leaf.same_as is None else Again(leaf.same_as)
             for leaf, value in zip(leaves, values, strict=True)
         ]
-        hidden: tuple[tuple[Any, ...], dict[str, Any]] = tree_unflatten(tree, stand_ins)
-        return hidden
+        return part(args, kwargs, values if given is None else given, left_out, every=given is not None)
 
     @functools.cached_property
     def traced(self) -> Callable[..., Returned]:
@@ -181,7 +151,7 @@ class Stageable:
         """
 
         def traced(*args: Any, **kwargs: Any) -> Returned:
-            args, kwargs = shown((args, kwargs))
+            args, kwargs = put_together(args, kwargs)
             result = self.fun(*args, **kwargs)
             split = self.split(result)
             if returned is not None:
@@ -199,18 +169,19 @@ class Stageable:
         Raises `TypeError` naming a leaf that is no array and cannot be returned at every call (`pytc.kept`).
         """
         leaves, tree = tree_flatten(result)
+        # Of the result itself: to make another one of stand-ins would be for classes of people's own to refuse.
+        paths = tuple(keystr(path) for path, _ in tree_flatten_with_path(result)[0])
         arrays: list[Any] = []
         origins: list[Computed | Kept] = []
-        for leaf in leaves:
+        for path, leaf in zip(paths, leaves, strict=True):
             if kind_of(leaf, self.python_scalars) == "static":
                 if (wrong := why_not(leaf)) is not None:
-                    path = next(path for path, each in tree_flatten_with_path(result)[0] if each is leaf)
-                    raise TypeError(f"{self.name} returned what it cannot: `result{keystr(path)}` {wrong}")
+                    raise TypeError(f"{self.name} returned what it cannot: `result{path}` {wrong}")
                 origins.append(Kept(leaf))
             else:
                 origins.append(Computed(len(arrays)))
                 arrays.append(leaf)
-        return Returned(arrays, tuple(origins), tree)
+        return Returned(arrays, tuple(origins), tree, paths)
 
     def stage(
         self,
@@ -226,21 +197,19 @@ class Stageable:
         `place` puts leaves elsewhere than their arrays are: the function is traced for arrays of their types there.
         """
         leaves = self.leaves(args, kwargs, share=share)
-        hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves)
+        given = None
         if place is not None:
             leaves = tuple(map(place, leaves))
-            passed = (leaf for leaf in leaves if not leaf.is_static and leaf.same_as is None)
-            hidden_args, hidden_kwargs = tree_map(
-                lambda _: stand_in((leaf := next(passed)).aval, leaf.sharding), (hidden_args, hidden_kwargs)
-            )
+            given = [None if leaf.is_static else stand_in(leaf.aval, leaf.sharding) for leaf in leaves]
+        hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves, given)
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
         self.check_captured(traced.jaxpr, sum(not leaf.is_static and leaf.same_as is None for leaf in leaves))
         _check_not_of_static(leaves, traced.jaxpr.consts)
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = traced.out_tree.node_data()
-        result = traced.out_info
-        staged = self.program(traced.jaxpr, leaves, split, result, shardings.for_result(self.out_shardings, result))
+        requested = shardings.for_result(self.out_shardings, split.tree)
+        staged = self.program(traced.jaxpr, leaves, split, requested)
         in_tree = tree_structure(self.parameters.wrap_static(args, kwargs))
         return dataclasses.replace(staged, in_tree=in_tree)
 
@@ -252,13 +221,10 @@ class Stageable:
                 "function (jax.checking_leaks() tells where), or an object that has a state in the trace"
             )
 
-    def program(
-        self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, result: Any, requested: Sequence[Any]
-    ) -> Program:
+    def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
         """The program of what was traced: its leaves with the types that they have there."""
         inputs = [i for i, leaf in enumerate(leaves) if not leaf.is_static and leaf.same_as is None]
         avals = dict(zip(inputs, (v.aval for v in jaxpr.jaxpr.invars), strict=True))
-        paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
         return Program(
             name=self.name,
             jaxpr=jaxpr,
@@ -269,7 +235,7 @@ class Stageable:
                 for i, leaf in enumerate(leaves)
             ),
             inputs=tuple(Input(i) for i in inputs),
-            outputs=tuple(Output(*each) for each in zip(paths, split.origins, requested, strict=True)),
+            outputs=tuple(Output(*each) for each in zip(split.paths, split.origins, requested, strict=True)),
             out_tree=split.tree,
         )
 
@@ -346,15 +312,6 @@ def _path_to(arrays: Set[int], tree: Any) -> str | None:
     except (TypeError, ValueError):
         return None
     return next((keystr(path) for path, leaf in leaves if id(leaf) in arrays), None)
-
-
-def shown(tree: Any) -> Any:
-    """The inverse of `hide`: static values and repeated tracers back in their places."""
-    leaves, treedef = tree_flatten(tree, is_leaf=_is_stand_in)
-    if not any(map(_is_stand_in, leaves)):
-        return tree
-    values = [leaf.value if isinstance(leaf, Hidden) else leaf for leaf in leaves]
-    return tree_unflatten(treedef, [values[v.first] if isinstance(v, Again) else v for v in values])
 
 
 def _committed_sharding(value: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
-from jax.tree_util import tree_structure, tree_unflatten
+from jax.tree_util import PyTreeDef, tree_structure
 
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, axis_of
@@ -24,15 +24,17 @@ def pmap_options(
     lists and tuples, `...` stands for what a person has to write.
     """
     mapped = stageable.mapped
-    tree = tree_structure(stageable.parameters.wrap_static(args, kwargs))
-    given, named = tree_unflatten(tree, [_ANY if leaf.is_static else str(leaf.axis) for leaf in staged.leaves])
+    args, kwargs = stageable.parameters.wrap_static(args, kwargs)
+    axes = iter([_ANY if leaf.is_static else str(leaf.axis) for leaf in staged.leaves])
+    given = [_spec(tree_structure(each), axes) for each in args]
+    named = {name: _spec(tree_structure(kwargs[name]), axes) for name in sorted(kwargs)}
     # `jax.pmap` maps all keyword arguments over axis 0, so those that can be passed by position are.
     later = stageable.parameters.positional[len(given) :]
     while later and later[-1] not in named:
         later = later[:-1]
-    specs = [_spec(argument) for argument in (*given, *(named.get(name, _ANY) for name in later))]
+    specs = [*given, *(named.get(name) for name in later)]
     results = [axis_of(o.requested.spec) if isinstance(o.origin, Computed) else _ANY for o in staged.outputs]
-    stacked = _spec(tree_unflatten(staged.out_tree, [each if each is _ANY else str(each) for each in results]))
+    stacked = _spec(staged.out_tree, iter([each if each is _ANY else str(each) for each in results]))
     options = {
         "axis_name": None if mapped.axis_name == UNNAMED else repr(mapped.axis_name),
         "in_axes": _all_alike(specs) or _tuple(spec or "None" for spec in specs),
@@ -51,18 +53,20 @@ def _all_alike(specs: Sequence[str | None]) -> str | None:
     return told.pop() if len(told) == 1 and "None" not in told else None
 
 
-def _spec(tree: Any) -> str | None:
-    """A pytree prefix of axes for a tree of them, as short as can be; None where any would do."""
-    told = {leaf for leaf in jax.tree.leaves(tree) if leaf is not _ANY}
+def _spec(tree: PyTreeDef, axes: Iterator[Any]) -> str | None:
+    """A pytree prefix of axes for a tree whose leaves have these, as short as can be; None where any would do."""
+    own = list(itertools.islice(axes, tree.num_leaves))
+    told = {axis for axis in own if axis is not _ANY}
     if len(told) < 2:
         return str(told.pop()) if told else None
-    if type(tree) is dict:
-        return f"{{{', '.join(f'{key!r}: {_spec(value)}' for key, value in tree.items())}}}"
-    if type(tree) is list:
-        return f"[{', '.join(str(_spec(each)) for each in tree)}]"
-    if type(tree) is tuple:
-        return _tuple(str(_spec(each)) for each in tree)
-    return "..."
+    kind, keys = tree.node_data() or (None, ())
+    rest = iter(own)
+    parts = [_spec(child, rest) for child in tree.children()]
+    if kind is dict:
+        return f"{{{', '.join(f'{key!r}: {part}' for key, part in zip(keys, parts, strict=True))}}}"
+    if kind is list:
+        return f"[{', '.join(map(str, parts))}]"
+    return _tuple(map(str, parts)) if kind is tuple else "..."
 
 
 def _tuple(texts: Iterable[str]) -> str:

@@ -28,6 +28,7 @@ from pytc.jax_compat import jaxprs
 from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.leaves import StaticArgument
 from pytc.mapped import MappedStageable
+from pytc.parted import part
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
 
@@ -66,12 +67,13 @@ class Subject:
     def resizable(self) -> Resizable:
         """The function with the types of its arguments, to be asked again for a batch of another size."""
         wrapped = self.function.parameters.wrap_static(self._args, self._kwargs)
-        values, tree = jax.tree.flatten(wrapped)
+        values = jax.tree.leaves(wrapped)
         leaves = self.function.stageable.leaves(self._args, self._kwargs, share=False)
         function, target = self.function, self._target  # and not `self`, which has the arguments
+        tree: Any = jax.tree.structure(part(*wrapped, values, [None] * len(values), every=True))
 
         def total(given: Sequence[Any]) -> int:
-            args, kwargs = jax.tree.unflatten(tree, given)
+            args, kwargs = tree.unflatten(given)
             args = tuple(map(_unwrapped, args))
             kwargs = {name: _unwrapped(value) for name, value in kwargs.items()}
             return Subject(function, args, kwargs, target).footprint.total

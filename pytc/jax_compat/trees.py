@@ -5,6 +5,7 @@ For JAX 0.10 to 0.12: `PyTreeDef.__getstate__`, `node_data` and `children`.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,6 +31,26 @@ def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
         yield node
     for child in tree.children():
         yield from nodes(child)
+
+
+def keys_of(tree: PyTreeDef) -> list[str]:
+    """What the children of a node are called in messages; of a custom one, they are numbered."""
+    kind, told = tree.node_data()
+    children = tree.children()
+    if issubclass(kind, dict):
+        names = told[1] if kind is collections.defaultdict else told  # its factory comes first
+        return [f"[{name!r}]" for name in names]
+    names = getattr(kind, "_fields", ())
+    return [f".{name}" for name in names] if len(names) == len(children) else [f"[{k}]" for k in range(len(children))]
+
+
+def paths_of(tree: PyTreeDef, path: str = "") -> Iterator[str]:
+    """Where each leaf is in a tree of which nothing else is known."""
+    if tree.node_data() is None:
+        yield path
+        return
+    for key, child in zip(keys_of(tree), tree.children(), strict=True):
+        yield from paths_of(child, path + key)
 
 
 def _is_plain_class(kind: type) -> bool:

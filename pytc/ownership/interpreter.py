@@ -139,8 +139,8 @@ def share_attributes(values: Sequence[object]) -> bool:
 
 
 def _find_dictionary() -> int | None:
-    """How many bytes before an object its `__dict__` is kept that does not refer to the attributes; 0 where it does, and
-    is referred to by the object, None where it is not found."""
+    """How many bytes before an object its `__dict__` is kept that does not refer to the attributes; 0 where that does,
+    and the object to it; None where it is not found."""
 
     class Plain:
         attribute: object

@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.tree_util import keystr, tree_flatten, tree_flatten_with_path, tree_leaves
+from jax.tree_util import PyTreeDef, keystr, tree_flatten, tree_flatten_with_path
 
 from pytc import shardings
 from pytc.explain.by_hand import AsJit
 from pytc.explain.memory import stand_ins
+from pytc.interrupt import is_from_outside
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
-from pytc.leaves import Parameters
+from pytc.jax_compat.trees import paths_of
+from pytc.leaves import Parameters, names_in, numbers_in
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
 
@@ -65,8 +67,11 @@ class Jit:
         parameters = Parameters(self.fun, get("static_argnums"), get("static_argnames"))
         stageable = Stageable(self.fun, parameters, "trace", get("in_shardings"), get("out_shardings"))
         leaves = stageable.leaves(args, kwargs, share=False)
-        requested = shardings.for_result(get("out_shardings"), stage.out_info)
-        flags = [info.donated for info in tree_leaves(stage.args_info)]
+        requested = shardings.for_result(get("out_shardings"), stage.out_tree)
+        numbers, by_name = get("donate_argnums"), get("donate_argnames")
+        donated = {parameters.donated_name(i) for i in numbers_in("donate_argnums", () if numbers is None else numbers)}
+        donated.update(names_in("donate_argnames", () if by_name is None else by_name))
+        flags = [leaf.parameter in donated for leaf in leaves if not leaf.is_static]
         options = {name: value for name, value in self.options.items() if name not in _NOT_FOR_THE_WHOLE}
         values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
         positional = tuple(map(parameters.positional_name, range(len(args))))
@@ -76,8 +81,19 @@ class Jit:
             )
             positional = tuple(dict.fromkeys(parameter for parameter, _ in names.values()))
         return _traced(
-            stageable.name, stage.jaxpr, stage.out_info, leaves, values, requested, flags, options, positional
+            stageable.name, stage.jaxpr, _named(stage), leaves, values, requested, flags, options, positional
         )
+
+
+def _named(stage: Any) -> tuple[PyTreeDef, Sequence[str]]:
+    """The tree of the result, and where each leaf is in it."""
+    tree = stage.out_tree
+    try:
+        return tree, [keystr(path) for path, _ in tree_flatten_with_path(stage.out_info)[0]]
+    except Exception as error:  # a class of people's own is made of nothing but arrays
+        if is_from_outside(error):
+            raise
+        return tree, [*paths_of(tree)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +128,9 @@ class Pmap:
         flags = [leaves[i].parameter in names for i in dynamic]
         values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
         positional = tuple(map(parameters.positional_name, range(len(args))))
-        return _traced(stageable.name, closed, result, changed, values, results, flags, {}, positional)
+        result_paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
+        named = jax.tree.structure(result), result_paths
+        return _traced(stageable.name, closed, named, changed, values, results, flags, {}, positional)
 
 
 def _mapped(closed: ClosedJaxpr) -> Any:
@@ -129,7 +147,7 @@ def _mapped(closed: ClosedJaxpr) -> Any:
 def _traced(
     name: str,
     closed: ClosedJaxpr,
-    result: Any,
+    result: tuple[PyTreeDef, Sequence[str]],
     leaves: Sequence[Leaf],
     values: Sequence[Any],
     requested: Sequence[Any],
@@ -144,11 +162,8 @@ def _traced(
     ]  # a static value may hold arrays
     for i, aval in zip(dynamic, avals, strict=True):
         known[i] = dataclasses.replace(known[i], aval=aval)
-    outputs = [
-        Output(keystr(path), Computed(i), requested[i] if requested else None)
-        for i, (path, _) in enumerate(tree_flatten_with_path(result)[0])
-    ]
-    tree = jax.tree.structure(result)
+    tree, paths = result
+    outputs = [Output(path, Computed(i), requested[i] if requested else None) for i, path in enumerate(paths)]
     staged = Program(name, closed, tuple(known), tuple(map(Input, dynamic)), tuple(outputs), tree)
     given = stand_ins(known, [None if leaf.is_static else v for leaf, v in zip(leaves, values, strict=True)])
     first: dict[int, int] = {}
@@ -159,7 +174,8 @@ def _traced(
     ]
     as_jit = AsJit(staged, given, dict(options), positional, (), tuple(shared))
     donated = frozenset(i for i, flag in zip(dynamic, flags, strict=True) if flag)
-    length = len(result) if isinstance(result, tuple | list) else None
+    node = tree.node_data()
+    length = len(tree.children()) if node is not None and issubclass(node[0], tuple | list) else None
     return Traced(as_jit, donated, may_call_python(closed), length)
 
 
