@@ -80,6 +80,9 @@ _BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
 
 _NAMES_ALONE = frozenset(("locals", "_getframe", "_current_frames", "currentframe"))
 """Those that a string can hardly be but to get at them: `getattr(builtins, "locals")()`."""
+_NAMES_WITH_OTHERS = frozenset(("vars", "eval", "exec"))
+_OTHERS = frozenset(("getattr", "builtins", "__builtins__", "__import__", "import_module"))
+"""Those that may as well be words, and what else the code then names."""
 
 
 # What some of them are, for code that calls it otherwise.
@@ -152,7 +155,8 @@ def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
-    if told := _NAMES_ALONE.intersection(each for each in code.co_consts if isinstance(each, str)):
+    words = _NAMES_ALONE if _OTHERS.isdisjoint(every) else _NAMES_ALONE | _NAMES_WITH_OTHERS
+    if told := words.intersection(each for each in code.co_consts if isinstance(each, str)):
         return min(told)
     for name in sorted(INTROSPECTION.intersection(code.co_names)):
         module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)

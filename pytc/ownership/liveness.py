@@ -11,7 +11,8 @@ suspended generator is no exception to this: it goes on at the next instruction,
 Cells are never called dead here: whoever has the closure can read them.
 
 A string counts as a read of the variables that it names, but for a key in brackets: `numexpr.evaluate("x + 1")`,
-`frame.query("price > @limit")` and formulas of statistics packages take them from the frame of their caller.
+`frame.query("price > @limit")` and formulas of statistics packages take them from the frame of their caller. One of
+more than a name that is stored, or put into a container, may be read so in any later call.
 
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
 that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
@@ -26,7 +27,7 @@ import inspect
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 
 _READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
@@ -45,6 +46,10 @@ if sys.version_info >= (3, 12):  # `LOAD_FAST_CHECK` is there for variables that
     _CANNOT_RAISE |= {"LOAD_FAST", "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST"}
 _TAKE_NAMES = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP", "CALL_KW", "IMPORT_NAME"}
 """What takes the constant before it for a key, or for the names of arguments or of what is imported."""
+_STORE = ("STORE_", "LIST_APPEND", "LIST_EXTEND", "SET_", "MAP_ADD", "DICT_")
+"""What stores a value, or adds it to a container."""
+_MAKE = ("BINARY_OP", "BUILD_", "FORMAT_", "CONVERT_")
+"""What makes another value of it, or a container with it, in its place."""
 _NAME = re.compile(r"[^\W\d]\w*")
 _LOCAL_OPCODES = frozenset(dis.haslocal)
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
@@ -80,6 +85,13 @@ class Flow:
         numbers = {name: number for number, name in enumerate(code.co_varnames)}
         self.reads = [r | self._named(at, numbers) for at, (r, _) in enumerate(effects)]
         self.writes = [w for _, w in effects]
+        stored = [at for at, instruction in enumerate(self.instructions) if _is_text(instruction)]
+        if stored:
+            heights = self.heights()
+            stored = [at for at in stored if self._is_stored(at, heights)]
+        named = functools.reduce(int.__or__, (self._named(at, numbers) for at in stored), 0)
+        self._by_calls = [named if i.opname.startswith("CALL") else 0 for i in self.instructions]
+        """What each instruction may read by strings that were loaded before: whatever is called."""
         self.live = self._solve()
         captured = set(code.co_cellvars)
         if "__class__" in code.co_freevars:
@@ -103,13 +115,29 @@ class Flow:
         names = [name for text in _strings(instruction.argval) for name in _NAME.findall(text)]
         return functools.reduce(int.__or__, (1 << numbers[name] for name in names if name in numbers), 0)
 
+    def _is_stored(self, at: int, heights: Sequence[int | None]) -> bool:
+        """Whether what instruction `at` loads, or is made of that, is stored, rather than given to a call at once."""
+        height = heights[at]
+        while self.follows[at] and height is not None:
+            name, after = self.instructions[at].opname, self.follows[at][0]
+            above = heights[after]
+            if above is None or name == "COPY" or (name.startswith(_STORE) and above <= height):
+                return True
+            if above <= height:
+                if not name.startswith(_MAKE):
+                    return False
+                height = above - 1
+            at = after
+        return False
+
     def _solve(self) -> list[int]:
         live = [0] * len(self.instructions)
         changed = True
         while changed:
             changed = False
             for at in range(len(live) - 1, -1, -1):
-                now = self.reads[at] | (self._after(live, at) & ~self.writes[at]) | self._handled(live, at)
+                reads = self.reads[at] | self._by_calls[at]
+                now = reads | (self._after(live, at) & ~self.writes[at]) | self._handled(live, at)
                 if now != live[at]:
                     live[at] = now
                     changed = True
@@ -185,12 +213,19 @@ class Flow:
             if n in seen or not self.live[n] & bit:
                 continue
             seen.add(n)
-            if self.reads[n] & bit:
+            if (self.reads[n] | self._by_calls[n]) & bit:
                 found.append(n)
                 continue
             ahead.extend(m for m in (*self.follows[n], self.handlers[n]) if m is not None)
         later = [n for n in found if n > at]
         return line[min(later or found)] if found else None
+
+
+def _is_text(instruction: dis.Instruction) -> bool:
+    """Whether it loads a string that is more than a name."""
+    return instruction.opname == "LOAD_CONST" and any(
+        _NAME.search(text) and not _NAME.fullmatch(text) for text in _strings(instruction.argval)
+    )
 
 
 def _strings(constant: object) -> Iterator[str]:

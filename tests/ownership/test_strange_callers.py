@@ -1097,6 +1097,31 @@ PROGRAMS = {
                 read((old.a, old.b, s.a, s.b))
         run(S(new(), new()))
         """,
+    "a formula that was stored before": """
+        import sys
+        def evaluate(text):
+            frame = sys._getframe(1)
+            return eval(text, frame.f_globals, dict(frame.f_locals))
+        def in_a_variable():
+            formula, y = "[x]", None
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(evaluate(formula))
+        def in_a_container():
+            formulas = {"a": "[x]"}
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(evaluate(formulas["a"]))
+        def made_of_two():
+            formula = "[x" + str("]")
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(evaluate(formula))
+        in_a_variable(); in_a_container(); made_of_two()
+        """,
     "a slot, and the object that it is in": """
         kept, box = [], Box()
         def run():
