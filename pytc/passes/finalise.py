@@ -47,7 +47,7 @@ from pytc.passes.constants import (
 )
 from pytc.passes.subjaxprs import Atom
 from pytc.program import Computed, Kept, Program
-from pytc.stage import stageable_of
+from pytc.stage import CapturesError, Returned, Stageable, stageable_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,7 +124,12 @@ def _finalise_function(fun: F) -> F:
     @functools.wraps(fun)
     def finalised(*args: Any, **kwargs: Any) -> Any:
         stageable, (args, kwargs) = stageable_of(fun), unmoved(args, kwargs)
-        program = stageable.stage(args, kwargs, share=True)
+        try:
+            program = stageable.stage(args, kwargs, share=True)
+        except CapturesError:
+            if type(stageable) is not Stageable:
+                raise
+            return _finalised_with_tracers(stageable, args, kwargs)
         leaves = jax.tree.leaves(stageable.parameters.wrap_static(args, kwargs))
         given = [each.captured if each.leaf is None else leaves[each.leaf] for each in program.inputs]
         results = rules.evaluate(finalise(program.jaxpr), given)
@@ -133,6 +138,17 @@ def _finalise_function(fun: F) -> F:
         return jax.tree.unflatten(program.out_tree, values)
 
     return cast(F, finalised)
+
+
+def _finalised_with_tracers(stageable: Stageable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function returns that has captured tracers, or `Ref`s, of a transformation around it: no constants of a
+    `Program`, but consts of a jaxpr that is traced in there."""
+    returned: list[Returned] = []
+    traceable = stageable.traceable(lambda split, _: returned.append(split))
+    hidden_args, hidden_kwargs = stageable.hide(args, kwargs, stageable.leaves(args, kwargs, share=True))
+    closed = jax.make_jaxpr(traceable)(*hidden_args, **hidden_kwargs)
+    results = rules.evaluate(finalise(closed), jax.tree.leaves((hidden_args, hidden_kwargs)))
+    return returned[-1].result(results)
 
 
 def _with_primal_functions(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.extend
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
@@ -226,3 +227,21 @@ def test_calls_with_ordered_effects_are_given_what_they_are_given() -> None:
     """Without `x` the calls would be equal but for their tokens, and XLA of JAX 0.11 and 0.12 ends the process."""
     ran = subprocess.run([sys.executable, "-c", CALLED_TWICE], check=False, capture_output=True, text=True)
     assert ran.stdout.split() == ["2.0", "2.0", "2.0", "2"], ran.stderr[-300:]
+
+
+@pytest.mark.parametrize("around", [jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())])
+def test_a_function_that_has_captured_a_tracer_of_a_transformation_around_it(around) -> None:
+    def outer(compiler: Any) -> Any:
+        return around(lambda x: compiler(lambda y: jax.nn.relu(y * x))(x))
+
+    x = jnp.arange(-2.0, 2.0)
+    np.testing.assert_array_equal(outer(pytc.finalise)(x), outer(jax.jit)(x))
+    assert "custom_jvp" not in str(jax.make_jaxpr(lambda x: pytc.finalise(lambda y: jax.nn.relu(y * x))(x))(x))
+
+
+def test_a_function_that_has_captured_a_ref_of_the_function_around_it() -> None:
+    def run(x: Any) -> Any:
+        r = jax.new_ref(x)
+        return pytc.finalise(lambda y: jax.nn.relu(r[...] + y))(x)
+
+    np.testing.assert_array_equal(jax.jit(run)(jnp.arange(-2.0, 2.0)), [0, 0, 0, 2])
