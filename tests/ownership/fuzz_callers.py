@@ -372,7 +372,8 @@ def check(seed: int, prover: Prover = ownership.held, kind: str = "hostile", ask
         except RuntimeError as raised:
             raise Wrong(f"program {seed} met a deleted array\n{source}") from raised
         expected = run(code, decisions, plain)
-        if error != expected or proven.reads != plain.reads:
+        same = (error, proven.reads) == (expected, plain.reads)
+        if not same and (error, proven.reads) not in _when_new(source, seed, decisions):
             raise Wrong(
                 f"program {seed}: {error!r} instead of {expected!r}; {proven.reads} read, not {plain.reads}\n{source}"
             )
@@ -384,6 +385,16 @@ def check(seed: int, prover: Prover = ownership.held, kind: str = "hostile", ask
     if kind in ASKED and (asks or (asks is None and seed % 10 == 0)):
         tally.add(_ask(source, seed, dead, found))
     return tally
+
+
+def _when_new(source: str, seed: int, decisions: int) -> list[tuple[str, list[Any]]]:
+    """How the program ends, and what it reads, the first few times that it runs, without donation: what a store drops
+    dies before or behind it, depending on how far the interpreter has specialised the code."""
+    code, ends = code_of(source, seed), []
+    for _ in range(3):
+        plain = Stub(None)
+        ends.append((run(code, decisions, plain), plain.reads))
+    return ends
 
 
 def _ask(source: str, seed: int, dead: list[frozenset[int]], found: list[frozenset[int]]) -> Tally:
