@@ -37,7 +37,7 @@ def keys_of(tree: PyTreeDef) -> list[str]:
     """What the children of a node are called in messages; of a custom one, they are numbered."""
     kind, told = tree.node_data()
     children = tree.children()
-    if issubclass(kind, dict):
+    if kind in (dict, collections.OrderedDict, collections.defaultdict):
         names = told[1] if kind is collections.defaultdict else told  # its factory comes first
         return [f"[{name!r}]" for name in names]
     names = getattr(kind, "_fields", ())
