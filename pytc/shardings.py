@@ -19,15 +19,16 @@ from pytc.prefix import per_leaf
 def for_arguments(in_shardings: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """What `in_shardings` asks for each leaf of the arguments (static arguments wrapped), None where nothing.
 
-    As with `jax.jit`, a tuple has one entry for each argument that is not static, and keywords are refused. Raises
-    `ValueError` where it does not match, and what `for_result` does.
+    As with `jax.jit`, a tuple or a list has one entry for each argument that is not static, and keywords are refused.
+    Raises `ValueError` where it does not match, and what `for_result` does.
     """
     if in_shardings is None:
         return [None] * len(tree_leaves((args, kwargs)))
     if kwargs:
         raise ValueError(f"in_shardings speaks of positional arguments; pass {', '.join(kwargs)} by position")
     traced = tuple(a for a in args if not isinstance(a, StaticArgument))
-    asked = iter(_asked("in_shardings", in_shardings, tree_structure(traced)))
+    wanted = tuple(in_shardings) if isinstance(in_shardings, list) else in_shardings
+    asked = iter(_asked("in_shardings", wanted, tree_structure(traced)))
     return [None if isinstance(leaf, StaticArgument) else next(asked) for leaf in tree_leaves(args)]
 
 

@@ -610,11 +610,12 @@ def test_shardings_asked_for_are_given(x):
     def f(state, batch):
         return {"a": state["a"] + batch, "b": state["b"]}, batch.sum()
 
-    options = {"in_shardings": ({"a": split, "b": None}, whole), "out_shardings": (split, None)}
-    ours = pytc.compile(f, **options)({"a": x, "b": x + 1}, x)
-    theirs = jax.jit(f, **options)({"a": x, "b": x + 1}, x)
-    jax.tree.map(np.testing.assert_array_equal, ours, theirs)
-    assert jax.tree.map(lambda v: v.sharding, ours) == jax.tree.map(lambda v: v.sharding, theirs)
+    for sequence in (tuple, list):
+        options = {"in_shardings": sequence([{"a": split, "b": None}, whole]), "out_shardings": (split, None)}
+        ours = pytc.compile(f, **options)({"a": x, "b": x + 1}, x)
+        theirs = jax.jit(f, **options)({"a": x, "b": x + 1}, x)
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+        assert jax.tree.map(lambda v: v.sharding, ours) == jax.tree.map(lambda v: v.sharding, theirs)
     with pytest.raises(ValueError, match=r"in_shardings must be a pytree prefix.* at `in_shardings\[0\]`"):
         pytc.compile(f, in_shardings=({"c": split}, whole))({"a": x, "b": x}, x)
     with pytest.raises(ValueError, match=r"out_shardings must be a pytree prefix.*lengths of tuple at `out_shard"):
