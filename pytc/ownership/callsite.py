@@ -82,7 +82,7 @@ _NAMES_ALONE = frozenset(("locals", "_getframe", "_current_frames", "currentfram
 """Those that a string can hardly be but to get at them: `getattr(builtins, "locals")()`."""
 _NAMES_WITH_OTHERS = frozenset(("vars", "eval", "exec"))
 _OTHERS = frozenset(("getattr", "builtins", "__builtins__", "__import__", "import_module"))
-"""Those that may as well be words, and what else the code then names."""
+"""Those that may as well be words, and what else the code then names. (Two are also what `compile` is told.)"""
 
 
 # What some of them are, for code that calls it otherwise.
@@ -155,7 +155,8 @@ def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
-    words = _NAMES_ALONE if _OTHERS.isdisjoint(every) else _NAMES_ALONE | _NAMES_WITH_OTHERS
+    are_words = _OTHERS.isdisjoint(every) or "compile" in every
+    words = _NAMES_ALONE if are_words else _NAMES_ALONE | _NAMES_WITH_OTHERS
     if told := words.intersection(each for each in code.co_consts if isinstance(each, str)):
         return min(told)
     for name in sorted(INTROSPECTION.intersection(code.co_names)):

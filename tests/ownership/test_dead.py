@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import gc
 import sys
 import textwrap
 import types
@@ -23,6 +24,7 @@ import optax
 import pytest
 
 from pytc.ownership import buffers
+from pytc.uncollected import uncollected as without_collections
 from tests.ownership.harness import Stub, both, expect, expect_dead, first, of_length, shares
 
 Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
@@ -32,6 +34,15 @@ Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
 def _made() -> Functions:
     stub = Stub()
     return stub, stub.compile(first), stub.compile(both)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """On CPython 3.11 what a starred call keeps is looked for among the youngest objects. Once in some hundred times a
+    collection comes before that, or something alike is there, and the leaf is kept."""
+    gc.collect(0)
+    with without_collections():
+        yield
 
 
 def tree(stub: Stub) -> Any:
@@ -105,6 +116,7 @@ def test_keywords(made: Functions) -> None:
     stub.read(f(state))
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_starred_temporary(made: Functions) -> None:
     stub, f, f2 = made
     state, batch = stub.new(), stub.new()
@@ -114,6 +126,7 @@ def test_starred_temporary(made: Functions) -> None:
     stub.read(state)
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_starred_variable_that_is_dead(made: Functions) -> None:
     stub, _, f2 = made
     arguments = (stub.new(), stub.new())
@@ -122,6 +135,7 @@ def test_starred_variable_that_is_dead(made: Functions) -> None:
     stub.read(state)
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("made_of", [tuple, list, iter])
 def test_starred_result_of_a_function(made: Functions, made_of: Callable[..., Any]) -> None:
     stub, _, f2 = made
@@ -134,6 +148,7 @@ def test_starred_result_of_a_function(made: Functions, made_of: Callable[..., An
     stub.read(box)
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_starred_result_of_a_function_for_a_method(made: Functions) -> None:
     stub, _, f2 = made
 
@@ -152,6 +167,7 @@ def test_starred_result_of_a_function_for_a_method(made: Functions) -> None:
     stub.read(box)
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_starred_keywords(made: Functions) -> None:
     stub = made[0]
     step = stub.compile(lambda *, state: state)
