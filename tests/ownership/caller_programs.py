@@ -79,6 +79,11 @@ class Writer:
 
     names = ("x", "y", "z", "w")
     helpers = _HELPERS
+    dropping = (
+        "box.n = Box(); box.n.a = f({0}); keep(box.n.a); box.n.a, box.n = f2(box.n.a, {1}); {1} = box.n",
+        "d['n'] = {{'k': f({0})}}; keep(d['n']['k']); d['n']['k'], d['n'] = f2(d['n']['k'], {1})",
+    )
+    """Slots that are dropped with what they are in. None of them is reused."""
 
     def __init__(self, rng: random.Random):
         self.rng = rng
@@ -223,8 +228,7 @@ class Writer:
                     "t = [{0}, new(), new()]; {1} = [f(s) for s in t if flip()]; maybe(); read(t) if flip() else None",
                     "next(suspended(f, {0}), None)",
                     "g = suspended(f, {0}); saved.append(g); {1} = next(g)",
-                    "box.n = Box(); box.n.a = f({0}); keep(box.n.a); box.n.a, box.n = f2(box.n.a, {1}); {1} = box.n",
-                    "d['n'] = {{'k': f({0})}}; keep(d['n']['k']); d['n']['k'], d['n'] = f2(d['n']['k'], {1})",
+                    *self.dropping,
                     "with_thread(lambda: read(box.a), lambda: setattr(box, 'a', f(box.a)))",
                     "saved.append(sys._getframe())" if rng.random() < 0.1 else "pass",
                     "saved.append(locals().copy())" if rng.random() < 0.1 else "pass",

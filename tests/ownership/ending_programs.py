@@ -79,6 +79,7 @@ class Writer(caller_programs.Writer):
     """Writes one such program."""
 
     helpers = caller_programs.Writer.helpers + _HELPERS
+    dropping = ()
 
     def dying(self) -> str:
         """An expression for something that acts when it dies, or has such a thing in it."""
