@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytc.leaves import StaticArgument, static_key
+from pytc.move import unmoved
 from pytc.program import Leaf
 from pytc.stage import Stageable
 
@@ -41,6 +42,7 @@ class Hiding:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`jax.stages.Compiled.__call__`, for the function's own arguments."""
+        args, kwargs = unmoved(args, kwargs)
         given = self._stageable.leaves(args, kwargs, share=False)
         paths, wanted = ([leaf.path for leaf in leaves] for leaves in (given, self._leaves))
         if paths != wanted:

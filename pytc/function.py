@@ -42,7 +42,7 @@ from pytc.jax_compat.running import config, debugging, executing
 from pytc.known import known_of
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.lookup import Lookup, Stopped
-from pytc.move import Moved, unmoved, unwrap, use_up
+from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
 from pytc.plan import Planner, apart
@@ -230,7 +230,8 @@ class Function:
 
     def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
-        args, kwargs, moved = unwrap(args, kwargs)
+        moved = moved_leaves(*self.parameters.wrap_static(args, kwargs))
+        args, kwargs = unmoved(args, kwargs)
         leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
         signatures = self.lookup.signatures(args, kwargs, leaves, tree)
         if signatures is None:

@@ -15,6 +15,8 @@ class Moved:
 
     __slots__ = ("value",)
 
+    __hash__ = None  # type: ignore[assignment] # so that a static argument cannot be one, or have one in it
+
     def __init__(self, value: Any) -> None:
         self.value = value
 
@@ -30,29 +32,26 @@ def move(x: Any) -> Any:
     are stay usable. Nothing happens to `x` if the call fails before it runs, nor where nothing is donated: under a
     transformation such as `jax.grad`, with `jax_disable_jit`, in `pytc.explain(f, pytc.move(x))` and in `f.lower`.
 
-    Raises (when used): `RuntimeError` from JAX, wherever an array of `x` is read afterwards.
+    Raises (when used): `RuntimeError` from JAX, wherever an array of `x` is read afterwards; `StaticLeafError` from the
+    call where it stands in a static argument.
     """
     return x if isinstance(x, Moved) else Moved(x)
 
 
-def unwrap(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any], frozenset[int]]:
-    """The arguments without `Moved`, and which of their leaves (indices) were moved."""
-    wrapped, tree = tree_flatten((args, kwargs))
-    moved: set[int] = set()
-    count = 0
-    for leaf in wrapped:
-        inside = len(tree_leaves(leaf.value)) if isinstance(leaf, Moved) else 1
-        if isinstance(leaf, Moved):
-            moved.update(range(count, count + inside))
-        count += inside
-    args, kwargs = tree_unflatten(tree, [leaf.value if isinstance(leaf, Moved) else leaf for leaf in wrapped])
-    return args, kwargs, frozenset(moved)
+def moved_leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> frozenset[int]:
+    """Which leaves of the arguments were moved, by their indices among those of the `unmoved` arguments."""
+    moved: list[bool] = []
+    for leaf in tree_leaves((args, kwargs)):
+        moved += [True] * len(tree_leaves(leaf.value)) if type(leaf) is Moved else [False]
+    return frozenset(i for i, is_moved in enumerate(moved) if is_moved)
 
 
 def unmoved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments without `Moved`, where there is no call to take them over."""
-    if any(isinstance(leaf, Moved) for leaf in tree_leaves((args, kwargs))):
-        args, kwargs, _ = unwrap(args, kwargs)
+    """The arguments without `Moved`."""
+    leaves, tree = tree_flatten((args, kwargs))
+    if not any(type(leaf) is Moved for leaf in leaves):
+        return args, kwargs
+    args, kwargs = tree_unflatten(tree, [leaf.value if type(leaf) is Moved else leaf for leaf in leaves])
     return args, kwargs
 
 

@@ -110,3 +110,44 @@ def test_again_and_again(state):
     state = f(pytc.move(state))
     np.testing.assert_array_equal(state["w"], np.arange(4.0) + 4)
     assert len(traces) == 2
+
+
+@pytest.mark.parametrize("static", [(), None, "adam", ("a", "b"), range(3)])
+def test_beside_a_static_argument_it_is_the_moved_array_that_is_taken(static):
+    def both(before, x, y, after):
+        return x + 1, y * 2
+
+    f = pytc.compile(both, static_argnums=(0, 3))
+    for moved in ("x", "y"):
+        given = {"x": jnp.arange(4.0), "y": jnp.ones(4)}
+        f(static, *(pytc.move(value) if name == moved else value for name, value in given.items()), static)
+        assert {name: value.is_deleted() for name, value in given.items()} == {"x": moved == "x", "y": moved == "y"}
+
+
+def test_beside_a_static_keyword_it_is_the_moved_array_that_is_taken(state):
+    f = pytc.compile(lambda x, y, config: (x + 1, y * len(config)), static_argnames="config")
+    x, y = state["w"], jnp.ones(4)
+    f(x, y=pytc.move(y), config=(2, 3))
+    assert (x.is_deleted(), y.is_deleted()) == (False, True)
+
+
+def test_beside_a_static_argument_of_a_map():
+    f = pytc.pmap(lambda config, x, y: (x + len(config), y * 2), "i", static_argnums=0)
+    x, y = jnp.ones((1, 4)), jnp.zeros((1, 4))
+    f(("a", "b"), pytc.move(x), y)
+    assert (x.is_deleted(), y.is_deleted()) == (True, False)
+
+
+@pytest.mark.parametrize("wrap", [lambda moved: moved, lambda moved: (1, moved)], ids=["whole", "in part"])
+def test_a_static_argument_cannot_be_moved(wrap):
+    f = pytc.compile(lambda x, config: x + 1, static_argnames="config")
+    with pytest.raises(pytc.StaticLeafError, match=r"`config`: .* cannot be hashed: .*pytc\.move"):
+        f(jnp.ones(3), config=wrap(pytc.move((1, 2))))
+
+
+def test_ahead_of_time_it_says_nothing_where_leaves_are_static():
+    f = pytc.compile(lambda state: state["x"] * len(state["name"]))
+    x = jnp.arange(3.0)
+    compiled = f.lower({"x": x, "name": "abc"}).compile()
+    np.testing.assert_array_equal(compiled({"x": pytc.move(x), "name": "abc"}), 3 * np.arange(3.0))
+    assert not x.is_deleted()
