@@ -72,6 +72,12 @@ def split_scan(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], li
     return list(values[:consts]), list(values[consts : consts + carry]), list(values[consts + carry :])
 
 
+def has_steps(scan: JaxprEqn) -> bool:
+    """Whether a scan is sure to run its body. (How long it is may be a symbol, under `jax.export`.)"""
+    length = scan.params["length"]
+    return isinstance(length, int) and length > 0
+
+
 def split_while(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], list[T]]:
     """What stands at a while loop's operands, as (consts of the condition, consts of the body, initial carry)."""
     cond, body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]

@@ -178,7 +178,9 @@ class _Walk:
             after = _joined(before, left)
             after[len(consts) : len(consts) + len(carry)] = _joined(carry, made[: len(carry)])
             if after == before:
-                return made, before
+                # A loop without a step, or one that may have none, returns the carry that it was given.
+                returned = made[: len(carry)] if jaxprs.has_steps(eqn) else carry
+                return [*returned, *made[len(carry) :]], before
             consts, carry, slices = jaxprs.split_scan(eqn, after)
 
     def _custom_linear_solve(self, eqn: JaxprEqn, given: list[Axes]) -> tuple[list[Axes], list[Axes]]:

@@ -115,7 +115,8 @@ def _computed(jaxpr: Jaxpr) -> list[bool]:
         if name == "scan":
             carry = jaxprs.split_scan(eqn, list(map(is_computed, eqn.invars)))[1]
             (body,) = jaxprs.subjaxprs(eqn)
-            made = [*map(operator.or_, carry, _computed(body)), *[True] * (len(eqn.outvars) - len(carry))]
+            returned = map(operator.or_, carry, _computed(body)) if jaxprs.has_steps(eqn) else carry
+            made = [*returned, *[True] * (len(eqn.outvars) - len(carry))]
         elif name == "while":
             carry = jaxprs.split_while(eqn, list(map(is_computed, eqn.invars)))[2]
             made = list(map(operator.or_, carry, _computed(jaxprs.inner(eqn.params["body_jaxpr"]))))

@@ -104,6 +104,11 @@ def shuffled_carries(x, y):
     return jax.lax.scan(body, (y, y, y), None, length=4)
 
 
+def steps(count, x, y):
+    """Each step forgets `x`."""
+    return jax.lax.fori_loop(0, count, lambda _, c: y, x), jax.lax.scan(lambda c, _: (y, c), x, jnp.ones(count))
+
+
 def callback(x):
     return jax.pure_callback(lambda x: np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
@@ -138,6 +143,9 @@ CASES = {
     "while of what varies": (lambda x, y: loop_while(3, y, x), "-v"),
     "scan": (lambda x, y: shuffled_carries(x, y), "vvvv"),
     "scan of what does not": (lambda x, y: shuffled_carries(jax.lax.psum(x, I), y), "----"),
+    "scan that forgets": (lambda x, y: steps(3, x, y), "--v"),
+    "scan of no step": (lambda x, y: steps(0, x, y), "vvv"),
+    "scan of no step in another": (lambda x, y: jax.lax.fori_loop(0, 2, lambda _, c: steps(0, c, y)[0], x), "v"),
     "ref": (lambda x, y: (in_a_ref(y, y), in_a_ref(y, x), in_a_ref(x, y)), "-vv"),
     "ref in a loop": (lambda x, y: (ref_in_a_loop(y, y), ref_in_a_loop(y, x)), "-v"),
     "ref under a branch": (lambda x, y: (ref_under(y[0] > 0, y), ref_under(x[0] > 8, y)), "-v"),
@@ -303,9 +311,10 @@ class Drawn:
                 jnp.clip(decider[1], 0, 2).astype(int), [branch, lambda c, d: d, lambda c, d: c - d], a, b
             ),
             lambda: jax.lax.cond(agreed, body, lambda c, d: d, a, b),
-            lambda: jax.lax.fori_loop(0, 3, lambda _, c: body(c, b) * 0.5, a),
+            lambda: jax.lax.fori_loop(0, inside % 4, lambda _, c: body(c, b) * 0.5, a),
             lambda: loop_while(jnp.clip(decider[0], 0, 4), b, a)[1],
             lambda: jax.lax.scan(lambda c, s: (body(c, b) * 0.5, c + s), a, jnp.ones((2, 4)))[1][1],
+            lambda: jax.lax.scan(lambda c, s: (b * s, None), a, jnp.ones((inside % 3, 4)))[0],
             lambda: jax.jit(body)(a, b),
             lambda: jax.checkpoint(body)(a, b),
             lambda: jax.vjp(lambda c: jnp.tanh(c) * b, a)[1](b)[0],

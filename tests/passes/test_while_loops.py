@@ -113,6 +113,7 @@ def test_a_captured_array_is_an_input_of_a_loop_that_starts_from_an_argument() -
         (lambda a, b: (a + 1, lax.cond(a > b, lambda v: v, lambda v: v * 2.0, b)), False),
         (lambda a, b: (a + 1, lax.fori_loop(0, 2, lambda _, v: v / 1.0, b)), True),
         (lambda a, b: (a + 1, lax.fori_loop(0, 2, lambda _, v: v / 2.0, b)), False),
+        (lambda a, b: (a + 1, lax.fori_loop(0, 0, lambda _, v: v / 2.0, b)), True),
         (lambda a, b: (a + 1, lax.while_loop(lambda v: v < 2, lambda v: v - 0.0, b)), True),
         (lambda a, b: (a + 1, lax.while_loop(lambda v: v < 2, lambda v: v * v, b)), False),
     ],
