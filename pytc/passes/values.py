@@ -9,7 +9,7 @@ What is not certain to be equal is different. An equation is repeatable unless i
 not to be merged with another like it (`optimization_barrier`, a remat's recomputation). Parameters are equal if they
 are of one type and compare equal, floats if their bits do; what cannot be hashed is equal to nothing but itself.
 
-Cost: one look at each equation at every depth, in time linear in their number.
+Cost: one look at each equation at every depth, in time linear in their operands and results.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Numbering:
             values[var] = self._number(("operand", i if places is None else places[i], var.aval))
         for eqn in jaxpr.eqns:
             operands = [self._atom(v, values) for v in eqn.invars]
-            made = self._equation(eqn, operands)
+            made = self._number(("equation", self._equation(eqn, operands)))  # hashed once, not for each result
             for which, var in zip(self._which(eqn, operands), eqn.outvars, strict=True):
                 values[var] = self._number((made, which, var.aval))
         return [self._atom(v, values) for v in jaxpr.outvars]
@@ -87,7 +87,8 @@ class _Numbering:
         if eqn.primitive.name != "jit" or not jaxprs.is_plain_jit(eqn):
             return range(len(eqn.outvars))
         body = eqn.params["jaxpr"]
-        places = tuple(map(operands.index, operands))
+        first: dict[int, int] = {}
+        places = tuple(first.setdefault(operand, i) for i, operand in enumerate(operands))
         key = id(body), places
         if key not in self._calls:
             inside, consts = jaxprs.inner(body), getattr(body, "consts", ())

@@ -204,6 +204,18 @@ def test_numbering_is_linear_in_equations_and_depth():
     assert seconds(40) < 20 * seconds(10) + 0.05
 
 
+def test_numbering_is_linear_in_operands_and_results():
+    def seconds(count):
+        each = jax.jit(lambda *values: [value + 1 for value in values])
+        jaxpr = jax.make_jaxpr(lambda *values: each(*values))(*[1.0] * count).jaxpr
+        start = time.process_time()
+        assert len(set(value_numbers(jaxpr))) == count
+        return time.process_time() - start
+
+    seconds(2)
+    assert seconds(3200) < 20 * seconds(400) + 0.05
+
+
 def test_another_sharing_structure_is_another_signature():
     traces = []
 
