@@ -207,7 +207,7 @@ class _Search:
 def _on_a_device(program: Program, number: int) -> int:
     """The bytes of an input on each device."""
     aval, leaf = program.in_avals[number], program.inputs[number].leaf
-    sharding = None if leaf is None else sharding_of(program.leaves[leaf].requested) or program.leaves[leaf].sharding
+    sharding = None if leaf is None else sharding_of(program.leaves[leaf].placed)
     if not isinstance(sharding, jax.sharding.Sharding) or not aval.size:
         return nbytes(aval)
     shard: int = nbytes(aval) * math.prod(sharding.shard_shape(aval.shape)) // aval.size

@@ -74,7 +74,7 @@ class Measurements:
         compiler_options: Mapping[str, Any] | None = None,
     ) -> Measurements:
         """Those of the program that is `lowered` with its first plan; `compiler_options` as in `pytc.effort.choose`."""
-        device = device_of(where for leaf in program.leaves for where in (leaf.requested, leaf.sharding))
+        device = device_of(leaf.placed for leaf in program.leaves)
         told = dict(compiler_options or {}) | (_GPU if device.platform in ("gpu", "cuda", "rocm") else {})
         folder = compilation_cache_dir()
         if folder is None:

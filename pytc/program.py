@@ -54,6 +54,11 @@ class Leaf:
         return self.aval is None
 
     @property
+    def placed(self) -> Any:
+        """The sharding, or the `Format`, that the program has it in; None for what JAX is free to place."""
+        return self.sharding if self.requested is None else self.requested
+
+    @property
     def nbytes(self) -> int:
         """Bytes over all devices; 0 for a static leaf."""
         return 0 if self.aval is None else nbytes(self.aval)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from pytc.errors import DeviceError
 from pytc.explain.device import Target
 from pytc.jax_compat.avals import is_extended, stand_in
 from pytc.jax_compat.devices import with_placements
+from pytc.jax_compat.layouts import devices_of
 from pytc.jax_compat.rewriting import close
 from pytc.mapping import UNNAMED
 from pytc.program import Leaf, Program
@@ -38,7 +39,7 @@ class Placement:
         self._taken = 0
         self.spread = 1
         """The devices of the largest mesh."""
-        found = {device for sharding in named for device in _devices_of(sharding)}
+        found = {device for sharding in named for device in devices_of(sharding)}
         for device in sorted(found, key=lambda each: int(each.id)):
             self._device(device)
 
@@ -132,12 +133,6 @@ class Placement:
             self._place[device] = self._target.devices[self._taken]
             self._taken += 1
         return self._place[device]
-
-
-def _devices_of(sharding: Any) -> Sequence[Any]:
-    if sharding is None or (isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh)):
-        return ()
-    return tuple(getattr(sharding, "device_set", ()))
 
 
 def _anywhere(value: Any) -> Any:

@@ -1,19 +1,40 @@
-"""Formats: what asks for a layout in memory beside a sharding.
+"""Where arrays are, and how: shardings, and formats, which ask for a layout in memory beside a sharding.
 
-For JAX 0.10 to 0.12: `jax.experimental.layout`.
+For JAX 0.10 to 0.12: `jax.experimental.layout`; a mesh that has only a shape has no `device_set`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
+import jax
 from jax.experimental.layout import Format, Layout
+from jax.sharding import AbstractMesh
 
 
 def sharding_of(placed: Any) -> Any:
     """The sharding of a format; a sharding itself, and what is neither, as it is."""
     return placed.sharding if isinstance(placed, Format) else placed
+
+
+def devices_of(placed: Any) -> Collection[jax.Device]:
+    """The devices that a sharding or a format names; none where it names none, as over a mesh that has only a shape."""
+    sharding = sharding_of(placed)
+    if isinstance(getattr(sharding, "mesh", None), AbstractMesh):
+        return ()
+    found: Collection[jax.Device] = getattr(sharding, "device_set", ())
+    return found
+
+
+def is_over_several(placed: Any) -> bool:
+    """Whether what is asked for may put an array on several devices; not where nothing is (None)."""
+    sharding = sharding_of(placed)
+    mesh = getattr(sharding, "mesh", None)
+    if sharding is None or isinstance(mesh, AbstractMesh):
+        return mesh is not None and int(mesh.size) > 1
+    # A `PartitionSpec` alone says nothing of devices.
+    return not hasattr(sharding, "device_set") or len(sharding.device_set) > 1
 
 
 def is_by_the_compiler(placed: Any) -> bool:

@@ -17,6 +17,8 @@ from typing import Any
 import jax
 from jax.extend import core as jex_core
 
+from pytc.jax_compat.layouts import devices_of
+
 Tracer = jax.core.Tracer
 config: Any = jax.config
 _find_top_trace: Any = jex_core.find_top_trace
@@ -67,14 +69,11 @@ def let_go() -> bool:
     return True
 
 
-def device_of(shardings: Iterable[Any]) -> jax.Device:
+def device_of(placed: Iterable[Any]) -> jax.Device:
     """The device that arrays placed like these live on, one of several alike; JAX's default where none says."""
-    for sharding in shardings:
-        if isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh):
-            continue  # it has a shape, and no devices
-        for device in getattr(sharding, "device_set", ()):
-            found: jax.Device = device
-            return found
+    for each in placed:
+        for device in devices_of(each):
+            return device
     default = config.jax_default_device
     if isinstance(default, jax.Device):
         return default

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from pytc.jax_compat.avals import AbstractValue, nbytes, short, spec_on_axes
 from pytc.jax_compat.jaxprs import Jaxpr
-from pytc.jax_compat.layouts import is_by_the_compiler, sharding_of
+from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, sharding_of
 from pytc.jax_compat.running import device_of
 from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
@@ -84,7 +84,7 @@ def alias(program: Program) -> Program:
 
 
 def _is_sharded(program: Program) -> bool:
-    return any(len(getattr(leaf.sharding, "device_set", ())) > 1 for leaf in program.leaves)
+    return any(is_over_several(leaf.placed) for leaf in program.leaves)
 
 
 _LATEST: list[tuple[weakref.ref[Jaxpr], Flow, Reads]] = []
@@ -207,7 +207,7 @@ class Choices:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.platform = device_of(leaf.sharding for leaf in program.leaves).platform
+        self.platform = device_of(leaf.placed for leaf in program.leaves).platform
         self.flow, self.read = _looked_at(program.jaxpr.jaxpr)
         self.memory = Memory(self.flow, self.read, self.platform)
         self._inputs, self._results = _candidates(program, self.flow.outputs)
@@ -274,13 +274,12 @@ def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys,
     traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
     spread = all(wanted is not None for wanted in (*traced, *requested.values()))
     # Of types for which results are asked for in parts: what is not said to be cut alike may be cut otherwise.
-    in_parts = {_type(program.out_avals[k]) for k, wanted in requested.items() if _is_over_several(wanted)}
+    in_parts = {_type(program.out_avals[k]) for k, wanted in requested.items() if is_over_several(wanted)}
     for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
         if given.leaf is not None and given.leaf not in kept and _is_array(aval):
             leaf = program.leaves[given.leaf]
-            placed = leaf.sharding if leaf.requested is None else leaf.requested
-            if placed is not None or _type(aval) not in in_parts:
-                inputs[number] = _key(aval, placed, spread or _type(aval) in in_parts)
+            if leaf.placed is not None or _type(aval) not in in_parts:
+                inputs[number] = _key(aval, leaf.placed, spread or _type(aval) in in_parts)
     seen: set[int] = set()
     for number, (value, aval) in enumerate(zip(outputs, program.out_avals, strict=True)):
         # The same array twice: one buffer holds it, the other is a copy.
@@ -337,10 +336,6 @@ def _parts(aval: AbstractValue, sharding: Any) -> int:
     except (IndexError, ValueError):  # it does not fit; JAX has the words for that, and says them
         return 0
     return int(aval.size // max(1, math.prod(shape)))
-
-
-def _is_over_several(placed: Any) -> bool:
-    return placed is not None and len(getattr(sharding_of(placed), "device_set", (0, 1))) > 1
 
 
 def _memory(aval: AbstractValue, sharding: object) -> str:

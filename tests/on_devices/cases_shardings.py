@@ -134,6 +134,16 @@ def test_a_spec_without_a_mesh_is_refused_as_by_jax_jit():
             pytc.compile(jnp.sin, **{option: P("a")})(jnp.ones(8))
 
 
+def test_results_are_asked_for_over_a_mesh_that_has_only_a_shape():
+    mesh = mesh_of(EXPLICIT)
+    spread = jax.NamedSharding(mesh.abstract_mesh, P("a"))
+    with jax.set_mesh(mesh):
+        x = jnp.arange(8.0)
+        results = [jit(lambda a: (a * 2, a.sum()), out_shardings=(spread, None))(x) for jit in (jax.jit, pytc.compile)]
+    assert results[0][0].sharding == results[1][0].sharding
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+
+
 def test_uneven_shardings():
     # Seven rows over four devices: JAX refuses such arguments, and takes them inside.
     mesh = mesh_of(AUTO)

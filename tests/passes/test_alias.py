@@ -38,12 +38,17 @@ BYTES = 4 * N * N
 
 
 def planned(
-    fun: Any, *args: Any, keep: frozenset[int] = frozenset(), platform: str = "cpu", devices: int = 1
+    fun: Any,
+    *args: Any,
+    keep: frozenset[int] = frozenset(),
+    platform: str = "cpu",
+    devices: int = 1,
+    placed: str = "sharding",
 ) -> Program:
-    """The program with its aliases, compiled for so many devices of `platform`."""
+    """The program with its aliases, compiled for so many devices of `platform`, on which its leaves are `placed`."""
     program = program_of(fun, *args)
     somewhere = SimpleNamespace(device_set=[SimpleNamespace(platform=platform)] * devices, memory_kind=None)
-    leaves = tuple(dataclasses.replace(leaf, sharding=somewhere) for leaf in program.leaves)
+    leaves = tuple(dataclasses.replace(leaf, **{placed: somewhere}) for leaf in program.leaves)
     return alias(dataclasses.replace(program, leaves=leaves, keep=keep))
 
 
@@ -134,6 +139,7 @@ def test_a_loss_comes_first_on_several_tpus() -> None:
         return a + 1, jnp.sum(a)
 
     assert planned(step, SQUARE, platform="tpu", devices=4).order == "unpaired first"
+    assert planned(step, SQUARE, platform="tpu", devices=4, placed="requested").order == "unpaired first"
     assert planned(lambda a: step(a)[::-1], SQUARE, platform="tpu", devices=4).order == "forwards"
     assert planned(step, SQUARE, platform="tpu").order == "forwards"
     assert {planned(step, SQUARE, platform=other, devices=4).order for other in ("cpu", "gpu")} == {"forwards"}
