@@ -88,7 +88,7 @@ class Seen:
 
 
 @dataclasses.dataclass(eq=False)
-class Signature:
+class WatchedSignature:
     """Calls with arguments of one structure, with the same shapes, dtypes and static values."""
 
     names: tuple[tuple[str, str], ...]
@@ -131,7 +131,7 @@ Renewed = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Any]], dict[int, l
 itself after a call, each with the objects that hold it until then."""
 
 
-class Function:
+class WatchedFunction:
     """What the script made by one call of `jax.jit` or its like, and all that was seen of it."""
 
     def __init__(
@@ -152,8 +152,8 @@ class Function:
         numbers = next((each for each in static if each is not None), None)
         self.parameters = Parameters(fun, numbers, options.get("static_argnames"))
         self.sites: dict[tuple[int, int], CallSite] = {}
-        self.signatures: dict[Any, Signature] = {}
-        self._last: dict[Any, tuple[list[Any], Signature]] = {}
+        self.signatures: dict[Any, WatchedSignature] = {}
+        self._last: dict[Any, tuple[list[Any], WatchedSignature]] = {}
         self.trouble = ""
         """Why calls are not looked at, if that is so."""
         self.unwatched = 0
@@ -219,7 +219,7 @@ class Function:
 
     def _record(
         self,
-        signature: Signature,
+        signature: WatchedSignature,
         site: CallSite,
         frame: types.FrameType,
         args: tuple[Any, ...],
@@ -239,9 +239,9 @@ class Function:
 
     def _new_signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], stage: Any
-    ) -> Signature:
+    ) -> WatchedSignature:
         wrapped = self.parameters.wrap_static(args, kwargs)
-        signature = Signature(
+        signature = WatchedSignature(
             tuple((parameter, path) for parameter, path, _ in self.parameters.paths(*wrapped)),
             tuple(map(self.parameters.positional_name, range(len(args)))),
             ownership.Wanted([i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]),
@@ -259,7 +259,7 @@ class Function:
 
     def _count(
         self,
-        signature: Signature,
+        signature: WatchedSignature,
         seen: Seen,
         frame: types.FrameType,
         args: tuple[Any, ...],
@@ -288,7 +288,7 @@ class Function:
         return Look(signature, seen, True)
 
     @staticmethod
-    def _to_explain(signature: Signature, seen: Seen, held: Sequence[int]) -> list[int]:
+    def _to_explain(signature: WatchedSignature, seen: Seen, held: Sequence[int]) -> list[int]:
         """The largest leaf of each parameter that is held and of which nothing is known yet."""
         known = {signature.names[i][0] for i in seen.why}
         asked: dict[str, int] = {}
@@ -314,7 +314,7 @@ class Function:
 class Look:
     """A call that was looked at."""
 
-    signature: Signature
+    signature: WatchedSignature
     seen: Seen
     counted: bool
     """False for a first call of which too little was known beforehand to count what was found held."""

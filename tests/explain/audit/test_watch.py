@@ -190,7 +190,7 @@ def test_a_fault_of_the_audit_is_not_the_scripts(watch: Watch, jit: Any, monkeyp
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(record.Function, "_new_signature", broken)
+    monkeypatch.setattr(record.WatchedFunction, "_new_signature", broken)
     assert float(jit(double)(jnp.float32(4))) == 8
     assert report_of(watch, "double").note == "not watched: ZeroDivisionError: ours"
 
