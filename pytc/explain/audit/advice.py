@@ -215,8 +215,7 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Us
     findings += _by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
     change = None
     if set(wanted) != set(promised):
-        positional = main.traced.as_jit.positional
-        change = edit.edit(function.place, edit.option(function.api, wanted, positional))
+        change = edit.edit(function.place, edit.option(function.api, wanted, main.signature.positional))
     return dataclasses.replace(base, findings=tuple(findings), edit=change, figures=found)
 
 

@@ -115,8 +115,7 @@ class Watch:
         self, function: WatchedFunction, look: Look, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The first call of a function of Equinox's or Flax's: what it gives to `jax.jit` is its program."""
-        names = dict(zip(map(id, tree_leaves((args, kwargs))), look.signature.names, strict=True))
-        expected = function, look, names
+        expected = function, look, function.called(look, args, kwargs)
         self._expecting.append(expected)
         try:
             result = made(*args, **kwargs)
@@ -143,7 +142,7 @@ class Watch:
 
 
 _Expected = tuple[WatchedFunction, Look, Mapping[int, tuple[str, str]]]
-"""A call, and what each of its leaves is called, by the leaf's id."""
+"""A call, and what each array among its arguments is called, by the array's id."""
 
 
 def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -152,7 +151,7 @@ def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs:
     try:
         look.signature.traced = tracing.read(stage, args, kwargs, names)
     except Exception as error:  # noqa: BLE001 - a fault of ours is for the report, and must not end the script
-        function.trouble = f"{type(error).__name__}: {error}"
+        function.failed(error)
 
 
 def _renewed_by_flax(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> dict[int, list[Any]]:

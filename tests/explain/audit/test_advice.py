@@ -256,6 +256,75 @@ def test_a_flax_variable_that_something_else_holds(watch: Watch) -> None:
     assert argument.why.startswith("also `kept` in test_advice.py")
 
 
+STATIC = {"tuple": ("a", "b"), "nested": (("a", 1), None, ()), "empty": (), "none": None, "text": "relu", "number": 2.5}
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("by", ["static_argnums", "static_argnames"])
+@pytest.mark.parametrize("api", ["jax.jit", "flax.nnx.jit"])
+def test_static_arguments_ahead_of_what_is_donated(api: str, by: str, watch: Watch) -> None:
+    make = watch.watching(api, jax.jit if api == "jax.jit" else nnx.jit)
+    static = {by: 0 if by == "static_argnums" else "config"}
+
+    def f(config, s, *, scale):
+        return {name: value * scale for name, value in s.items()}
+
+    def run(compiled: Any, config: Any, by_name: bool) -> Any:
+        s = state()
+        for _ in range(3):
+            s = compiled(config=config, s=s, scale=2.0) if by_name else compiled(config, s, scale=2.0)
+        return s
+
+    for config in STATIC.values():
+        run(make(f, **static), config, by_name=False)
+        report = advice.functions(watch.functions[-1:])[0]
+        assert (report.note, report.calls, report.seen) == ("", 3, 3)
+        assert getattr(report.edit, "option", None) == "donate_argnums=(1,)"
+    run(make(f, **static), ("a",), by_name=True)
+    report = advice.functions(watch.functions[-1:])[0]
+    assert getattr(report.edit, "option", None) == "donate_argnames=('s',)"
+
+
+@pytest.mark.usefixtures("inside")
+def test_arguments_without_leaves_count(watch: Watch) -> None:
+    nnx_jit = watch.watching("flax.nnx.jit", nnx.jit)
+
+    @nnx_jit
+    def f(config, empty, model):
+        model.kernel[...] = model.kernel[...] * 2
+
+    def run() -> None:
+        model = nnx.Linear(64, 64, rngs=nnx.Rngs(0))
+        for _ in range(3):
+            f(None, (), model)
+
+    run()
+    assert getattr(found(watch, "f").edit, "option", None) == "donate_argnums=(2,)"
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("first", ["fixed", "state"])
+def test_equinox_means_the_functions_first(first: str, watch: Watch) -> None:
+    def f(fixed, state):
+        return {name: value * fixed["a"][0] for name, value in state.items()}
+
+    def g(state, fixed):
+        return f(fixed, state)
+
+    filter_jit = watch.watching("equinox.filter_jit", eqx.filter_jit)
+    compiled = filter_jit(f if first == "fixed" else g)
+
+    def run() -> Any:
+        fixed, s = state(), state()
+        for _ in range(3):
+            s = compiled(state=s, fixed=fixed)
+        return s, fixed
+
+    run()
+    (report,) = advice.functions(watch.functions)
+    assert getattr(report.edit, "option", None) == f'donate="all{"-except-first" if first == "fixed" else ""}"'
+
+
 def test_looking_takes_its_share_of_the_time_at_most(watch: Watch, jit: Any) -> None:
     f = jit(lambda s: [x + 1 for x in s])
 
