@@ -215,7 +215,8 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Us
     findings += _by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
     change = None
     if set(wanted) != set(promised):
-        change = edit.edit(function.place, edit.option(function.api, wanted, main.signature.positional))
+        given = [name for name, value in function.options.items() if value is not None]
+        change = edit.edit(function.place, edit.option(function.api, wanted, main.signature.positional), given)
     return dataclasses.replace(base, findings=tuple(findings), edit=change, figures=found)
 
 
