@@ -1,7 +1,7 @@
 """Hardware that need not be here: what a name such as `h200` or `tpu v5e:16x16` stands for.
 
 JAX compiles for a device that it is only told of, and the executable's figures are those that the device's own compiler
-makes. What it takes is the compiler (`pip install 'pytc[cuda]'` or `'pytc[tpu]'`, no hardware) and a description of the
+makes. What it takes is the compiler (`pip install 'jax[cuda13]'` or `'jax[tpu]'`, no hardware) and a description of the
 device: a TPU's compiler knows its own, a GPU's is put together here.
 
     h200, h100, a100, a100-40gb, b200, a6000      one GPU; up to eight of them for a program over a mesh
@@ -140,7 +140,7 @@ def _gpu(name: str, kind: str, count: int) -> Target:
     if count < 1:
         raise DeviceError(f"{name!r} is no GPU at all: give the number of them, as in h200:8")
     if not compiler_is_installed("cuda"):
-        raise DeviceError(f"compiling for {name!r} takes NVIDIA's compiler, but no GPU: pip install 'pytc[cuda]'")
+        raise DeviceError(f"compiling for {name!r} takes NVIDIA's compiler, but no GPU: pip install 'jax[cuda13]'")
     gpu = GPUS[kind]
     devices = _described(name, "cuda", f"1x1x{count}", gpu.description())
     device = Device(name, gpu.kind, "cuda", count, gpu.memory, gpu.memory_name, "NVIDIA's driver")
@@ -150,7 +150,7 @@ def _gpu(name: str, kind: str, count: int) -> Target:
 @functools.cache
 def _tpu(name: str, kind: str, shape: str) -> Target:
     if not compiler_is_installed("tpu"):
-        raise DeviceError(f"compiling for {name!r} takes the TPU's compiler, but no TPU: pip install 'pytc[tpu]'")
+        raise DeviceError(f"compiling for {name!r} takes the TPU's compiler, but no TPU: pip install 'jax[tpu]'")
     devices = _described(name, "tpu", f"{kind}:{shape}", None)
     _, memory_name, memory = TPUS[kind]
     source = "the TPU's compiler"

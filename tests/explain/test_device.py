@@ -54,20 +54,23 @@ def test_an_unknown_device_is_refused_with_those_that_are_known(name):
         find(name)
 
 
+EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
+
+
 @pytest.mark.parametrize(("name", "platform"), [("h200", "cuda"), ("A100", "cuda"), ("tpu v5e", "tpu")])
 def test_a_missing_compiler_is_named_with_what_installs_it(name, platform, monkeypatch):
     module = sys.modules[find.__module__]
     monkeypatch.setattr(module, "compiler_is_installed", lambda asked: asked != platform)
     module._gpu.cache_clear()
     module._tpu.cache_clear()
-    with pytest.raises(DeviceError, match=rf"pip install 'pytc\[{platform}\]'"):
+    with pytest.raises(DeviceError, match=rf"pip install 'jax\[{EXTRAS[platform]}\]'"):
         explain(train, *arguments(), device=name)
 
 
 def test_the_extras_are_those_that_the_messages_name():
     extras = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
-    assert 'cuda = ["jax[cuda13]"]' in extras
-    assert 'tpu = ["jax[tpu]"]' in extras
+    for name, extra in EXTRAS.items():
+        assert f'{name} = ["jax[{extra}]"]' in extras
 
 
 @pytest.mark.parametrize("name", sorted(GPUS))
@@ -379,7 +382,7 @@ print("compiled")
 def test_the_devices_own_compiler(platform, one, several, sides):
     if not compiler_is_installed(platform):
         # What is left to check without it: that people are told how to get it.
-        with pytest.raises(DeviceError, match=rf"pip install 'pytc\[{platform}\]'"):
+        with pytest.raises(DeviceError, match=rf"pip install 'jax\[{EXTRAS[platform]}\]'"):
             find(one)
         return
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
