@@ -69,7 +69,7 @@ class Target:
         return {"xla_gpu_autotune_level": 0} if self.device.platform == "cuda" else {}
 
 
-_NAME = re.compile(r"(?:tpu[ _-]+)?(?P<kind>[a-z0-9-]+)(?::(?P<shape>[0-9x]+))?")
+_NAME = re.compile(r"(?P<tpu>tpu[ _-]+)?(?P<kind>[a-z0-9-]+)(?::(?P<shape>[0-9x]+))?")
 
 
 def find(name: str, memory: int | None = None) -> Target:
@@ -80,13 +80,13 @@ def find(name: str, memory: int | None = None) -> Target:
     """
     check_memory(memory)
     parts = _NAME.fullmatch(name.strip().lower())
-    kind, shape = (parts["kind"], parts["shape"]) if parts else ("", None)
-    if kind == "cpu" and shape is None:
-        target = _host(name)
-    elif kind in GPUS and (shape is None or shape.isdecimal()):
-        target = _gpu(name, kind, int(shape or GPUS_OF_A_HOST))
-    elif kind in TPUS:
+    tpu, kind, shape = parts.group("tpu", "kind", "shape") if parts else (None, "", None)
+    if kind in TPUS:
         target = _tpu(name, kind, shape or TPUS[kind][0])
+    elif kind == "cpu" and shape is None and not tpu:
+        target = _host(name)
+    elif kind in GPUS and (shape is None or shape.isdecimal()) and not tpu:
+        target = _gpu(name, kind, int(shape or GPUS_OF_A_HOST))
     else:
         known = ", ".join(["cpu", *GPUS, *(kind if kind.startswith("tpu") else f"tpu {kind}" for kind in TPUS)])
         raise DeviceError(

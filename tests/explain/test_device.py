@@ -48,7 +48,7 @@ def arguments(mesh=None, size=64):
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["h2000", "", "tpu", "h200:2x2", "tpu v5e:", "cpu:4", "v9"])
+@pytest.mark.parametrize("name", ["h2000", "", "tpu", "h200:2x2", "tpu v5e:", "cpu:4", "v9", "tpu h200", "tpu cpu"])
 def test_an_unknown_device_is_refused_with_those_that_are_known(name):
     with pytest.raises(DeviceError, match=r"no device is called .*cpu, .*h200.*tpu v5e"):
         find(name)
