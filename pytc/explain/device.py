@@ -20,7 +20,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
@@ -35,6 +35,10 @@ JAX_TAKES = 0.75
 """The share of a GPU's memory that JAX allocates, unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says otherwise."""
 
 
+ITS_RUNTIME = "its runtime"
+"""Who says what memory a device has that is here."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Device:
     """A kind of device, and what is known of its memory."""
@@ -43,7 +47,8 @@ class Device:
     """As it was asked for: `h200`, `tpu v5e:16x16`."""
     kind: str
     """What its maker calls it: `NVIDIA H200`."""
-    platform: Literal["cpu", "cuda", "tpu"]
+    platform: str
+    """`cpu`, `cuda`, `tpu`, or for what is none of these what JAX calls it: `gpu` for one that is not NVIDIA's."""
     count: int
     """Devices that were described; a program need not use all."""
     memory: int | None
@@ -117,15 +122,14 @@ def here(memory: int | None) -> Device:
     check_memory(memory)
     first = jax.devices()[0]
     limit = (first.memory_stats() or {}).get("bytes_limit") if memory is None else memory
-    platform: Literal["cpu", "cuda", "tpu"] = "tpu" if first.platform == "tpu" else "cuda"
     return Device(
         "here",
         first.device_kind,
-        "cpu" if first.platform == "cpu" else platform,
+        "cuda" if "cuda" in first.client.platform_version else first.platform,
         len(jax.devices()),
         limit,
         "",
-        "" if limit is None else "the caller" if memory is not None else "its runtime",
+        "" if limit is None else "the caller" if memory is not None else ITS_RUNTIME,
     )
 
 

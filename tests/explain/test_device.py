@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import pytc
 from pytc.errors import DeviceError, RequirementError
 from pytc.explain import explain
-from pytc.explain.device import find
+from pytc.explain.device import find, here
 from pytc.explain.hardware import GPUS, TPUS
 from pytc.explain.largest import Progress, search
 from pytc.explain.memory import Compiler, Footprint, needed
@@ -118,6 +118,42 @@ def test_a_gpu_of_which_jax_takes_too_little():
     gpu = dataclasses.replace(nearly, device=dataclasses.replace(nearly.device, platform="cuda"))
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" in gpu.text(100, compare=False)
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in nearly.text(100, compare=False)
+
+
+class Here:
+    """One of JAX's devices, of which its runtime says this."""
+
+    def __init__(self, platform, version, limit=None):
+        self.platform, self.platform_version, self.limit = platform, version, limit
+        self.device_kind, self.client = "Some Device", self
+
+    def memory_stats(self):
+        return None if self.limit is None else {"bytes_limit": self.limit}
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "told"),
+    [
+        ("cpu", "cpu", "cpu"),
+        ("tpu", "TFRT TPU v5 lite\nlibtpu", "tpu"),
+        ("gpu", "PJRT C API\ncuda 13000", "cuda"),
+        ("gpu", "PJRT C API\nrocm 70000", "gpu"),
+    ],
+)
+def test_the_device_that_is_here(platform, version, told, monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [Here(platform, version, 1000)])
+    device = here(None)
+    assert (device.platform, device.memory, device.source) == (told, 1000, "its runtime")
+    assert here(2000).source == "the caller"
+
+
+def test_of_a_gpu_that_is_here_the_runtime_says_what_jax_takes():
+    nearly = explain(train, *arguments(), device="cpu")
+    memory = int(nearly.memory.program.total * 1.1)
+    for source, hint in (("the caller", True), ("its runtime", False)):
+        device = dataclasses.replace(nearly.device, platform="gpu", memory=memory, source=source)
+        text = dataclasses.replace(nearly, device=device).text(100, compare=False)
+        assert ("XLA_PYTHON_CLIENT_MEM_FRACTION" in text) is hint
 
 
 def test_options_of_explain_are_the_functions_own_where_it_has_them():
