@@ -60,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     if explanation.fits is None and (options.largest or "fits" in requirements):
         parser.error(f"the memory of {explanation.device.kind} is not known: give --memory")
+    if options.largest:
+        try:
+            explanation.resizable.batch(options.largest)
+        except ValueError as error:
+            parser.error(f"--largest: {error}")
     _show(explanation, options)
     if options.largest:
         stream = sys.stderr if options.json else sys.stdout

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from pytc.cache import Signature, Site
+from pytc.cache import Site
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
 from pytc.function import Function
@@ -77,17 +77,17 @@ class Calls:
 def calls_of(function: Function) -> Calls:
     """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode are
     `jax.jit`'s, and not counted."""
-    return Calls(function.stageable.name, tuple(_report(function, *each) for each in _sites(function)))
+    return Calls(function.stageable.name, tuple(_report(function, site) for site in _sites(function)))
 
 
-def _sites(function: Function) -> Iterator[tuple[Signature, Site]]:
+def _sites(function: Function) -> Iterator[Site]:
     for signature in function.lookup:
         for site in list(signature.sites.values()):
             if site.calls:  # some calls raise, or turn out to be of another signature
-                yield signature, site
+                yield site
 
 
-def _report(function: Function, signature: Signature, site: Site) -> SiteReport:
+def _report(function: Function, site: Site) -> SiteReport:
     program = site.plan.program
     donated = set(program.donated)
     arrays = [i for i, leaf in enumerate(program.leaves) if leaf.array and leaf.same_as is None]

@@ -1,7 +1,7 @@
 """Hardware that need not be here: what a name such as `h200` or `tpu v5e:16x16` stands for.
 
 JAX compiles for a device that it is only told of, and the executable's figures are those that the device's own compiler
-makes. What it takes is the compiler (`pip install 'pytc[cuda]'` or `'pytc[tpu]'`, no hardware) and a description of the
+makes. What it takes is the compiler (`pip install 'jax[cuda13]'` or `'jax[tpu]'`, no hardware) and a description of the
 device: a TPU's compiler knows its own, a GPU's is put together here.
 
     h200, h100, a100, a100-40gb, b200, a6000      one GPU; up to eight of them for a program over a mesh
@@ -20,7 +20,7 @@ import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 
@@ -35,6 +35,10 @@ JAX_TAKES = 0.75
 """The share of a GPU's memory that JAX allocates, unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says otherwise."""
 
 
+ITS_RUNTIME = "its runtime"
+"""Who says what memory a device has that is here."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Device:
     """A kind of device, and what is known of its memory."""
@@ -43,7 +47,8 @@ class Device:
     """As it was asked for: `h200`, `tpu v5e:16x16`."""
     kind: str
     """What its maker calls it: `NVIDIA H200`."""
-    platform: Literal["cpu", "cuda", "tpu"]
+    platform: str
+    """`cpu`, `cuda`, `tpu`, or for what is none of these what JAX calls it: `gpu` for one that is not NVIDIA's."""
     count: int
     """Devices that were described; a program need not use all."""
     memory: int | None
@@ -69,7 +74,7 @@ class Target:
         return {"xla_gpu_autotune_level": 0} if self.device.platform == "cuda" else {}
 
 
-_NAME = re.compile(r"(?:tpu[ _-]+)?(?P<kind>[a-z0-9-]+)(?::(?P<shape>[0-9x]+))?")
+_NAME = re.compile(r"(?P<tpu>tpu[ _-]+)?(?P<kind>[a-z0-9-]+)(?::(?P<shape>[0-9x]+))?")
 
 
 def find(name: str, memory: int | None = None) -> Target:
@@ -80,13 +85,13 @@ def find(name: str, memory: int | None = None) -> Target:
     """
     check_memory(memory)
     parts = _NAME.fullmatch(name.strip().lower())
-    kind, shape = (parts["kind"], parts["shape"]) if parts else ("", None)
-    if kind == "cpu" and shape is None:
-        target = _host(name)
-    elif kind in GPUS and (shape is None or shape.isdecimal()):
-        target = _gpu(name, kind, int(shape or GPUS_OF_A_HOST))
-    elif kind in TPUS:
+    tpu, kind, shape = parts.group("tpu", "kind", "shape") if parts else (None, "", None)
+    if kind in TPUS:
         target = _tpu(name, kind, shape or TPUS[kind][0])
+    elif kind == "cpu" and shape is None and not tpu:
+        target = _host(name)
+    elif kind in GPUS and (shape is None or shape.isdecimal()) and not tpu:
+        target = _gpu(name, kind, int(shape or GPUS_OF_A_HOST))
     else:
         known = ", ".join(["cpu", *GPUS, *(kind if kind.startswith("tpu") else f"tpu {kind}" for kind in TPUS)])
         raise DeviceError(
@@ -117,15 +122,14 @@ def here(memory: int | None) -> Device:
     check_memory(memory)
     first = jax.devices()[0]
     limit = (first.memory_stats() or {}).get("bytes_limit") if memory is None else memory
-    platform: Literal["cpu", "cuda", "tpu"] = "tpu" if first.platform == "tpu" else "cuda"
     return Device(
         "here",
         first.device_kind,
-        "cpu" if first.platform == "cpu" else platform,
+        "cuda" if "cuda" in first.client.platform_version else first.platform,
         len(jax.devices()),
         limit,
         "",
-        "" if limit is None else "the caller" if memory is not None else "its runtime",
+        "" if limit is None else "the caller" if memory is not None else ITS_RUNTIME,
     )
 
 
@@ -140,7 +144,7 @@ def _gpu(name: str, kind: str, count: int) -> Target:
     if count < 1:
         raise DeviceError(f"{name!r} is no GPU at all: give the number of them, as in h200:8")
     if not compiler_is_installed("cuda"):
-        raise DeviceError(f"compiling for {name!r} takes NVIDIA's compiler, but no GPU: pip install 'pytc[cuda]'")
+        raise DeviceError(f"compiling for {name!r} takes NVIDIA's compiler, but no GPU: pip install 'jax[cuda13]'")
     gpu = GPUS[kind]
     devices = _described(name, "cuda", f"1x1x{count}", gpu.description())
     device = Device(name, gpu.kind, "cuda", count, gpu.memory, gpu.memory_name, "NVIDIA's driver")
@@ -150,7 +154,7 @@ def _gpu(name: str, kind: str, count: int) -> Target:
 @functools.cache
 def _tpu(name: str, kind: str, shape: str) -> Target:
     if not compiler_is_installed("tpu"):
-        raise DeviceError(f"compiling for {name!r} takes the TPU's compiler, but no TPU: pip install 'pytc[tpu]'")
+        raise DeviceError(f"compiling for {name!r} takes the TPU's compiler, but no TPU: pip install 'jax[tpu]'")
     devices = _described(name, "tpu", f"{kind}:{shape}", None)
     _, memory_name, memory = TPUS[kind]
     source = "the TPU's compiler"

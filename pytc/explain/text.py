@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytc.explain import plans
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
-from pytc.explain.device import JAX_TAKES
+from pytc.explain.device import ITS_RUNTIME, JAX_TAKES, Device
 from pytc.explain.equations import Change, Namer, changes
 from pytc.explain.fold import Fold, fold
 from pytc.explain.jit_call import mixed
@@ -79,12 +79,17 @@ def about_device(explanation: Explanation) -> str:
     said = f"{size(device.memory)} of memory on each {device.kind}, says {device.source}."
     if program.refused:
         said += " The compiler makes no program that does not fit, and tells of it only what it needs in all."
-    elif device.platform == "cuda" and explanation.fits and program.total > JAX_TAKES * device.memory:
+    elif _is_a_whole_gpu(device) and explanation.fits and program.total > JAX_TAKES * device.memory:
         said += (
             f" JAX takes {JAX_TAKES:.0%} of a GPU's memory by itself, which is not enough here: "
             "set XLA_PYTHON_CLIENT_MEM_FRACTION=.95."
         )
     return said
+
+
+def _is_a_whole_gpu(device: Device) -> bool:
+    """Whether the memory is all that a GPU has: of one that is here, its runtime says what JAX takes."""
+    return device.platform not in ("cpu", "tpu") and device.source != ITS_RUNTIME
 
 
 def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool, compare: bool, passes: bool) -> str:

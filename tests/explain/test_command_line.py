@@ -152,6 +152,22 @@ def test_the_largest_batch(capsys):
 
 
 @pytest.mark.parametrize(
+    ("function", "name", "message"),
+    [
+        ("swapped", "nothing", "--largest: 'nothing' is no argument with a leading axis; there are a, b"),
+        ("update", "state", "--largest: the leading axes of a batch are of one size, but these are not: state"),
+    ],
+)
+def test_a_wrong_batch_is_wrong_usage(capsys, function, name, message):
+    command = ["explain", f"{HERE}:{function}", "--args", f"{HERE}:{function}_arguments", "--quick"]
+    with pytest.raises(SystemExit, match="2"):
+        run(capsys, *command, "--device", "cpu", "--memory", "1MiB", "--largest", name)
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
     "wrong", [["--device", "h2000"], ["--device", "cpu", "--memory", "much"], ["--require", "fits"], ["--largest", "a"]]
 )
 def test_a_wrong_device_is_wrong_usage(capsys, wrong):

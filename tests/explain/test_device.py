@@ -19,7 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import pytc
 from pytc.errors import DeviceError, RequirementError
 from pytc.explain import explain
-from pytc.explain.device import find
+from pytc.explain.device import find, here
 from pytc.explain.hardware import GPUS, TPUS
 from pytc.explain.largest import Progress, search
 from pytc.explain.memory import Compiler, Footprint, needed
@@ -48,10 +48,13 @@ def arguments(mesh=None, size=64):
 # -- names -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["h2000", "", "tpu", "h200:2x2", "tpu v5e:", "cpu:4", "v9"])
+@pytest.mark.parametrize("name", ["h2000", "", "tpu", "h200:2x2", "tpu v5e:", "cpu:4", "v9", "tpu h200", "tpu cpu"])
 def test_an_unknown_device_is_refused_with_those_that_are_known(name):
     with pytest.raises(DeviceError, match=r"no device is called .*cpu, .*h200.*tpu v5e"):
         find(name)
+
+
+EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
 
 
 @pytest.mark.parametrize(("name", "platform"), [("h200", "cuda"), ("A100", "cuda"), ("tpu v5e", "tpu")])
@@ -60,14 +63,14 @@ def test_a_missing_compiler_is_named_with_what_installs_it(name, platform, monke
     monkeypatch.setattr(module, "compiler_is_installed", lambda asked: asked != platform)
     module._gpu.cache_clear()
     module._tpu.cache_clear()
-    with pytest.raises(DeviceError, match=rf"pip install 'pytc\[{platform}\]'"):
+    with pytest.raises(DeviceError, match=rf"pip install 'jax\[{EXTRAS[platform]}\]'"):
         explain(train, *arguments(), device=name)
 
 
 def test_the_extras_are_those_that_the_messages_name():
     extras = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
-    assert 'cuda = ["jax[cuda13]"]' in extras
-    assert 'tpu = ["jax[tpu]"]' in extras
+    for name, extra in EXTRAS.items():
+        assert f'{name} = ["jax[{extra}]"]' in extras
 
 
 @pytest.mark.parametrize("name", sorted(GPUS))
@@ -115,6 +118,42 @@ def test_a_gpu_of_which_jax_takes_too_little():
     gpu = dataclasses.replace(nearly, device=dataclasses.replace(nearly.device, platform="cuda"))
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" in gpu.text(100, compare=False)
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in nearly.text(100, compare=False)
+
+
+class Here:
+    """One of JAX's devices, of which its runtime says this."""
+
+    def __init__(self, platform, version, limit=None):
+        self.platform, self.platform_version, self.limit = platform, version, limit
+        self.device_kind, self.client = "Some Device", self
+
+    def memory_stats(self):
+        return None if self.limit is None else {"bytes_limit": self.limit}
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "told"),
+    [
+        ("cpu", "cpu", "cpu"),
+        ("tpu", "TFRT TPU v5 lite\nlibtpu", "tpu"),
+        ("gpu", "PJRT C API\ncuda 13000", "cuda"),
+        ("gpu", "PJRT C API\nrocm 70000", "gpu"),
+    ],
+)
+def test_the_device_that_is_here(platform, version, told, monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [Here(platform, version, 1000)])
+    device = here(None)
+    assert (device.platform, device.memory, device.source) == (told, 1000, "its runtime")
+    assert here(2000).source == "the caller"
+
+
+def test_of_a_gpu_that_is_here_the_runtime_says_what_jax_takes():
+    nearly = explain(train, *arguments(), device="cpu")
+    memory = int(nearly.memory.program.total * 1.1)
+    for source, hint in (("the caller", True), ("its runtime", False)):
+        device = dataclasses.replace(nearly.device, platform="gpu", memory=memory, source=source)
+        text = dataclasses.replace(nearly, device=device).text(100, compare=False)
+        assert ("XLA_PYTHON_CLIENT_MEM_FRACTION" in text) is hint
 
 
 def test_options_of_explain_are_the_functions_own_where_it_has_them():
@@ -379,7 +418,7 @@ print("compiled")
 def test_the_devices_own_compiler(platform, one, several, sides):
     if not compiler_is_installed(platform):
         # What is left to check without it: that people are told how to get it.
-        with pytest.raises(DeviceError, match=rf"pip install 'pytc\[{platform}\]'"):
+        with pytest.raises(DeviceError, match=rf"pip install 'jax\[{EXTRAS[platform]}\]'"):
             find(one)
         return
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}

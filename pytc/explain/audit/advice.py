@@ -18,7 +18,7 @@ from typing import Any
 
 from pytc import ownership, passes
 from pytc.explain.audit import edit, order
-from pytc.explain.audit.record import Function, Signature
+from pytc.explain.audit.record import WatchedFunction, WatchedSignature
 from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
 from pytc.explain.audit.traced import Traced
 from pytc.explain.memory import Footprint
@@ -45,7 +45,7 @@ WORTH_ORDER = 50
 class _Use:
     """All that was seen of calls with one signature."""
 
-    signature: Signature
+    signature: WatchedSignature
     traced: Traced
     held: frozenset[str]
     """Paths of the leaves that were not proven dead at a call that was looked at."""
@@ -74,10 +74,10 @@ class _Use:
         return [self.traced.as_jit.staged.leaves[i] for i in self._known[key]]
 
 
-def functions(watched: Sequence[Function], figures: bool = True) -> tuple[FunctionReport, ...]:
+def functions(watched: Sequence[WatchedFunction], figures: bool = True) -> tuple[FunctionReport, ...]:
     """A report for each function, those first whose edit saves most. Functions that one expression of the script made
     under one name are one. Without `figures`, nothing is compiled."""
-    groups: dict[Any, list[Function]] = {}
+    groups: dict[Any, list[WatchedFunction]] = {}
     for each in watched:
         groups.setdefault((each.place, each.name, each.api), []).append(each)
     reports = [(_report_or_why_not(group, figures), group[0]) for group in groups.values()]
@@ -85,7 +85,7 @@ def functions(watched: Sequence[Function], figures: bool = True) -> tuple[Functi
     return tuple(sorted(said, key=lambda each: -(each.figures.saves if each.figures is not None else 0)))
 
 
-def _agreed(reports: Sequence[tuple[FunctionReport, Function]]) -> list[FunctionReport]:
+def _agreed(reports: Sequence[tuple[FunctionReport, WatchedFunction]]) -> list[FunctionReport]:
     """The reports; where one expression made several functions, with edits that differ, none can be made there."""
     agreed = []
     for report, function in reports:
@@ -104,7 +104,7 @@ def _option(report: FunctionReport) -> str | None:
     return None if report.edit is None else report.edit.option
 
 
-def _report_or_why_not(group: Sequence[Function], figures: bool) -> FunctionReport:
+def _report_or_why_not(group: Sequence[WatchedFunction], figures: bool) -> FunctionReport:
     base = _base(group)
     try:
         return _report(base, group, figures)
@@ -113,7 +113,7 @@ def _report_or_why_not(group: Sequence[Function], figures: bool) -> FunctionRepo
         return dataclasses.replace(base, note=f"could not be worked out: {type(error).__name__}: {said:.200}")
 
 
-def _base(group: Sequence[Function]) -> FunctionReport:
+def _base(group: Sequence[WatchedFunction]) -> FunctionReport:
     """What there is to say before anything is worked out."""
     first = group[0]
     signatures = [signature for function in group for signature in function.signatures.values()]
@@ -136,7 +136,7 @@ def _base(group: Sequence[Function]) -> FunctionReport:
     )
 
 
-def _report(base: FunctionReport, group: Sequence[Function], figures: bool) -> FunctionReport:
+def _report(base: FunctionReport, group: Sequence[WatchedFunction], figures: bool) -> FunctionReport:
     uses = [
         _use(signature, signature.traced)
         for function in group
@@ -148,11 +148,11 @@ def _report(base: FunctionReport, group: Sequence[Function], figures: bool) -> F
     return _advised(base, group[0], uses, figures)
 
 
-def _calls(signature: Signature) -> int:
+def _calls(signature: WatchedSignature) -> int:
     return sum(each.calls for each in signature.seen.values())
 
 
-def _use(signature: Signature, traced: Traced) -> _Use:
+def _use(signature: WatchedSignature, traced: Traced) -> _Use:
     held = {signature.names[i][1] for seen in signature.seen.values() for i in seen.held}
     why = [(signature.names[i][0], reason) for seen in signature.seen.values() for i, reason in seen.why.items()]
     return _Use(signature, traced, frozenset(held), frozenset(name for name, reason in why if not _is_vague(reason)))
@@ -163,7 +163,7 @@ def _is_vague(reason: ownership.Held) -> bool:
     return reason.kind in VAGUE or bool(reason.onlooker)
 
 
-def _silence(group: Sequence[Function], calls: int) -> str:
+def _silence(group: Sequence[WatchedFunction], calls: int) -> str:
     trouble = next((each.trouble for each in group if each.trouble), "")
     inner = sum(each.inner_calls for each in group)
     if trouble:
@@ -173,7 +173,7 @@ def _silence(group: Sequence[Function], calls: int) -> str:
     return ""
 
 
-def _sites(group: Sequence[Function]) -> tuple[SiteReport, ...]:
+def _sites(group: Sequence[WatchedFunction]) -> tuple[SiteReport, ...]:
     merged: dict[tuple[str, int], list[int]] = {}
     for function in group:
         for site in function.sites.values():
@@ -183,7 +183,7 @@ def _sites(group: Sequence[Function]) -> tuple[SiteReport, ...]:
     return tuple(SiteReport(*place, *both) for place, both in merged.items())
 
 
-def _advised(base: FunctionReport, function: Function, uses: Sequence[_Use], figures: bool) -> FunctionReport:
+def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Use], figures: bool) -> FunctionReport:
     main = max(uses, key=lambda use: use.nbytes)
     names = [name for name in dict.fromkeys(n for use in uses for n in use.traced.as_jit.parameters) if name]
     promised = [name for name in names if any(_promised(use, name) for use in uses)]
@@ -215,8 +215,8 @@ def _advised(base: FunctionReport, function: Function, uses: Sequence[_Use], fig
     findings += _by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
     change = None
     if set(wanted) != set(promised):
-        positional = main.traced.as_jit.positional
-        change = edit.edit(function.place, edit.option(function.api, wanted, positional))
+        given = [name for name, value in function.options.items() if value is not None]
+        change = edit.edit(function.place, edit.option(function.api, wanted, main.signature.positional), given)
     return dataclasses.replace(base, findings=tuple(findings), edit=change, figures=found)
 
 

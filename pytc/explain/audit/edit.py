@@ -7,8 +7,15 @@ is the very expression that called `jax.jit`: a call, or a decorator without arg
 from __future__ import annotations
 
 import ast
+import builtins
+import copy
+import dataclasses
+import io
+import itertools
 import linecache
+import tokenize
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from pytc.explain.audit.places import Place
 from pytc.explain.audit.report import Edit
@@ -17,6 +24,14 @@ _DONATIONS = frozenset(["donate_argnums", "donate_argnames", "donate"])
 
 _TAKE_OPTIONS = frozenset(["jax.jit", "jit", "nnx.jit", "eqx.filter_jit", "equinox.filter_jit", "filter_jit"])
 """What a decorator may be called that takes options alone: `@jax.jit(donate_argnums=0)`."""
+
+_JITS = frozenset(["jit", "pmap", "filter_jit", "partial"])
+"""Of what a decorator calls, or of the first that it is given, the last name: `@partial(jax.jit, static_argnums=0)`."""
+
+_CALLERS = frozenset([*dir(builtins), *dir(itertools), "reduce"])
+"""What makes functions by calling `jax.jit` itself, and takes none of its options: `list(map(jax.jit, functions))`."""
+
+_BLANK = frozenset([tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER])
 
 
 def option(api: str, donated: Collection[str], positional: Sequence[str]) -> str:
@@ -32,71 +47,211 @@ def option(api: str, donated: Collection[str], positional: Sequence[str]) -> str
     return ", ".join(said)
 
 
-def edit(place: Place, said: str, note: str = "") -> Edit:
-    """The expression at `place` with `said` for its donation, whatever it said before."""
-    start = end = place.line, 0
-    before = after = ""
-    found = _source(place)
-    if found is not None:
-        before, start, end = found
-        after = _edited(before, said)
-        if after.startswith("functools.") and not before.startswith("functools."):
-            note = "; ".join(filter(None, [note, "with `import functools`"]))
+def edit(place: Place, said: str, given: Collection[str] = ()) -> Edit:
+    """The expression at `place` with `said` for its donation, whatever it said before. `given` are the options that the
+    function was made with, wherever they are from.
+
+    The change is none, and `after` empty, unless the file with it reads as the file without it but for the donation.
+    """
+    found = _found(place)
+    if found is None:
+        start = end = place.line, 0
+        return Edit(place.file, place.line, said, "", "", start, end, "")
+    before, start, end = found.text, found.start, found.end
+    if _said_elsewhere(found.node, said, given):
+        return Edit(place.file, place.line, said, "", "", start, end, "the donation that it has now is said elsewhere")
+    after = _edited(before, found.node, said)
+    if after and not _is_the_only_change(found, after, said):
+        after = ""
+    note = "with `import functools`" if after.startswith("functools.") and not before.startswith("functools.") else ""
     return Edit(place.file, place.line, said, before if after else "", after, start, end, note)
 
 
-def _source(place: Place) -> tuple[str, tuple[int, int], tuple[int, int]] | None:
-    """The text of the expression, and where it begins and ends."""
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    """An expression in a file."""
+
+    file: str
+    """All of its text."""
+    first: int
+    last: int
+    """Where in that the expression begins and ends."""
+    start: tuple[int, int]
+    end: tuple[int, int]
+    """The same as lines, from 1, and columns in characters."""
+    tree: ast.Module
+    node: ast.expr
+
+    @property
+    def text(self) -> str:
+        return self.file[self.first : self.last]
+
+
+def _found(place: Place) -> _Found | None:
+    """The expression, if the file has one there that can be what made the function."""
     if place.column is None or place.end_column is None or place.end_line is None:
         return None
     linecache.checkcache(place.file)
-    lines = [linecache.getline(place.file, number) for number in range(place.line, place.end_line + 1)]
-    if not all(lines):
-        return None
-    first = len(lines[0].encode()[: place.column].decode(errors="replace"))
-    last = len(lines[-1].encode()[: place.end_column].decode(errors="replace"))
-    text = lines[0][first:last] if len(lines) == 1 else "".join([lines[0][first:], *lines[1:-1], lines[-1][:last]])
-    return text, (place.line, first), (place.end_line, last)
-
-
-def _edited(source: str, said: str) -> str:
-    """The expression with this donation; empty where it is of no known form."""
+    lines = linecache.getlines(place.file)
     try:
-        node = ast.parse(f"({source})", mode="eval").body
+        tree = ast.parse("".join(lines))
     except SyntaxError:
-        return ""
-    if isinstance(node, ast.Name | ast.Attribute):
-        if not said:
-            return source
-        return f"{source}({said})" if source in _TAKE_OPTIONS else f"functools.partial({source}, {said})"
+        return None
+    node = _node(tree, place)
+    if node is None:
+        return None
+    first = _offset(lines, place.line, place.column)
+    last = _offset(lines, place.end_line, place.end_column)
+    start = place.line, first - _offset(lines, place.line, 0)
+    end = place.end_line, last - _offset(lines, place.end_line, 0)
+    return _Found("".join(lines), first, last, start, end, tree, node)
+
+
+def _node(tree: ast.Module, place: Place) -> ast.expr | None:
+    where = place.line, place.end_line, place.column, place.end_column
+    decorators = _decorators(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call | ast.Name | ast.Attribute) or _where(node) != where:
+            continue
+        decorates = any(node is each for each in decorators)
+        if _takes_options(node, decorates) if isinstance(node, ast.Call) else decorates:
+            return node
+    return None
+
+
+def _decorators(tree: ast.Module) -> list[ast.expr]:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return [each for node in ast.walk(tree) if isinstance(node, kinds) for each in node.decorator_list]
+
+
+def _takes_options(call: ast.Call, decorates: bool) -> bool:
+    """Whether what is called takes options of `jax.jit`, as far as its name tells: `list(map(jax.jit, functions))`
+    makes functions, too, and so does `@factory()`, if that returns `jax.jit`."""
+    if decorates:
+        return any(_name(each) in _JITS for each in (call.func, *call.args[:1]))
+    return _name(call.func) not in _CALLERS
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _said_elsewhere(node: ast.expr, said: str, given: Collection[str]) -> bool:
+    """Whether the function was made with a donation that is not written in the expression, and would stay beside
+    `said`."""
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    elsewhere = _DONATIONS.intersection(given) - {each.arg for each in keywords}
+    starred = any(each.arg is None for each in keywords)
+    return bool(elsewhere) and (starred or not elsewhere <= {each.arg for each in _keywords(said)})
+
+
+def _keywords(said: str) -> list[ast.keyword]:
+    call = ast.parse(f"_({said})", mode="eval").body
+    return call.keywords if isinstance(call, ast.Call) else []
+
+
+def _edited(source: str, node: ast.expr, said: str) -> str:
+    """The expression with this donation; empty where there is none to take out."""
     if not isinstance(node, ast.Call):
-        return ""
-    # In a call: the options that speak of donation are cut out, and the new one goes before the closing bracket.
-    text = f"({source})"
-    cuts = []
-    for keyword in node.keywords:
+        if not said:
+            return ""
+        return f"{source}({said})" if source in _TAKE_OPTIONS else f"functools.partial({source}, {said})"
+    spans = _donations(source)
+    if not spans:
+        return _inserted(source, said) if said else ""
+    while len(spans) > bool(said):
+        source = _without(source, *spans[-1])
+        spans = _donations(source)
+    for begin, end in spans:
+        source = source[:begin] + said + source[end:]
+    return source
+
+
+def _donations(source: str) -> list[tuple[int, int]]:
+    """Where a call's options that speak of donation begin and end, in its source."""
+    call = ast.parse(f"({source})", mode="eval").body
+    lines = io.StringIO(source).readlines()
+    found = []
+    for keyword in call.keywords if isinstance(call, ast.Call) else ():
         if keyword.arg in _DONATIONS:
-            begin = _offset(text, keyword.lineno, keyword.col_offset)
-            stop = _offset(text, keyword.end_lineno or 0, keyword.end_col_offset or 0)
-            cuts.append((begin, stop))
-    for begin, stop in reversed(cuts):
-        head, tail = text[:begin].rstrip(), text[stop:]
-        if head.endswith(","):
-            head = head[:-1]
-        elif tail.lstrip().startswith(","):
-            tail = tail.lstrip()[1:].lstrip()
-        text = head + tail
-    body = text[1:-1]
-    inside, closing = body[: body.rindex(")")], body[body.rindex(")") :]
-    if said:
-        kept = inside.rstrip()
-        space = inside[len(kept) :]
-        comma = "" if kept.endswith("(") else " " if kept.endswith(",") else ", "
-        inside = f"{kept}{comma}{said}{',' + space if kept.endswith(',') else space}"
-    return inside + closing
+            ends = (keyword.lineno, keyword.col_offset), (keyword.end_lineno or 0, keyword.end_col_offset or 0)
+            begin, end = (_offset(lines, line, column - (line == 1)) for line, column in ends)
+            found.append((begin, end))
+    return found
 
 
-def _offset(text: str, line: int, column: int) -> int:
+def _inserted(call: str, said: str) -> str:
+    """The source of a call with this option behind its last argument, and ahead of comments and a last comma."""
+    *before, _ = _tokens(call)
+    while before[-1][0] == ",":
+        before.pop()
+    text, _, end = before[-1]
+    return f"{call[:end]}{'' if text == '(' else ', '}{said}{call[end:]}"
+
+
+def _without(call: str, begin: int, end: int) -> str:
+    """The source of a call without what is there, and without the comma that parted it from others."""
+    following = next((token for token in _tokens(call) if token[1] >= end), None)
+    before, after = call[:begin], call[end:]
+    if following is not None and following[0] == ",":
+        after = call[end : following[1]] + call[following[2] :].lstrip(" \t")
+    else:
+        earlier = [token for token in _tokens(call) if token[2] <= begin]
+        text, at, behind = earlier[-1]
+        if text == ",":
+            before = call[:at] + call[behind:begin]
+        before = before.rstrip(" \t")
+    line = before.rstrip(" \t")
+    return (line.removesuffix("\n") if after.startswith("\n") else before) + after
+
+
+def _tokens(source: str) -> list[tuple[str, int, int]]:
+    """The text of each token but comments, and where it begins and ends."""
+    text = f"({source})"
+    lines = io.StringIO(text).readlines()
+    starts = [0, *itertools.accumulate(map(len, lines))]
+    found = [
+        (token.string, starts[token.start[0] - 1] + token.start[1] - 1, starts[token.end[0] - 1] + token.end[1] - 1)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type not in _BLANK
+    ]
+    return found[1:-1]
+
+
+def _is_the_only_change(found: _Found, after: str, said: str) -> bool:
+    """Whether the file with the edit reads as without it, but for this donation there."""
+    try:
+        tree = ast.parse(found.file[: found.first] + after + found.file[found.last :])
+        new = ast.parse(f"({after})", mode="eval").body
+    except SyntaxError:
+        return False
+    if isinstance(found.node, ast.Call):
+        if not isinstance(new, ast.Call):
+            return False
+        other, bare = copy.copy(found.node), copy.copy(new)
+        for call in (other, bare):
+            call.keywords = [each for each in call.keywords if each.arg not in _DONATIONS]
+        donations = [each for each in new.keywords if each.arg in _DONATIONS]
+        if ast.dump(other) != ast.dump(bare) or list(map(ast.dump, donations)) != list(map(ast.dump, _keywords(said))):
+            return False
+    return ast.dump(_Replacing(found.node, new).visit(found.tree)) == ast.dump(tree)
+
+
+class _Replacing(ast.NodeTransformer):
+    """Puts another node in the place of one."""
+
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        """The node, or the other one."""
+        return self._new if node is self._old else self.generic_visit(node)
+
+
+def _where(node: ast.expr) -> tuple[int, int | None, int, int | None]:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _offset(lines: Sequence[str], line: int, column: int) -> int:
     """The place in the text of a line, from 1, and a column in bytes."""
-    lines = text.splitlines(keepends=True)
-    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode())
+    return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode(errors="replace"))

@@ -21,7 +21,7 @@ from sys import getrefcount
 from typing import Any, Protocol
 
 import jax
-from jax.tree_util import tree_flatten, tree_structure
+from jax.tree_util import tree_flatten, tree_leaves, tree_structure
 
 from pytc import ownership
 from pytc.attributes import name_of
@@ -88,7 +88,7 @@ class Seen:
 
 
 @dataclasses.dataclass(eq=False)
-class Signature:
+class WatchedSignature:
     """Calls with arguments of one structure, with the same shapes, dtypes and static values."""
 
     names: tuple[tuple[str, str], ...]
@@ -131,7 +131,7 @@ Renewed = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Any]], dict[int, l
 itself after a call, each with the objects that hold it until then."""
 
 
-class Function:
+class WatchedFunction:
     """What the script made by one call of `jax.jit` or its like, and all that was seen of it."""
 
     def __init__(
@@ -150,10 +150,9 @@ class Function:
         self.options = dict(options)
         static = [options.get(name) for name in ("static_argnums", "static_broadcasted_argnums")]
         numbers = next((each for each in static if each is not None), None)
-        self.parameters = Parameters(fun, numbers, options.get("static_argnames"))
         self.sites: dict[tuple[int, int], CallSite] = {}
-        self.signatures: dict[Any, Signature] = {}
-        self._last: dict[Any, tuple[list[Any], Signature]] = {}
+        self.signatures: dict[Any, WatchedSignature] = {}
+        self._last: dict[Any, tuple[list[Any], WatchedSignature]] = {}
         self.trouble = ""
         """Why calls are not looked at, if that is so."""
         self.unwatched = 0
@@ -163,6 +162,10 @@ class Function:
         self._clock = clock
         self._tracing = tracing
         self._renewed = renewed
+        try:
+            self.parameters = Parameters(fun, numbers, options.get("static_argnames"))
+        except Exception as error:  # noqa: BLE001 - a fault of ours is for the report, and must not end the script
+            self.failed(error)
 
     # The frames between the caller's and `ownership` refer to the caller's by one variable each, and nothing but
     # `args`, `kwargs` and `leaves` refers to the arguments: the proof counts on it.
@@ -188,16 +191,19 @@ class Function:
         self, site: CallSite, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Look | None:
         started = time.perf_counter()
-        leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-        # What a program returns has the same types, objects and all, at every call; so they are compared first.
-        types_now = [getattr(leaf, "aval", None) for leaf in leaves]
-        known = self._last.get(tree)
-        if known is not None and None not in types_now and all(map(operator.is_, types_now, known[0])):
-            return self._record(known[1], site, frame, args, kwargs, leaves, started)
         try:
+            leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
+            # What a program returns has the same types, objects and all, at every call; so they are compared first.
+            types_now = [getattr(leaf, "aval", None) for leaf in leaves]
+            known = self._last.get(tree)
+            if known is not None and None not in types_now and all(map(operator.is_, types_now, known[0])):
+                return self._record(known[1], site, frame, args, kwargs, leaves, started)
             key = tree, tuple(map(_kind, leaves))
             signature = self.signatures.get(key)
-        except TypeError:  # a static argument that cannot be hashed, of which the call itself will complain
+            again: Any = tree if signature is not None else tree_structure(self.parameters.wrap_static(args, kwargs))
+            if again != tree:
+                return None  # the call would not find the trace that is made for it
+        except Exception:  # noqa: BLE001 - arguments that cannot be hashed or compared: the call itself will complain
             return None
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             self.inner_calls += 1
@@ -211,7 +217,7 @@ class Function:
             try:
                 signature = self._new_signature(args, kwargs, leaves, stage)
             except Exception as error:  # noqa: BLE001 - a fault of ours is for the report, and must not end the script
-                self.trouble = f"{type(error).__name__}: {error}"
+                self.failed(error)
                 return None
             self.signatures[key] = signature
         self._last[tree] = types_now, signature
@@ -219,7 +225,7 @@ class Function:
 
     def _record(
         self,
-        signature: Signature,
+        signature: WatchedSignature,
         site: CallSite,
         frame: types.FrameType,
         args: tuple[Any, ...],
@@ -232,18 +238,18 @@ class Function:
             renewed = {} if self._renewed is None else self._renewed(args, kwargs, leaves)
             return self._count(signature, seen, frame, args, kwargs, leaves, renewed)
         except Exception as error:  # noqa: BLE001 - as above
-            self.trouble = f"{type(error).__name__}: {error}"
+            self.failed(error)
             return None
         finally:
             self._clock.charge(time.perf_counter() - started, site.calls > FIRST)
 
     def _new_signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], stage: Any
-    ) -> Signature:
+    ) -> WatchedSignature:
         wrapped = self.parameters.wrap_static(args, kwargs)
-        signature = Signature(
+        signature = WatchedSignature(
             tuple((parameter, path) for parameter, path, _ in self.parameters.paths(*wrapped)),
-            tuple(map(self.parameters.positional_name, range(len(args)))),
+            tuple(map(self.parameters.positional_name, range(self._positional(args, kwargs)))),
             ownership.Wanted([i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]),
             tuple(leaf.nbytes if isinstance(leaf, jax.Array) else 0 for leaf in leaves),
             (
@@ -257,9 +263,18 @@ class Function:
             signature.length = signature.traced.length
         return signature
 
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """How many arguments are positional. Equinox makes those so that can be, and its "first" is the first then."""
+        if self.api != "equinox.filter_jit" or self.parameters.signature is None:
+            return len(args)
+        try:
+            return len(self.parameters.signature.bind(*args, **kwargs).args)
+        except TypeError:  # of which the call itself will complain
+            return len(args)
+
     def _count(
         self,
-        signature: Signature,
+        signature: WatchedSignature,
         seen: Seen,
         frame: types.FrameType,
         args: tuple[Any, ...],
@@ -288,7 +303,7 @@ class Function:
         return Look(signature, seen, True)
 
     @staticmethod
-    def _to_explain(signature: Signature, seen: Seen, held: Sequence[int]) -> list[int]:
+    def _to_explain(signature: WatchedSignature, seen: Seen, held: Sequence[int]) -> list[int]:
         """The largest leaf of each parameter that is held and of which nothing is known yet."""
         known = {signature.names[i][0] for i in seen.why}
         asked: dict[str, int] = {}
@@ -297,24 +312,39 @@ class Function:
                 asked.setdefault(signature.names[i][0], i)
         return list(asked.values())[: max(0, MOST_EXPLAINED - len(seen.why))]
 
+    def called(self, look: Look, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, tuple[str, str]]:
+        """What each array among the arguments of a call is called, by its id."""
+        try:
+            return _names(tree_leaves(self.parameters.wrap_static(args, kwargs)), look.signature)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failed(error)
+            return {}
+
     def left(self, look: Look, result: Any) -> None:
         """A call that was looked at has returned."""
         started = time.perf_counter()
         signature = look.signature
-        if signature.returned:
-            arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
-            ownership.executed((), len(arrays), False, lambda: arrays)
-        signature.returned = True
-        if signature.length is None and isinstance(result, tuple | list):
-            signature.length = len(result)
+        try:
+            if signature.returned:
+                arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
+                ownership.executed((), len(arrays), False, lambda: arrays)
+            signature.returned = True
+            if signature.length is None and isinstance(result, tuple | list):
+                signature.length = len(result)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.failed(error)
         self._clock.charge(time.perf_counter() - started, look.seen.calls > FIRST)
+
+    def failed(self, error: Exception) -> None:
+        """Note a fault of the audit's own: no further call is looked at, and the report says why."""
+        self.trouble = f"{type(error).__name__}: {error}"
 
 
 @dataclasses.dataclass
 class Look:
     """A call that was looked at."""
 
-    signature: Signature
+    signature: WatchedSignature
     seen: Seen
     counted: bool
     """False for a first call of which too little was known beforehand to count what was found held."""
@@ -351,6 +381,11 @@ def _who_else(leaf: Any, frame: types.FrameType, leaves: Sequence[Any], holders:
     """What holds a leaf besides these."""
     ours = {id(leaves), *map(id, holders), *(id(vars(each)) for each in holders)}
     return who.in_variables(frame, leaf) or who.in_objects(leaf, ours, frozenset())
+
+
+def _names(leaves: Sequence[Any], signature: WatchedSignature) -> dict[int, tuple[str, str]]:
+    pairs = zip(leaves, signature.names, strict=True)
+    return {id(leaf): name for leaf, name in pairs if isinstance(leaf, jax.Array)}
 
 
 def _kind(leaf: Any) -> Any:

@@ -74,15 +74,11 @@ class Jit:
         flags = [leaf.parameter in donated for leaf in leaves if not leaf.is_static]
         options = {name: value for name, value in self.options.items() if name not in _NOT_FOR_THE_WHOLE}
         values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
-        positional = tuple(map(parameters.positional_name, range(len(args))))
         if names is not None:
             leaves = tuple(
                 _renamed(leaf, *names.get(id(v), ("", leaf.path))) for leaf, v in zip(leaves, values, strict=True)
             )
-            positional = tuple(dict.fromkeys(parameter for parameter, _ in names.values()))
-        return _traced(
-            stageable.name, stage.jaxpr, _named(stage), leaves, values, requested, flags, options, positional
-        )
+        return _traced(stageable.name, stage.jaxpr, _named(stage), leaves, values, requested, flags, options)
 
 
 def _named(stage: Any) -> tuple[PyTreeDef, Sequence[str]]:
@@ -122,15 +118,13 @@ class Pmap:
         changed = list(leaves)
         for i, place in zip(dynamic, places, strict=True):
             changed[i] = dataclasses.replace(leaves[i], sharding=None, requested=place)
-        donated = self.options.get("donate_argnums", ())
-        numbers = {donated} if isinstance(donated, int) else set(donated)
-        names = {parameters.positional_name(i) for i in numbers}
+        numbers = numbers_in("donate_argnums", self.options.get("donate_argnums", ()))
+        names = {parameters.donated_name(i) for i in numbers}
         flags = [leaves[i].parameter in names for i in dynamic]
         values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
-        positional = tuple(map(parameters.positional_name, range(len(args))))
         result_paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
         named = jax.tree.structure(result), result_paths
-        return _traced(stageable.name, closed, named, changed, values, results, flags, {}, positional)
+        return _traced(stageable.name, closed, named, changed, values, results, flags, {})
 
 
 def _mapped(closed: ClosedJaxpr) -> Any:
@@ -153,7 +147,6 @@ def _traced(
     requested: Sequence[Any],
     flags: Sequence[bool],
     options: Mapping[str, Any],
-    positional: tuple[str, ...],
 ) -> Traced:
     dynamic = [i for i, leaf in enumerate(leaves) if not leaf.is_static]
     avals = [var.aval for var in closed.jaxpr.invars]
@@ -172,7 +165,7 @@ def _traced(
         for i, value in enumerate(values)
         if isinstance(value, jax.Array) and first.setdefault(id(value), i) != i
     ]
-    as_jit = AsJit(staged, given, dict(options), positional, (), tuple(shared))
+    as_jit = AsJit(staged, given, dict(options), shared=tuple(shared))
     donated = frozenset(i for i, flag in zip(dynamic, flags, strict=True) if flag)
     node = tree.node_data()
     length = len(tree.children()) if node is not None and issubclass(node[0], tuple | list) else None

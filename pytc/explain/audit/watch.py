@@ -22,7 +22,7 @@ from jax.tree_util import tree_leaves
 
 from pytc.attributes import give
 from pytc.explain.audit.places import Place, place_of
-from pytc.explain.audit.record import Clock, Function, Look, Tracing
+from pytc.explain.audit.record import Clock, Look, Tracing, WatchedFunction
 from pytc.explain.audit.traced import Jit, Pmap
 from pytc.jax_compat.origins import is_library
 
@@ -37,7 +37,7 @@ class Watch:
     """Everything that is watched."""
 
     def __init__(self) -> None:
-        self.functions: list[Function] = []
+        self.functions: list[WatchedFunction] = []
         """What the script has made so far, in order."""
         self.clock = Clock()
         self._expecting: list[_Expected] = []
@@ -82,7 +82,7 @@ class Watch:
         elif api == "jax.pmap":
             tracing = Pmap(made, fun, options)
         renewed = _renewed_by_flax if api == "flax.nnx.jit" else None
-        function = Function(api, fun, options, place, self.clock, tracing, renewed)
+        function = WatchedFunction(api, fun, options, place, self.clock, tracing, renewed)
         alike = [each for each in self.functions if (each.place, each.name) == (place, function.name)]
         if len(alike) == MOST_MADE:
             alike[0].unwatched += 1
@@ -112,11 +112,10 @@ class Watch:
         return _like(watched, made)
 
     def _looking_inside(
-        self, function: Function, look: Look, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, function: WatchedFunction, look: Look, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The first call of a function of Equinox's or Flax's: what it gives to `jax.jit` is its program."""
-        names = dict(zip(map(id, tree_leaves((args, kwargs))), look.signature.names, strict=True))
-        expected = function, look, names
+        expected = function, look, function.called(look, args, kwargs)
         self._expecting.append(expected)
         try:
             result = made(*args, **kwargs)
@@ -142,8 +141,8 @@ class Watch:
         return _like(tapped, jitted)
 
 
-_Expected = tuple[Function, Look, Mapping[int, tuple[str, str]]]
-"""A call, and what each of its leaves is called, by the leaf's id."""
+_Expected = tuple[WatchedFunction, Look, Mapping[int, tuple[str, str]]]
+"""A call, and what each array among its arguments is called, by the array's id."""
 
 
 def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -152,7 +151,7 @@ def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs:
     try:
         look.signature.traced = tracing.read(stage, args, kwargs, names)
     except Exception as error:  # noqa: BLE001 - a fault of ours is for the report, and must not end the script
-        function.trouble = f"{type(error).__name__}: {error}"
+        function.failed(error)
 
 
 def _renewed_by_flax(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> dict[int, list[Any]]:
@@ -198,4 +197,4 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
     return trace
 
 
-_OURS = {__file__, _PASSED_OVER, Function.arrive.__code__.co_filename, Jit.trace.__code__.co_filename}
+_OURS = {__file__, _PASSED_OVER, WatchedFunction.arrive.__code__.co_filename, Jit.trace.__code__.co_filename}

@@ -256,6 +256,75 @@ def test_a_flax_variable_that_something_else_holds(watch: Watch) -> None:
     assert argument.why.startswith("also `kept` in test_advice.py")
 
 
+STATIC = {"tuple": ("a", "b"), "nested": (("a", 1), None, ()), "empty": (), "none": None, "text": "relu", "number": 2.5}
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("by", ["static_argnums", "static_argnames"])
+@pytest.mark.parametrize("api", ["jax.jit", "flax.nnx.jit"])
+def test_static_arguments_ahead_of_what_is_donated(api: str, by: str, watch: Watch) -> None:
+    make = watch.watching(api, jax.jit if api == "jax.jit" else nnx.jit)
+    static = {by: 0 if by == "static_argnums" else "config"}
+
+    def f(config, s, *, scale):
+        return {name: value * scale for name, value in s.items()}
+
+    def run(compiled: Any, config: Any, by_name: bool) -> Any:
+        s = state()
+        for _ in range(3):
+            s = compiled(config=config, s=s, scale=2.0) if by_name else compiled(config, s, scale=2.0)
+        return s
+
+    for config in STATIC.values():
+        run(make(f, **static), config, by_name=False)
+        report = advice.functions(watch.functions[-1:])[0]
+        assert (report.note, report.calls, report.seen) == ("", 3, 3)
+        assert getattr(report.edit, "option", None) == "donate_argnums=(1,)"
+    run(make(f, **static), ("a",), by_name=True)
+    report = advice.functions(watch.functions[-1:])[0]
+    assert getattr(report.edit, "option", None) == "donate_argnames=('s',)"
+
+
+@pytest.mark.usefixtures("inside")
+def test_arguments_without_leaves_count(watch: Watch) -> None:
+    nnx_jit = watch.watching("flax.nnx.jit", nnx.jit)
+
+    @nnx_jit
+    def f(config, empty, model):
+        model.kernel[...] = model.kernel[...] * 2
+
+    def run() -> None:
+        model = nnx.Linear(64, 64, rngs=nnx.Rngs(0))
+        for _ in range(3):
+            f(None, (), model)
+
+    run()
+    assert getattr(found(watch, "f").edit, "option", None) == "donate_argnums=(2,)"
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("first", ["fixed", "state"])
+def test_equinox_means_the_functions_first(first: str, watch: Watch) -> None:
+    def f(fixed, state):
+        return {name: value * fixed["a"][0] for name, value in state.items()}
+
+    def g(state, fixed):
+        return f(fixed, state)
+
+    filter_jit = watch.watching("equinox.filter_jit", eqx.filter_jit)
+    compiled = filter_jit(f if first == "fixed" else g)
+
+    def run() -> Any:
+        fixed, s = state(), state()
+        for _ in range(3):
+            s = compiled(state=s, fixed=fixed)
+        return s, fixed
+
+    run()
+    (report,) = advice.functions(watch.functions)
+    assert getattr(report.edit, "option", None) == f'donate="all{"-except-first" if first == "fixed" else ""}"'
+
+
 def test_looking_takes_its_share_of_the_time_at_most(watch: Watch, jit: Any) -> None:
     f = jit(lambda s: [x + 1 for x in s])
 
@@ -273,33 +342,113 @@ def test_looking_takes_its_share_of_the_time_at_most(watch: Watch, jit: Any) -> 
 
 
 EDITS = {
-    "jax.jit": "jax.jit(donate_argnums=(0,))",
-    "my_jit": "functools.partial(my_jit, donate_argnums=(0,))",
-    "jax.jit(f)": "jax.jit(f, donate_argnums=(0,))",
-    "jax.jit()": "jax.jit(donate_argnums=(0,))",
-    "jax.jit(f, donate_argnums=(1, 2))": "jax.jit(f, donate_argnums=(0,))",
-    "jax.jit(f, donate_argnums=1, static_argnums=2)": "jax.jit(f, static_argnums=2, donate_argnums=(0,))",
-    "jax.jit(donate_argnames=('a',), inline=True)": "jax.jit(inline=True, donate_argnums=(0,))",
-    "partial(jax.jit, static_argnums=(2,))": "partial(jax.jit, static_argnums=(2,), donate_argnums=(0,))",
-    "jax.jit(\n    f,\n    donate_argnums=1,\n)": "jax.jit(\n    f, donate_argnums=(0,),\n)",
-    "jax.jit(\n    f,\n    static_argnums=1,\n)": "jax.jit(\n    f,\n    static_argnums=1, donate_argnums=(0,),\n)",
-    'jax.jit(lambda é: é + ")", donate_argnums=0)': 'jax.jit(lambda é: é + ")", donate_argnums=(0,))',
-    "make(**options)": "make(**options, donate_argnums=(0,))",
+    "jax.jit(f)": ("jax.jit(f, donate_argnums=(0,))", ""),
+    "jax.jit()": ("jax.jit(donate_argnums=(0,))", ""),
+    "jax.jit(f, donate_argnums=(1, 2))": ("jax.jit(f, donate_argnums=(0,))", "jax.jit(f)"),
+    "jax.jit(f, donate_argnums=1, static_argnums=2)": (
+        "jax.jit(f, donate_argnums=(0,), static_argnums=2)",
+        "jax.jit(f, static_argnums=2)",
+    ),
+    "jax.jit(donate_argnames=('a',), inline=True)": (
+        "jax.jit(donate_argnums=(0,), inline=True)",
+        "jax.jit(inline=True)",
+    ),
+    "jax.jit(f, donate_argnums=1, donate_argnames=('a',))": ("jax.jit(f, donate_argnums=(0,))", "jax.jit(f)"),
+    "jax.jit(f, donate_argnames='a', inline=True, donate_argnums=(1))": (
+        "jax.jit(f, donate_argnums=(0,), inline=True)",
+        "jax.jit(f, inline=True)",
+    ),
+    "partial(jax.jit, static_argnums=(2,))": ("partial(jax.jit, static_argnums=(2,), donate_argnums=(0,))", ""),
+    "jax.jit(\n    f,\n    donate_argnums=1,\n)": (
+        "jax.jit(\n    f,\n    donate_argnums=(0,),\n)",
+        "jax.jit(\n    f,\n)",
+    ),
+    "jax.jit(\n    f,\n    donate_argnums=0  # x, y\n)": (
+        "jax.jit(\n    f,\n    donate_argnums=(0,)  # x, y\n)",
+        "jax.jit(\n    f\n  # x, y\n)",
+    ),
+    "jax.jit(\n    f,  # (\n    donate_argnums=0,  # x, y)\n)": (
+        "jax.jit(\n    f,  # (\n    donate_argnums=(0,),  # x, y)\n)",
+        "jax.jit(\n    f,  # (\n    # x, y)\n)",
+    ),
+    "jax.jit(\n    f,\n    static_argnums=1,\n)": (
+        "jax.jit(\n    f,\n    static_argnums=1, donate_argnums=(0,),\n)",
+        "",
+    ),
+    "jax.jit(\n    f,  # the step (fast)\n)": ("jax.jit(\n    f, donate_argnums=(0,),  # the step (fast)\n)", ""),
+    "jax.jit(\n    f  # the step, (fast\n)": ("jax.jit(\n    f, donate_argnums=(0,)  # the step, (fast\n)", ""),
+    "jax.jit(  # nothing yet)\n)": ("jax.jit(donate_argnums=(0,)  # nothing yet)\n)", ""),
+    'jax.jit(lambda é: é + ")", donate_argnums=0)': (
+        'jax.jit(lambda é: é + ")", donate_argnums=(0,))',
+        'jax.jit(lambda é: é + ")")',
+    ),
+    "jax.jit((f))": ("jax.jit((f), donate_argnums=(0,))", ""),
+    "jax.jit(((f) ) , )": ("jax.jit(((f) ), donate_argnums=(0,) , )", ""),
+    "jax.jit(lambda x: ())": ("jax.jit(lambda x: (), donate_argnums=(0,))", ""),
+    "jax.jit(*[f], inline=True)": ("jax.jit(*[f], inline=True, donate_argnums=(0,))", ""),
+    "jax.jit(*f, donate_argnums=0, *g)": ("jax.jit(*f, donate_argnums=(0,), *g)", "jax.jit(*f, *g)"),
+    "make(**options)": ("make(**options, donate_argnums=(0,))", ""),
+    "make(donate_argnums=1, **options)": ("make(donate_argnums=(0,), **options)", "make(**options)"),
+    'jax.jit(\n\tnamed("""é ) #\n#, """),\n\t)': ('jax.jit(\n\tnamed("""é ) #\n#, """), donate_argnums=(0,),\n\t)', ""),
+    'jax.jit(f"{é!r:>{8}}\u2028 #")': ('jax.jit(f"{é!r:>{8}}\u2028 #", donate_argnums=(0,))', ""),
+    "jax.jit(f \\\n)": ("jax.jit(f, donate_argnums=(0,) \\\n)", ""),
+    "jax.jit(f)(x, jit(g))": ("jax.jit(f)(x, jit(g), donate_argnums=(0,))", ""),
+    "list(map(jax.jit, [f]))": ("", ""),
+    "itertools.starmap(jax.jit, [[f]])": ("", ""),
+    "make(x for x in y)": ("", ""),
+    "jax.jit": ("", ""),
+    "jax.jit(f) + 1": ("", ""),
 }
+
+
+def changed(source: str, start: str, expression: str, said: str, tmp_path: Any, given: Any = ()) -> edit.Edit:
+    """The edit for this expression, behind `start` in the source."""
+    path = tmp_path / "train.py"
+    path.write_text(source, "utf-8")
+    before, _, after = source.partition(start + expression)
+    line, ahead = before.count("\n") + 1, len((before.rpartition("\n")[2] + start).encode())
+    lines = expression.split("\n")
+    last = (ahead if len(lines) == 1 else 0) + len(lines[-1].encode())
+    change = edit.edit(Place(str(path), line, line + len(lines) - 1, ahead, last), said, given)
+    if change.after:
+        assert change.before == expression
+        compile(before + start + change.after + after, "train.py", "exec")
+    return change
 
 
 @pytest.mark.parametrize("before", EDITS)
 def test_edits(before: str, tmp_path: Any) -> None:
-    source = tmp_path / "train.py"
-    source.write_text(f"é = 1\nstep = {before}\n", "utf-8")
-    lines = before.split("\n")
-    last = (len(b"step = ") if len(lines) == 1 else 0) + len(lines[-1].encode())
-    place = Place(str(source), 2, 1 + len(lines), 7, last)
-    change = edit.edit(place, "donate_argnums=(0,)")
-    assert (change.before, change.after) == (before, EDITS[before])
-    compile(change.after, "train.py", "eval")
-    gone = edit.edit(place, "")
-    assert "donate" not in gone.after
+    source = f"é = '\u2028 \f', 1\nif é:\n\tö = 1; step = {before}\n"
+    after = changed(source, "; step = ", before, "donate_argnums=(0,)", tmp_path).after
+    gone = changed(source, "; step = ", before, "", tmp_path).after
+    assert (after, gone) == EDITS[before]
+
+
+DECORATORS = {
+    "jax.jit": "jax.jit(donate_argnums=(0,))",
+    "my_jit": "functools.partial(my_jit, donate_argnums=(0,))",
+    "jax.jit(inline=True)": "jax.jit(inline=True, donate_argnums=(0,))",
+    "P(\n    jax.jit,\n    inline=True,  # (\n)": "P(\n    jax.jit,\n    inline=True, donate_argnums=(0,),  # (\n)",
+    "partial(my_jit, inline=True)": "partial(my_jit, inline=True, donate_argnums=(0,))",
+    "factory()": "",
+    "made[0]": "",
+}
+
+
+@pytest.mark.parametrize("before", DECORATORS)
+def test_edits_of_decorators(before: str, tmp_path: Any) -> None:
+    source = f"class A:\n    @property\n    @ {before}\n    def f(x): return x\n"
+    assert changed(source, "@ ", before, "donate_argnums=(0,)", tmp_path).after == DECORATORS[before]
+
+
+def test_edits_where_a_donation_is_said_elsewhere(tmp_path: Any) -> None:
+    said, given = "donate_argnums=(0,)", ["donate_argnums", "inline"]
+    for expression in ("jax.jit(f, **options)", "jax.jit(f, inline=True, **options)"):
+        assert changed(f"f = {expression}", "f = ", expression, said, tmp_path, given).after == ""
+    for donated in ("", "donate_argnames=('x',)"):
+        change = changed("f = my_jit(f)", "f = ", "my_jit(f)", donated, tmp_path, given)
+        assert (change.after, change.note) == ("", "the donation that it has now is said elsewhere")
+    assert changed("f = my_jit(f)", "f = ", "my_jit(f)", said, tmp_path, given).after == f"my_jit(f, {said})"
 
 
 def test_a_place_whose_source_is_gone() -> None:

@@ -186,13 +186,85 @@ def test_a_function_is_traced_once(jit: Any) -> None:
     assert len(traced) == 3  # of NumPy data and a number, of arrays, and with another keyword
 
 
-def test_a_fault_of_the_audit_is_not_the_scripts(watch: Watch, jit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+PLACES = {
+    "Parameters": record,
+    "_new_signature": record.WatchedFunction,
+    "_count": record.WatchedFunction,
+    "executed": record.ownership,
+    "_names": record,
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_fault_of_the_audit_is_not_the_scripts(place: str, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(record.Function, "_new_signature", broken)
-    assert float(jit(double)(jnp.float32(4))) == 8
+    monkeypatch.setattr(PLACES[place], place, broken)
+    monkeypatch.setattr(jax, "jit", watch.watching("jax.jit", jax.jit))
+    f = (watch.watching("equinox.filter_jit", eqx.filter_jit) if place == "_names" else jax.jit)(double)
+    assert [float(f(jnp.float32(x))) for x in (4, 5)] == [8, 10]
     assert report_of(watch, "double").note == "not watched: ZeroDivisionError: ours"
+
+
+class Odd:
+    """What raises wherever it is asked something."""
+
+    def __init__(self, x: Any, told: Any) -> None:
+        self.x, self.told = x, told
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("do not compare")
+
+    @property
+    def aval(self) -> Any:
+        raise ValueError("do not ask")
+
+
+class Node:
+    """What is told apart from itself."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+jax.tree_util.register_pytree_node(Node, lambda node: ((node.x,), object()), lambda _, xs: Node(*xs))
+
+
+def test_odd_arguments_raise_what_they_raise_and_no_more(jit: Any) -> None:
+    def outcomes(make: Any) -> list[str]:
+        x, traced = jnp.ones(3), []
+
+        def once(node):
+            traced.append(1)
+            return node.x * 2
+
+        odd = make(lambda x, static: x, static_argnums=1)
+        calls = [
+            lambda: make(once)(Node(x)),
+            lambda: make(lambda x: x)(Odd(1, 1)),
+            lambda: (odd(x, Odd(1, 1)), odd(x, Odd(2, 2)))[1],
+            lambda: make(lambda x: x)({1: x, "a": x}),
+        ]
+        found = []
+        for call in calls:
+            try:
+                found.append(str(call()))
+            except Exception as error:
+                found.append(type(error).__name__ + " ours" * (str(error).startswith("do not")))
+        return [*found, str(len(traced))]
+
+    assert outcomes(jit) == outcomes(jax.jit)
+
+
+def test_static_arguments_that_jax_pmap_is_called_without(watch: Watch) -> None:
+    pmap = watch.watching("jax.pmap", jax.pmap)
+    with pytest.raises(ValueError, match="called with only 1 positional"):
+        pmap(double, static_broadcasted_argnums=5)(jnp.ones((1, 3)))
+    assert "not watched: ValueError" in report_of(watch, "double").note
 
 
 def test_calls_beyond_the_first_are_sampled_by_the_clock(watch: Watch, jit: Any) -> None:
