@@ -94,5 +94,5 @@ def given_arguments(jaxpr: ClosedJaxpr, places: Sequence[int], count: int, optio
     all. `places` are the numbers of the flat arguments that the jaxpr's invars are."""
     if options.get("keep_unused"):
         return list(range(count))
-    _, read = dce(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))
-    return sorted(place for place, is_read in zip(places, read, strict=True) if is_read)
+    _, are_read = dce(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))
+    return sorted(place for place, is_read in zip(places, are_read, strict=True) if is_read)
