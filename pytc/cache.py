@@ -274,7 +274,7 @@ class Layout:
         except TypeError as error:
             if is_from_outside(error):
                 raise
-            return None  # of what cannot be hashed nothing is; `Function.signatures` names the leaf
+            return None  # of what cannot be hashed nothing is; `Lookup.signatures` names the leaf
 
     def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
         """For each array leaf the first that is the same object, or None where they are all different."""
