@@ -8,7 +8,6 @@ several threads need no lock: two first calls at once compile twice, and one of 
 from __future__ import annotations
 
 import dataclasses
-import operator
 import sys
 import threading
 import types
@@ -27,6 +26,7 @@ from pytc.jax_compat.avals import AbstractValue
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.leaves import Kind, static_key
+from pytc.picking import picker
 from pytc.program import Program
 
 MOST_SITES = 1024
@@ -253,7 +253,7 @@ class Layout:
         self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
         self.arrays = tuple(i for i, kind in enumerate(self.kinds) if kind == "array")
         self.may_share = self.share and len(self.arrays) > 1
-        self._pick_arrays = operator.itemgetter(*self.arrays) if self.may_share else tuple
+        self._pick_arrays = picker(self.arrays)
 
     def differs_in_arrays_alone(self, types: Sequence[type], other: Layout, other_types: Sequence[type]) -> bool:
         """Whether another layout of the same tree has static leaves of the same types in the same places. These are the
@@ -274,7 +274,7 @@ class Layout:
         except TypeError as error:
             if is_from_outside(error):
                 raise
-            return None  # of what cannot be hashed nothing is; `Function.signatures` names the leaf
+            return None  # of what cannot be hashed nothing is; `Lookup.signatures` names the leaf
 
     def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
         """For each array leaf the first that is the same object, or None where they are all different."""

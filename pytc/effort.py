@@ -35,8 +35,6 @@ Effort = Literal["default", "high"]
 MOST = 24
 """Plans that are compiled for one program."""
 
-_SILENT = "the compiler of this backend tells nothing of the memory that its programs need"
-
 ROUNDING = 1.01
 """Arguments and results that take up to this much more than their elements are not padded."""
 
@@ -150,7 +148,7 @@ class _Search:
             return
         figures, why = None, ""
         if self.is_silent:
-            why = _SILENT
+            why = hlo.SILENT
         elif self.asked >= MOST:
             why = f"not compiled, as {MOST} others were"
         elif self.is_hopeless(candidate):
@@ -188,7 +186,7 @@ class _Search:
         figures = _figures(compiled, emitted, self.options)
         if figures is None:
             self.is_silent = True
-            return None, _SILENT
+            return None, hlo.SILENT
         self.known.add(candidate.key, figures)
         return figures, ""
 
@@ -215,20 +213,20 @@ def _on_a_device(program: Program, number: int) -> int:
 
 
 def _figures(compiled: jax.stages.Compiled, emitted: Emitted, options: Mapping[str, Any]) -> Figures | None:
-    counted, text = compiled.memory_analysis(), compiled.as_text()
-    if counted is None or text is None:
-        return None
     program = emitted.program
     given = hlo.given_arguments(program.jaxpr, emitted.place_of_input, emitted.arguments, options)
-    optimised = hlo.read(text, given)
+    told = hlo.measured(compiled, given)
+    if told is None:
+        return None
+    copies = told.optimised.copies
     number = {place: k for k, place in enumerate(emitted.place_of_input)}
-    copied = {number[c.argument] for c in optimised.copies if c.argument is not None and c.argument in number}
+    copied = {number[c.argument] for c in copies if c.argument is not None and c.argument in number}
     return Figures(
-        counted.argument_size_in_bytes,
-        counted.output_size_in_bytes,
-        counted.temp_size_in_bytes,
-        counted.alias_size_in_bytes,
-        len(optimised.copies),
-        sum(copy.nbytes for copy in optimised.copies),
+        told.argument,
+        told.output,
+        told.temp,
+        told.alias,
+        len(copies),
+        sum(copy.nbytes for copy in copies),
         tuple(sorted(copied)),
     )

@@ -1,4 +1,4 @@
-"""What the compiler did, read back from the optimised program's own text: aliases and copies.
+"""What the compiler did: its figures, and what is read back from the optimised program's own text: aliases, copies.
 
 The plan says which output should be written into which input. XLA has the last word: it may refuse a pair, and where
 a buffer is still needed it copies. Both stand in the text of the optimised module, and nowhere else that JAX makes
@@ -12,6 +12,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import jax
 
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.rules import dce
@@ -42,6 +44,35 @@ class Optimised:
     copies: tuple[CopyInstruction, ...]
     partitions: int
     """Over how many devices the program is partitioned; shapes and bytes are those of one of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What the compiler tells of a program that it has compiled, in bytes on each device."""
+
+    argument: int
+    output: int
+    temp: int
+    alias: int
+    """Bytes of the outputs that are written into arguments."""
+    optimised: Optimised
+
+
+SILENT = "the compiler of this backend tells nothing of the memory that its programs need"
+
+
+def measured(compiled: jax.stages.Compiled, arguments: Sequence[int]) -> Measured | None:
+    """The figures of a compiled program, `arguments` as in `read`; None where the compiler is `SILENT`."""
+    counted, text = compiled.memory_analysis(), compiled.as_text()
+    if counted is None or text is None:
+        return None
+    return Measured(
+        counted.argument_size_in_bytes,
+        counted.output_size_in_bytes,
+        counted.temp_size_in_bytes,
+        counted.alias_size_in_bytes,
+        read(text, arguments),
+    )
 
 
 def read(text: str, arguments: Sequence[int]) -> Optimised:
@@ -94,5 +125,5 @@ def given_arguments(jaxpr: ClosedJaxpr, places: Sequence[int], count: int, optio
     all. `places` are the numbers of the flat arguments that the jaxpr's invars are."""
     if options.get("keep_unused"):
         return list(range(count))
-    _, read = dce(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))
-    return sorted(place for place, is_read in zip(places, read, strict=True) if is_read)
+    _, are_read = dce(jaxpr.jaxpr, [True] * len(jaxpr.jaxpr.outvars))
+    return sorted(place for place, is_read in zip(places, are_read, strict=True) if is_read)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 from jax.tree_util import tree_flatten, tree_structure
@@ -17,6 +18,7 @@ from jax.tree_util import tree_flatten, tree_structure
 from pytc import passes as _passes
 from pytc.ahead import Hiding
 from pytc.cache import describe
+from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
 from pytc.emit import emit_pmap
@@ -32,6 +34,53 @@ from pytc.options import check_options
 from pytc.parted import put_together
 from pytc.program import Computed, Passed, Program
 from pytc.stage import Returned
+
+
+# Arguments and results have an axis more than the function says, so of their types nothing is known.
+@overload
+def pmap(
+    fun: Callable[..., Any],
+    /,
+    axis_name: Hashable = ...,
+    *,
+    in_axes: AxesSpec = ...,
+    out_axes: AxesSpec = ...,
+    donate: Donate = ...,
+    devices: Sequence[jax.Device] | None = ...,
+    axis_size: int | None = ...,
+    backend: str | None = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
+    static_broadcasted_argnums: int | Iterable[int] = ...,
+    donate_argnums: int | Sequence[int] | None = ...,
+    share: bool = ...,
+    passes: Sequence[_passes.Pass] = ...,
+    effort: Effort = ...,
+    **jit_options: Any,
+) -> Compiled[..., Any]: ...
+
+
+@overload
+def pmap(
+    fun: None = None,
+    /,
+    axis_name: Hashable = ...,
+    *,
+    in_axes: AxesSpec = ...,
+    out_axes: AxesSpec = ...,
+    donate: Donate = ...,
+    devices: Sequence[jax.Device] | None = ...,
+    axis_size: int | None = ...,
+    backend: str | None = ...,
+    static_argnums: int | Sequence[int] | None = ...,
+    static_argnames: str | Iterable[str] | None = ...,
+    static_broadcasted_argnums: int | Iterable[int] = ...,
+    donate_argnums: int | Sequence[int] | None = ...,
+    share: bool = ...,
+    passes: Sequence[_passes.Pass] = ...,
+    effort: Effort = ...,
+    **jit_options: Any,
+) -> Callable[[Callable[..., Any]], Compiled[..., Any]]: ...
 
 
 def pmap(  # noqa: D417 - some arguments described at once
@@ -80,8 +129,8 @@ def pmap(  # noqa: D417 - some arguments described at once
       is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
 
     Raises:
-      TypeError: `fun` is not callable; an axis that is none; an option is not known. ValueError: what `pytc.compile`
-      raises, no devices, and an `axis_size` below 1.
+      TypeError: `fun` is not callable; an axis or an `axis_size` that is none; an option is not known. ValueError: what
+      `pytc.compile` raises, no devices, and an `axis_size` below 1.
       At a call, `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ
       in size, or where there are more rows than devices; and naming leaves where `out_axes` is None and the output
       varies.
@@ -94,8 +143,8 @@ def pmap(  # noqa: D417 - some arguments described at once
     if devices is not None and not devices:
         raise ValueError("devices is empty: leave it out, or name those to map over")
     check_effort(effort)
-    if axis_size is not None and axis_size < 1:
-        raise ValueError(f"axis_size is {axis_size}, and an axis has one row at least")
+    if axis_size is not None:
+        axis_size = _size(axis_size)
     name = UNNAMED if axis_name is None else axis_name
     mapped = Mapped(name, in_axes, out_axes, None if devices is None else tuple(devices), backend, axis_size)
 
@@ -105,6 +154,17 @@ def pmap(  # noqa: D417 - some arguments described at once
         return wrap(MappedFunction(fun, mapped, donate, numbers, static_argnames, share, passes, effort, options))
 
     return decorate if fun is None else decorate(fun)
+
+
+def _size(axis_size: int) -> int:
+    """Raises `TypeError` or `ValueError` for what is no number of rows."""
+    try:
+        size = operator.index(axis_size)
+    except TypeError:
+        raise TypeError(f"axis_size is {axis_size!r}; it can be a number: that of the rows") from None
+    if size < 1:
+        raise ValueError(f"axis_size is {size}, and an axis has one row at least")
+    return size
 
 
 class MappedFunction(Function):

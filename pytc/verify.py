@@ -29,7 +29,7 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Passed, Program
 
-_ROUNDS = 8  # of a loop
+_MOST_ROUNDS = 8  # of a loop
 
 
 def verify(before: Program, after: Program, by: str) -> None:
@@ -181,15 +181,14 @@ def _bounded_while(
     def condition(state: tuple[Any, Any]) -> Any:
         rounds, carry = state
         (go_on,) = rules.evaluate(cond_jaxpr, [*cond_consts, *carry])
-        return go_on & (rounds < _ROUNDS)
+        return go_on & (rounds < _MOST_ROUNDS)
 
     def step(state: tuple[Any, Any]) -> Any:
         rounds, carry = state
         return rounds + 1, rules.evaluate(body_jaxpr, [*body_consts, *carry])
 
     start = (0, list(operands[cond_nconsts + body_nconsts :]))
-    _rounds, carry = jax.lax.while_loop(condition, step, start)
-    return list(carry)
+    return list(jax.lax.while_loop(condition, step, start)[1])
 
 
 def _failure(before: Program, after: Program, by: str, what: str) -> VerificationError:

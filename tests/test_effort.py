@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from jax import monitoring
 
 import pytc
-from pytc import effort, passes
+from pytc import effort, hlo, passes
 from pytc.emit import Emitted, emit_jit
 from pytc.measurements import FORMAT
 from pytc.passes.candidates import candidates
@@ -247,7 +247,7 @@ def test_a_compiler_that_tells_nothing_is_asked_once(monkeypatch):
     tried = effort.choose(program, lambda plan: plan.of(program, program), jax.tree.leaves(arguments()), {}).tried
     assert len(asked) == 1 < len(tried)
     assert tried[0].chosen
-    assert {each.why for each in tried} == {effort._SILENT}
+    assert {each.why for each in tried} == {hlo.SILENT}
 
 
 def test_a_plan_that_does_not_compile_is_out(monkeypatch):

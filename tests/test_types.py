@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import pytc
+from pytc.compiled import Compiled
 from pytc.explain import Calls, Explanation
 
 
@@ -20,6 +21,16 @@ def step(x: jax.Array, times: int = 2) -> jax.Array:
 @pytc.compile(donate="none")
 def pair(x: jax.Array) -> tuple[jax.Array, str]:
     return x, "as it is"
+
+
+@pytc.pmap
+def mapped(x: jax.Array) -> jax.Array:
+    return x * 2
+
+
+@pytc.pmap(axis_name="rows", out_axes=0)
+def named(x: jax.Array) -> tuple[jax.Array, str]:
+    return x - jnp.mean(x), "as it is"
 
 
 class Model:
@@ -49,6 +60,15 @@ def test_methods_are_bound() -> None:
     model, x = Model(0.5), jnp.ones(3)
     assert assert_type(model.apply(x), jax.Array)[0] == 0.5
     assert assert_type(Model.apply(model, x), jax.Array)[0] == 0.5
+
+
+def test_maps_are_compiled_functions_of_whatever_they_stack() -> None:
+    rows = jnp.ones((1, 3))
+    assert assert_type(mapped(rows), Any).shape == (1, 3)
+    assert assert_type(named(rows), Any)[1] == "as it is"
+    compiled: Compiled[..., Any] = named
+    assert_type(compiled.lower(rows), jax.stages.Lowered).compile()
+    assert assert_type(mapped.explain(), Calls).sites
 
 
 def test_what_jax_jit_gives_its_functions() -> None:

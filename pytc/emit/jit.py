@@ -22,7 +22,6 @@ import contextlib
 import functools
 import inspect
 import itertools
-import operator
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
@@ -39,6 +38,7 @@ from pytc.jax_compat.donated import first_come, unusable_donations_ignored
 from pytc.jax_compat.inlined import inlined
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
+from pytc.picking import picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected
 
@@ -85,12 +85,12 @@ class Emitted:
         """Leaves (indices) whose buffers a call takes over."""
         paired = {alias.output for alias in aliased}
         self._marks = marks([outvar in paired for outvar in self._order])
-        self._pick_marked = _getter(self._marks)
+        self._pick_marked = picker(self._marks)
 
         self._passed = [program.leaves[i] for i in passed]
         self._keys_in = key_types([leaf.aval for leaf in self._passed] + [program.in_avals[i] for i in captured])
         self._keys_out = key_types(program.out_avals[i] for i in self._order)
-        self._take = None if passed == tuple(range(len(program.leaves))) else _getter(passed)
+        self._take = None if passed == tuple(range(len(program.leaves))) else picker(passed)
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
         self.context: Context | None = None
@@ -158,8 +158,8 @@ class Emitted:
                     wanted.append(place[leaf])
                 case Kept():
                     wanted.append(next(next_kept))
-        pick = _getter(wanted)
-        hand_back = _getter(passed)
+        pick = picker(wanted)
+        hand_back = picker(passed)
         handed_back = key_types(self.program.leaves[i].aval for i in passed)
         keys = [*self._keys_out.items(), *((len(position) + k, key_type) for k, key_type in handed_back.items())]
         if keys:
@@ -297,10 +297,3 @@ def marks(paired: Sequence[bool]) -> list[int]:
     last = len(paired) - 1
     places = [k for k, is_paired in enumerate(paired) if is_paired] or [0]
     return list(dict.fromkeys([last, places[-1], places[0]])) if paired else []
-
-
-def _getter(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Picks `indices` out of a sequence, in C where there are several."""
-    if len(indices) > 1:
-        return operator.itemgetter(*indices)
-    return lambda values: tuple(values[i] for i in indices)

@@ -1,5 +1,7 @@
 """`explain`: what is decided for each input and output of a function, why, and what it does to memory.
 
+    subject      what an explanation is about: a function for some arguments on some device, staged and compiled
+    explanation  everything that is known of it, as data; sizes: bytes in words
     decisions    what was decided, one record for each input, output and pass
     memory       the compiler's own figures, with what its optimised program copies and reuses
     plans        what the compiler was asked to judge with effort="high"
@@ -12,6 +14,7 @@
     equations    what each pass changed
     page         all of it as a page
     schema       the same as JSON
+    audit        what a script that knows nothing of pytc could donate
 
 Explaining reads and never steers: it runs nothing and donates nothing, and what it finds changes no later call.
 """

@@ -117,16 +117,15 @@ class Compiler:
             if total is None:
                 raise
             return Footprint(0, 0, total, 0, refused=str(error).splitlines()[0])
-        counted = compiled.memory_analysis()
-        text = compiled.as_text()
-        if counted is None or text is None:
-            raise RuntimeError("the compiler of this backend tells nothing of the memory that its programs need")
-        optimised = hlo.read(text, given)
+        told = hlo.measured(compiled, given)
+        if told is None:
+            raise RuntimeError(hlo.SILENT)
+        optimised = told.optimised
         return Footprint(
-            counted.argument_size_in_bytes,
-            counted.output_size_in_bytes,
-            counted.temp_size_in_bytes,
-            counted.alias_size_in_bytes,
+            told.argument,
+            told.output,
+            told.temp,
+            told.alias,
             tuple(Copy(None if c.argument is None else paths[c.argument], c.shape, c.nbytes) for c in optimised.copies),
             tuple(paths[i] for i in sorted(optimised.aliased)),
             optimised.partitions,

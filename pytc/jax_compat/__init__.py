@@ -4,6 +4,7 @@ Nothing here imports a private module of JAX. What JAX 0.10 to 0.12 offer in `ja
 `jax.interpreters` and `jax.experimental.topologies` is less stable than the rest of its API; whoever ports
 pytc to the next release starts, and should be able to stop, in this package:
 
+    api        `jax.jit` and `jax.pmap` as they were when pytc was imported
     avals      the types of arrays, of PRNG keys and of `Ref`s
     jaxprs     jaxprs and equations: their classes, and what stands where in them
     rewriting  other jaxprs and equations made of those

@@ -18,7 +18,6 @@ import dis
 import inspect
 import sys
 from collections.abc import Mapping
-from types import CodeType
 from typing import Any, Literal, TypeAlias
 
 from pytc.ownership.collector import WHILE_ALLOCATING
@@ -103,7 +102,6 @@ class Site:
         """`names` are the globals that the code sees."""
         code = flow.code
         self.at = flow.index(lasti)
-        self.line = _line(flow, self.at)
         self.refusal = ""
         if named := _introspects(flow, names):
             self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable"
@@ -164,11 +162,6 @@ def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
         if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:
             return name
     return ""
-
-
-def _line(flow: Flow, at: int) -> int:
-    positions = flow.instructions[at].positions
-    return (positions.lineno if positions else None) or flow.code.co_firstlineno
 
 
 def loaded(flow: Flow, at: int) -> list[Place]:
@@ -409,20 +402,3 @@ def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
         elif not isinstance(name, tuple):
             return None
     return (*target, Step(kind, name))
-
-
-def code_of(place: Place, code: CodeType) -> str:
-    """A place as it is written in the source."""
-    text = ""
-    names = code.co_varnames + tuple(c for c in code.co_cellvars if c not in code.co_varnames) + code.co_freevars
-    for step in place:
-        if step.kind in ("fast", "cell"):
-            text = names[step.name]
-        elif step.kind == "global":
-            text = step.name
-        elif step.kind == "attribute":
-            text = f"{text}.{step.name}"
-        else:
-            key = code_of(step.name, code) if isinstance(step.name, tuple) else repr(step.name)
-            text = f"{text}[{key}]"
-    return text

@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import Iterator, Sequence, Set
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 
@@ -30,14 +30,18 @@ from pytc.ownership.watchers import other_frames
 
 _HIGHEST = 16
 
+_OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "unknown"]
+"""By what other objects hold a value, in the order of what people can act on."""
+Kind: TypeAlias = Literal[
+    _OfObjects, "variable", "weakref", "buffer", "observer", "interpreter", "introspection", "thread", "finaliser"
+]
+
 
 @dataclasses.dataclass(frozen=True)
 class Held:
     """What keeps a leaf from being reused."""
 
-    kind: str
-    """`variable`, `global`, `attribute`, `item`, `history`, `closure`, `weakref`, `buffer`, `observer`, `interpreter`,
-    `introspection`, `thread`, `finaliser` or `unknown`."""
+    kind: Kind
     text: str
     """As a person would say it: "also `best` in train.py:41"."""
     file: str | None = None
@@ -212,7 +216,7 @@ def in_objects(value: Any, ours: set[int], arguments: frozenset[Step]) -> Held |
     for referrer in gc.get_referrers(value):  # a loop, because a comprehension would capture the value in a cell
         if id(referrer) not in ours and (held := _by(referrer, value, arguments)) is not None:
             found.append(held)  # noqa: PERF401
-    order = ("history", "attribute", "global", "closure", "item", "unknown")
+    order = get_args(_OfObjects)
     return min(found, key=lambda held: (held.source is not None, order.index(held.kind)), default=None)
 
 

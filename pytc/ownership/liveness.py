@@ -202,8 +202,8 @@ class Flow:
         bit = 1 << local
         line = {}
         current = self.code.co_firstlineno
-        for n, position in enumerate(self.instructions):
-            current = (position.positions.lineno if position.positions else None) or current
+        for n, instruction in enumerate(self.instructions):
+            current = (instruction.positions.lineno if instruction.positions else None) or current
             line[n] = current
         seen: set[int] = set()
         ahead = [n for n in (*self.follows[at], self.handlers[at]) if n is not None]

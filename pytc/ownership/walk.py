@@ -32,10 +32,10 @@ from pytc.ownership import buffers, counts, endings
 from pytc.ownership.classes import defines, may_be_referred_to_weakly
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.placed import PLAIN, UNKNOWN, Placed, is_plain, stand
+from pytc.picking import Picker, picker
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
-_Picker = Callable[[Sequence[Any]], Sequence[Any]]
 _MOST_SEEN = 100_000
 """Where the way to the arrays leads past more than that, it is not walked."""
 
@@ -52,17 +52,17 @@ class Walk:
         self._levels: list[_Level] = []
         self._classes: frozenset[type] = frozenset()
         """The classes of containers that people have written."""
-        self._arrays: _Picker = tuple
+        self._arrays: Picker = tuple
         self._where: tuple[tuple[int, ...], ...] = ()
         """The positions of the containers, level by level, and last those of the arrays."""
         self._placed = UNKNOWN
         self._size = 0
         """How much is seen."""
-        self._others: _Picker = tuple
+        self._others: Picker = tuple
         """Where something is that is neither an array nor a container on the way to one."""
         self._types: list[type] = []
         """Of the others."""
-        self._rest: _Picker = tuple
+        self._rest: Picker = tuple
         """Those of them of which no type says that they run no code when they die."""
         self._is_loud = False
         """Whether a container does."""
@@ -276,11 +276,11 @@ class Walk:
 class _Level(NamedTuple):
     """The containers on one level of the walk."""
 
-    pick: _Picker
+    pick: Picker
     """Picks them out of what has been seen so far."""
     types: list[type]
     may_be_referred_to_weakly: bool
-    may_share_attributes: _Picker | None
+    may_share_attributes: Picker | None
     """Picks those of them that may share their attributes with a `__dict__` of which nothing tells."""
 
 
@@ -310,11 +310,3 @@ def _between(arguments: Sequence[Any], wanted: Set[int], opens: Callable[[list[A
 
 def _opens_plain(seen: list[Any], at: int) -> bool:
     return is_plain(type(seen[at])) or bits_of(seen[at]) is not seen[at]
-
-
-def picker(positions: Sequence[int]) -> _Picker:
-    """Picks these positions, in C where there are several."""
-    if len(positions) == 1:
-        (only,) = positions
-        return lambda values: (values[only],)
-    return operator.itemgetter(*positions) if positions else lambda _: ()

@@ -6,18 +6,18 @@ That depends on the tree of the arguments, not on who calls, so it is remembered
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pytc.ownership.buffers import Kinds
 from pytc.ownership.walk import Walk
+from pytc.picking import Picker, picker
 
 
 class Wanted(tuple[int, ...]):
     """Which leaves (indices) have to be dead, in rising order, with what is remembered of them."""
 
-    take: Callable[[Sequence[Any]], Sequence[Any]]
+    take: Picker
     """Picks them out of all leaves."""
     kinds: Kinds | None
     """Of what is on the same buffers, once somebody has asked."""
@@ -32,7 +32,7 @@ class Wanted(tuple[int, ...]):
         """These leaves, of which nothing is known yet."""
         self = super().__new__(cls, leaves)
         self.nbytes = nbytes
-        self.take = operator.itemgetter(*leaves) if len(leaves) > 1 else lambda values: [values[i] for i in leaves]
+        self.take = picker(leaves)
         self.kinds, self.walk, self.tries = None, None, 3
         return self
 

@@ -1,4 +1,8 @@
-"""The passes, in order. Each is a pure function from a frozen `Program` to another; a pipeline is a tuple of them."""
+"""The passes, in order. Each is a function from a frozen `Program` to another; a pipeline is a tuple of them.
+
+What a pass returns depends on the program alone, but for what `forward` and `alias` ask JAX of the devices that there
+are, and for the rules that `finalise` has been given.
+"""
 
 from __future__ import annotations
 

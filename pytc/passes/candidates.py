@@ -81,7 +81,7 @@ def candidates(planned: Program) -> list[Candidate]:
     in the list independent of the order of the results."""
     chosen = Candidate("by data flow", planned.aliases, planned.order)
     found: dict[str, Candidate] = {}
-    for candidate in (chosen, *_others(planned)):
+    for candidate in (chosen, *_others(planned, chosen)):
         found.setdefault(candidate.key, candidate)
     return list(found.values())
 
@@ -127,20 +127,21 @@ def without(program: Program, candidate: Candidate, inputs: Iterable[int]) -> li
     ]
 
 
-def _others(program: Program) -> Iterator[Candidate]:
+def _others(program: Program, chosen: Candidate) -> Iterator[Candidate]:
+    """Those beside the plan that the program has."""
     choices = Choices(program)
     found, read = choices.groups, choices.read
 
     def completed(pairs: Iterable[tuple[Group, int, int]]) -> tuple[Alias, ...]:
         return tuple(choices.completed(group.pair(given, output, read) for group, given, output in pairs))
 
-    yield from Candidate("by data flow", program.aliases, program.order).reordered(program)
+    yield from chosen.reordered(program)
     yield (nothing := Candidate("nothing written over anything", ()))
     yield from nothing.reordered(program)
     matched = [(group, pair.input, pair.output) for group in found for pair in group.matched(read)]
     yield Candidate("every pair that fits", completed(matched))
     copied = sorted((pair for pair in program.aliases if pair.copied), key=lambda pair: (-pair.copied, pair.input))
-    yield from without(program, Candidate("by data flow", program.aliases, program.order), [p.input for p in copied])
+    yield from without(program, chosen, [pair.input for pair in copied])
     large = [group for group in found if group.nbytes > TINY]
     in_small_groups = {given for group in found if group.nbytes <= TINY for given in group.inputs}
     small = [pair for pair in program.aliases if pair.input in in_small_groups]

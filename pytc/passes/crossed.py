@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from pytc.passes.bits import bits
 from pytc.passes.reads import Reads
+from pytc.passes.set_bits import set_bits
 from pytc.passes.temporaries import Memory
 from pytc.program import Alias
 
@@ -39,7 +39,7 @@ def uncrossed(pairs: Sequence[Alias], pair_of: Callable[[int, int], Alias], read
 def _crossing(output: int, pairs: Mapping[int, Alias], read: Reads) -> list[Alias]:
     """Those of `pairs` (by output) whose outputs need the input of this output's pair, as it needs theirs."""
     pair = pairs.get(output)
-    needed_by = bits(read.loops[pair.input]) if pair else []
+    needed_by = set_bits(read.loops[pair.input]) if pair else []
     others = [pairs[other] for other in needed_by if other in pairs and other != output]
     return [other for other in others if read.loops[other.input] >> output & 1]
 

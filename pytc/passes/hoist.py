@@ -28,8 +28,8 @@ from pytc.jax_compat import arrays, jaxprs, rewriting
 from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import while_loops
-from pytc.passes.bits import bits
 from pytc.passes.constants import has_constant_loop, same_by_anyone
+from pytc.passes.set_bits import set_bits
 from pytc.program import Input, Program
 
 # Done by the same code at run time, whether or not one of several operands is constant.
@@ -202,7 +202,7 @@ class _Looks:
         return {} if isinstance(atom, Literal) else self._held.get(atom, {})
 
     def _seen(self, constvars: int, why: str) -> None:
-        for i in bits(constvars):
+        for i in set_bits(constvars):
             self.reasons.setdefault(i, why)
 
 

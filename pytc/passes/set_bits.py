@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def bits(number: int) -> list[int]:
+def set_bits(number: int) -> list[int]:
     """The places of the bits that are set, ascending."""
     digits = bin(number)[:1:-1]
     found = []
