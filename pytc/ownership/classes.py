@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 # What `type` itself answers to `kind.__mro__` and the like, past the `__getattribute__` of a metaclass.
 bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 base_of: Callable[[type], type | None] = type.__dict__["__base__"].__get__
@@ -15,9 +17,14 @@ has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 
 
+def is_own_array(kind: type) -> bool:
+    """Whether objects of the class are JAX's own arrays, or its keys, and not of a class that people derived of it."""
+    module = attributes_of(kind).get("__module__")
+    is_of_jax = type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
+    return is_of_jax and issubclass(kind, jax.Array)
+
+
 def defines(kind: type, name: str) -> bool:
     """Whether the class, or one that it inherits from, has an attribute of this name, as the interpreter looks for a
-    special method."""
-    if type(kind) is type:
-        return hasattr(kind, name)
+    special method. (`hasattr` would ask a descriptor, which may say no for the class and give objects one.)"""
     return any(name in attributes_of(base) for base in bases_of(kind))

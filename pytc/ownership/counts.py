@@ -26,11 +26,10 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
-import jax
 import numpy as np
 
 from pytc.jax_compat.keys import bits_of
-from pytc.ownership.classes import defines
+from pytc.ownership.classes import defines, is_own_array
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
@@ -55,7 +54,7 @@ def opens(value: Any) -> bool:
     # Never `isinstance`, which asks the object for its `__class__`.
     if kind in _shut or issubclass(kind, type) or not gc.is_tracked(value):
         return False
-    if issubclass(kind, jax.Array) and bits_of(value) is value:  # PRNG keys hold their bits
+    if is_own_array(kind) and bits_of(value) is value:  # PRNG keys hold their bits
         _shut.add(kind)
         return False
     if defines(kind, "__del__") or _weakrefs(value):

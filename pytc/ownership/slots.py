@@ -33,13 +33,12 @@ from types import FrameType
 from typing import Any
 from weakref import getweakrefcount
 
-import jax
 import numpy as np
 
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
-from pytc.ownership.classes import defines
+from pytc.ownership.classes import defines, is_own_array
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
@@ -249,7 +248,7 @@ class Slots:
             if len(self._quiet) > MOST:
                 return False
             if not _CONTAINERS.issuperset(map(type, nodes)):
-                if new := {type(v) for v in nodes if issubclass(type(v), jax.Array) and bits_of(v) is v}:
+                if new := {type(v) for v in nodes if is_own_array(type(v)) and bits_of(v) is v}:
                     ARRAYS.update(new)
                     self._quiet.difference_update(map(id, nodes))
                     continue
