@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jax.tree_util import PyTreeDef, tree_flatten, treedef_is_leaf
+from jax.tree_util import PyTreeDef, tree_flatten
 
 from pytc.jax_compat.trees import keys_of
 
@@ -34,7 +34,7 @@ class _Different(Exception):
 
 def _spread(prefix: PyTreeDef, tree: PyTreeDef, asked: Iterator[Any], path: str, found: list[Any]) -> None:
     """Append what is asked for each leaf of `tree` to what was found."""
-    if treedef_is_leaf(prefix):
+    if prefix.node_data() is None:  # JAX calls a tree of one node a leaf, an empty container too
         found += [next(asked)] * tree.num_leaves
         return
     wanted, there = prefix.node_data(), tree.node_data()
