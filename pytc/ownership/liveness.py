@@ -158,10 +158,14 @@ class Flow:
         """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
 
         The first `calm` instructions, from `at` on, are known not to raise. What `at` itself writes is not called dead:
-        a store that drops an object whose destructor made the call has put the new value there already. So may the
-        store right behind it have: up to CPython 3.12 the interpreter does two at once, and says it is at the first.
+        a store that drops an object whose destructor made the call has put the new value there already, and may be
+        about to load it. So may the store right behind it have: up to CPython 3.12 the interpreter does two at once,
+        and says it is at the first.
         """
         live = self._following(at, calm) if calm else self._after(self.live, at) | self._handled(self.live, at)
+        here = self.instructions[at]
+        if here.opname == "STORE_FAST_LOAD_FAST":
+            live |= 1 << ((here.arg or 0) & 15)
         if [each.opname for each in self.instructions[at : at + 2]] == ["STORE_FAST", "STORE_FAST"]:
             live |= self._after(self.live, at + 1)
         return frozenset(_bits(self.locals & ~(self.reads[at] | live)))

@@ -18,6 +18,13 @@ class Last:
         self.look()
 
 
+class LastOfNothing(Last):
+    """The same, with nothing under any key."""
+
+    def __getitem__(self, key: Any) -> None:
+        return None
+
+
 def looking_at(stub: Any, box: Any) -> Callable[[], None]:
     """Reads `box.a`; what is raised in a destructor would not be seen, so it is noted in `stub.seen`."""
 

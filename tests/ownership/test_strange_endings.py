@@ -24,7 +24,7 @@ from flax.training import train_state
 import pytc
 from pytc.ownership import endings, plain
 from tests.ownership.harness import Stub, both, first, of_length
-from tests.ownership.odd_objects import Last, Node, looking_at
+from tests.ownership.odd_objects import Last, LastOfNothing, Node, looking_at
 
 ALL: list[Any] = []
 
@@ -601,3 +601,26 @@ def test_what_two_stores_in_one_step_have_stored(old, chained):
     (both_names if chained else pair)(40)
     assert read == [*range(40)]
     assert len(log) == 19
+
+
+def test_what_a_store_that_also_loads_has_stored():
+    """CPython 3.13 stores a variable and loads it in one step, and what it held dies in between."""
+    step = pytc.compile(lambda x: x + 1)
+    shelf, log = [], []
+
+    def look():
+        x = shelf.pop()
+        log.append(step(x))
+
+    def states(count):
+        for i in range(count):
+            yield LastOfNothing(look)
+            shelf.append(jnp.full(8, float(i)))
+            yield shelf[-1]
+
+    def first_of(states):
+        return [state[0] for state in states]
+
+    read = first_of(states(40))
+    assert [int(each) for each in read[1::2]] == [*range(40)]
+    assert len(log) == 40
