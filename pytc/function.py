@@ -38,7 +38,7 @@ from pytc.interrupt import can_be_put_off, deliver, is_from_outside
 from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
-from pytc.jax_compat.running import config, debugging, executing
+from pytc.jax_compat.running import cache_size, config, debugging, executing
 from pytc.known import known_of
 from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.lookup import Lookup, Stopped
@@ -292,7 +292,7 @@ class Function:
 
     def cache_size(self) -> int:
         """How many signatures it has been compiled for: what people's tests ask `jax.jit(fun)._cache_size()`."""
-        by_jax: int = self.jitted._cache_size() + self._jitted_hiding._cache_size()
+        by_jax = cache_size(self.jitted) + cache_size(self._jitted_hiding)
         return sum(1 for _ in self.lookup) + by_jax
 
     def clear_cache(self) -> None:

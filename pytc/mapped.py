@@ -22,6 +22,8 @@ from pytc.jax_compat import api
 from pytc.jax_compat.avals import AbstractValue, short, stand_in
 from pytc.jax_compat.effects import captured_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr
+from pytc.jax_compat.rewriting import close
+from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import inside_a_map
 from pytc.leaves import Kind, kind_of
 from pytc.mapping import Mapped
@@ -104,7 +106,7 @@ class MappedStageable(Stageable):
         def program(*values: Any) -> list[Any]:
             def one(*own: Any) -> list[Any]:
                 consts, own = own[: len(row.jaxpr.consts)], own[len(row.jaxpr.consts) :]
-                return list(jax.core.eval_jaxpr(row.jaxpr.jaxpr, consts, *own))
+                return evaluate(close(row.jaxpr.jaxpr, consts), own)
 
             consts = row.jaxpr.consts
             return list(rows(one, [*(None for _ in consts), *in_axes], out_axes)(*consts, *values))

@@ -32,7 +32,7 @@ from pytc.jax_compat.arrays import private_copy
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
-from pytc.jax_compat.trees import nodes
+from pytc.jax_compat.trees import container, nodes
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
@@ -360,8 +360,8 @@ def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
 
     If none may, a call that raises has donated nothing: `pytc.interrupt` sees to that.
     """
-    node = program.out_tree.node_data()
-    length = len(program.out_tree.children()) if node is not None and node[0] in (tuple, list) else None
+    result = container(program.out_tree)
+    length = len(result.children) if result is not None and result.kind in (tuple, list) else None
     trees = (program.in_tree, program.out_tree)
     calls_python = (
         may_call_python(program.jaxpr)

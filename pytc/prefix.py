@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.tree_util import PyTreeDef, tree_flatten
 
-from pytc.jax_compat.trees import keys_of
+from pytc.jax_compat.trees import Container, container, keys_of
 
 
 def per_leaf(what: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
@@ -34,25 +34,24 @@ class _Different(Exception):
 
 def _spread(prefix: PyTreeDef, tree: PyTreeDef, asked: Iterator[Any], path: str, found: list[Any]) -> None:
     """Append what is asked for each leaf of `tree` to what was found."""
-    if prefix.node_data() is None:  # JAX calls a tree of one node a leaf, an empty container too
+    wanted, there = container(prefix), container(tree)
+    if wanted is None:
         found += [next(asked)] * tree.num_leaves
         return
-    wanted, there = prefix.node_data(), tree.node_data()
-    parts, whole = prefix.children(), tree.children()
-    if (difference := _difference(wanted, there, len(parts), len(whole))) is not None:
+    if there is None:
+        raise _Different(f"a {wanted.kind.__name__} for a leaf at `{path}`")
+    if (difference := _difference(wanted, there)) is not None:
         raise _Different(f"{difference} at `{path}`")
-    for key, part, of in zip(keys_of(tree), parts, whole, strict=True):
+    for key, part, of in zip(keys_of(tree), wanted.children, there.children, strict=True):
         _spread(part, of, asked, path + key, found)
 
 
-def _difference(wanted: Any, there: Any, parts: int, whole: int) -> str | None:
-    kind = wanted[0].__name__
-    if there is None:
-        return f"a {kind} for a leaf"
-    if there[0] is not wanted[0]:
-        return f"different types, {kind} and {there[0].__name__},"
-    if parts != whole:
+def _difference(wanted: Container, there: Container) -> str | None:
+    kind = wanted.kind.__name__
+    if there.kind is not wanted.kind:
+        return f"different types, {kind} and {there.kind.__name__},"
+    if len(wanted.children) != len(there.children):
         return f"different lengths of {kind}"
-    if wanted[1] != there[1]:
-        return f"different {'keys' if issubclass(wanted[0], dict) else 'data'} of {kind}"
+    if wanted.data != there.data:
+        return f"different {'keys' if issubclass(wanted.kind, dict) else 'data'} of {kind}"
     return None

@@ -34,6 +34,7 @@ from pytc.jax_compat import api
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.running import Tracer
+from pytc.jax_compat.trees import nodes
 from pytc.kept import why_not
 from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.move import unmoved
@@ -207,7 +208,7 @@ class Stageable:
         _check_not_of_static(leaves, traced.jaxpr.consts)
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
-        _, split = traced.out_tree.node_data()
+        _, split = next(nodes(traced.out_tree))
         requested = shardings.for_result(self.out_shardings, split.tree)
         staged = self.program(traced.jaxpr, leaves, split, requested)
         in_tree = tree_structure(self.parameters.wrap_static(args, kwargs))

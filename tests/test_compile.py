@@ -624,6 +624,13 @@ def test_shardings_asked_for_are_given(x):
         pytc.compile(f, in_shardings=whole)({"a": x, "b": x}, batch=x)
 
 
+@pytest.mark.parametrize("empty", [(), [], {}], ids=str)
+def test_of_an_empty_container_no_sharding_is_asked(x, empty):
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    step = pytc.compile(lambda empty, x: (empty, x + 1), in_shardings=(empty, here), out_shardings=(empty, here))
+    assert step(empty, x)[0] == empty
+
+
 def test_committed_arguments_and_captured_arrays(x):
     table = jnp.arange(4.0) * 0.5
     device = jax.devices()[-1]

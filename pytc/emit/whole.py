@@ -23,7 +23,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import bits_of
-from pytc.jax_compat.trees import is_plain_tree
+from pytc.jax_compat.trees import container, is_plain_tree
 from pytc.program import Computed, Program
 
 
@@ -135,10 +135,10 @@ def _parts(program: Program, order: Sequence[int]) -> tuple[int, ...] | None:
     none where they do as they are, and None where they do not in any."""
     if [*order] == sorted(order):
         return ()
-    node = program.out_tree.node_data()
-    if node is None or node[0] is not tuple:
+    result = container(program.out_tree)
+    if result is None or result.kind is not tuple:
         return None
-    ends = [*itertools.accumulate((child.num_leaves for child in program.out_tree.children()), initial=0)]
+    ends = [*itertools.accumulate((child.num_leaves for child in result.children), initial=0)]
     parts = [range(start, end) for start, end in itertools.pairwise(ends)]
     places = _places(order)
     # Those without leaves may stand anywhere.

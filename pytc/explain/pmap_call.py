@@ -8,6 +8,7 @@ from typing import Any
 
 from jax.tree_util import PyTreeDef, tree_structure
 
+from pytc.jax_compat.trees import container
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, axis_of
 from pytc.program import Computed, Program
@@ -59,14 +60,16 @@ def _spec(tree: PyTreeDef, axes: Iterator[Any]) -> str | None:
     told = {axis for axis in own if axis is not _ANY}
     if len(told) < 2:
         return str(told.pop()) if told else None
-    kind, keys = tree.node_data() or (None, ())
+    node = container(tree)
+    if node is None:
+        return "..."
     rest = iter(own)
-    parts = [_spec(child, rest) for child in tree.children()]
-    if kind is dict:
-        return f"{{{', '.join(f'{key!r}: {part}' for key, part in zip(keys, parts, strict=True))}}}"
-    if kind is list:
+    parts = [_spec(child, rest) for child in node.children]
+    if node.kind is dict:
+        return f"{{{', '.join(f'{key!r}: {part}' for key, part in zip(node.data, parts, strict=True))}}}"
+    if node.kind is list:
         return f"[{', '.join(map(str, parts))}]"
-    return _tuple(map(str, parts)) if kind is tuple else "..."
+    return _tuple(map(str, parts)) if node.kind is tuple else "..."
 
 
 def _tuple(texts: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ pytc to the next release starts, and should be able to stop, in this package:
     effects    what a jaxpr does besides computing its results
     origins    where an equation, a primitive or a file comes from
     arrays     arrays that hold memory: copies, shards, places
+    clients    what lists every array that there is
     layouts    where arrays are in memory, beside where they are on devices
     keys       PRNG keys, and the arrays that they wrap
     trees      trees that JAX takes apart itself

@@ -1,6 +1,7 @@
 """Abstract values, or avals: the types of arrays, of PRNG keys and of `Ref`s.
 
-For JAX 0.10 to 0.12: extended dtypes, `AbstractRef.inner_aval`, `ShapedArray.str_short` and `strip_weak_type`.
+For JAX 0.10 to 0.12: `jax.core.ShapedArray`, its `str_short` and `strip_weak_type`, extended dtypes and
+`AbstractRef.inner_aval`.
 """
 
 from __future__ import annotations
@@ -86,6 +87,11 @@ def fits(aval: AbstractValue, expected: AbstractValue) -> bool:
         return False
     parts = operator.attrgetter("shape", "dtype", "weak_type", "memory_space")
     return bool(parts(aval) == parts(expected))
+
+
+def is_array(aval: AbstractValue) -> bool:
+    """Whether this is the type of arrays, which PRNG keys are, too, rather than of a `Ref` or a token."""
+    return type(aval) is jax.core.ShapedArray
 
 
 def is_ref(aval: AbstractValue) -> bool:

@@ -101,8 +101,13 @@ def is_plain_jit(eqn: JaxprEqn) -> bool:
         and params["ctx_mesh"].empty
         and str(getattr(params["inline"], "value", params["inline"])) in ("False", "True", "auto", "jax_late")
         and eqn.ctx.compute_type is None
-        and not eqn.ctx.xla_metadata
+        and not has_metadata(eqn)
     )
+
+
+def has_metadata(eqn: JaxprEqn) -> bool:
+    """Whether `set_xla_metadata` was at work where the equation was traced."""
+    return bool(eqn.ctx.xla_metadata)
 
 
 def inlined_late(eqn: JaxprEqn) -> bool:

@@ -1,4 +1,4 @@
-"""Where things come from: an equation's line of code, a primitive's package, whether a file is a library's.
+"""Where things come from: an equation's line of code and names, a primitive's package, whether a file is a library's.
 
 For JAX 0.10 to 0.12: `source_info`, `jax.extend.source_info_util`, and what `def_abstract_eval` makes of the function
 that it is given.
@@ -46,6 +46,18 @@ def source_line(eqn: JaxprEqn) -> str:
         if not is_library(name):
             return f"{pathlib.Path(name).name}:{frame.line_num} ({frame.function_name})"
     return ""
+
+
+def names_within(eqn: JaxprEqn, name: str = "") -> Any:
+    """The name stack of what is put in the place of an equation: its own, and `name` if given."""
+    stack = eqn.source_info.name_stack
+    return stack.extend(name) if name else stack
+
+
+def source_within(eqn: JaxprEqn, stack: Any) -> Any:
+    """Where an equation comes from, with this name stack around its own."""
+    source = eqn.source_info
+    return source.replace(name_stack=stack + source.name_stack) if stack.stack else source
 
 
 def is_library(file: str) -> bool:

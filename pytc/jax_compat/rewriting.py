@@ -39,6 +39,23 @@ def retyped(eqn: JaxprEqn, value: Var | Literal, out: Var) -> JaxprEqn:
     return result
 
 
+def with_equations(
+    jaxpr: Jaxpr,
+    eqns: Sequence[JaxprEqn],
+    *,
+    outvars: Sequence[Var | Literal] | None = None,
+) -> Jaxpr:
+    """The jaxpr with other equations, and other outvars if given, of the same number. Effects stay: what takes away an
+    effect is `dce`. The type is that of `jaxpr`, and so are the consts that it may carry."""
+    given: Any = jaxpr
+    changed: Jaxpr = given.replace(
+        eqns=list(eqns),
+        outvars=list(jaxpr.outvars if outvars is None else outvars),
+        debug_info=jaxpr.debug_info,
+    )
+    return changed
+
+
 def with_inputs(
     closed: ClosedJaxpr,
     *,

@@ -1,7 +1,7 @@
 """What JAX is set to and is doing at this moment, and where: its configuration, the trace at work, devices, compiler.
 
 For JAX 0.10 to 0.12: `jax.config`, `jax.extend.core.find_top_trace`, the trace that a tracer is of, the names of
-settings, and the callback of the garbage collector that JAX installs.
+settings, the size of a jitted function's cache, and the callback of the garbage collector that JAX installs.
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ def mesh_in_context() -> Any:
 def debugging() -> bool:
     """Whether JAX may run a failed call again, operation by operation, on the same arguments."""
     return bool(config.jax_debug_nans or config.jax_debug_infs)
+
+
+def cache_size(jitted: Any) -> int:
+    """For how many signatures `jax.jit` has compiled a function."""
+    size: int = jitted._cache_size()
+    return size
 
 
 _let_go: Any = next((call for call in gc.callbacks if getattr(call, "__name__", "") == "_xla_gc_callback"), None)

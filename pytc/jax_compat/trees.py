@@ -33,6 +33,24 @@ def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
         yield from nodes(child)
 
 
+class Container(NamedTuple):
+    """The outermost node of a tree that is more than a leaf."""
+
+    kind: type
+    data: Any
+    """What tells it apart from others of the class, as of `nodes`."""
+    children: list[PyTreeDef]
+
+
+def container(tree: PyTreeDef) -> Container | None:
+    """The outermost node of a tree; None where that is a leaf."""
+    node = tree.node_data()
+    if node is None:
+        return None
+    kind, data = node
+    return Container(kind, data, tree.children())
+
+
 def keys_of(tree: PyTreeDef) -> list[str]:
     """What the children of a node are called in messages; of a custom one, they are numbered."""
     kind, told = tree.node_data()

@@ -34,10 +34,11 @@ from weakref import getweakrefcount
 
 import jax
 import numpy as np
-from jax.extend import backend
 
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import new_shard, shards_of
+from pytc.jax_compat.clients import every_array, lister
+from pytc.jax_compat.clients import may_be_cut as may_be_cut
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
 from pytc.ownership.counts import Mark
@@ -123,17 +124,17 @@ class _Client:
         return found
 
     def _first(self) -> list[Any]:
-        client = jax.local_devices()[0].client
-        self.arrays = client.live_arrays if _lists_newest_first(client) else list
+        arrays = lister()
+        self.arrays = arrays if _lists_newest_first(arrays) else list
         return self.arrays()
 
 
-def _lists_newest_first(client: Any) -> bool:
+def _lists_newest_first(arrays: Callable[[], list[Any]]) -> bool:
     with jax.transfer_guard("allow"):
         first = jax.device_put(np.int8(0), jax.local_devices()[0])
         second = new_shard(first)
         third = new_shard(second)
-    newest = client.live_arrays()[:3]
+    newest = arrays()[:3]
     return len(newest) == 3 and all(map(operator.is_, newest, (third, second, first)))
 
 
@@ -236,16 +237,6 @@ def remembered() -> int:
     return len(_recent)
 
 
-def alive() -> list[Any]:
-    """Every array that there is and that is not deleted, newest first on each platform."""
-    return [array for client in backend.backends().values() for array in client.live_arrays()]
-
-
-def may_be_cut() -> bool:
-    """Whether there are devices that an array can be spread over."""
-    return any(client.device_count() > 1 for client in backend.backends().values())
-
-
 def addresses(array: Any) -> list[int]:
     """Where the buffers of an array are, one for each device of this process that has a part of it."""
     if array.is_deleted() or array.size == 0:
@@ -292,7 +283,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     held = [any(count > 3 for count in map(interpreter.getrefcount, shards)) for shards in own]
     weakly = [any(map(getweakrefcount, shards)) for shards in own]
     apart = {id(shard) for shards in own for shard in shards}
-    everything = [array for array in alive() if id(array) not in apart]
+    everything = [array for array in every_array() if id(array) not in apart]
     if _too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
         return [True] * len(leaves)
     try:
@@ -307,7 +298,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
 
 def alone(leaves: Sequence[Any]) -> bool:
     """Whether no other array is on a buffer of the leaves; by address, the quick way where few arrays are alive."""
-    everything = alive()
+    everything = every_array()
     if len(everything) <= _QUICK:
         try:
             taken = [_address(array) for array in everything]

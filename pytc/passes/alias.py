@@ -28,11 +28,10 @@ import weakref
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from pytc.jax_compat.avals import AbstractValue, nbytes, short, spec_on_axes
+from pytc.jax_compat.avals import AbstractValue, is_array, nbytes, short, spec_on_axes
 from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, sharding_of
 from pytc.jax_compat.running import device_of
@@ -314,7 +313,7 @@ def _type(aval: AbstractValue) -> Hashable:
 
 def _is_array(aval: AbstractValue) -> bool:
     """Whether values of this type have bytes that can be reused: not a `Ref`, a token, `float0` or empty."""
-    return type(aval) is jax.core.ShapedArray and nbytes(aval) > 0
+    return is_array(aval) and nbytes(aval) > 0
 
 
 def _key(aval: AbstractValue, placed: Any, spread: bool) -> tuple[Hashable, ...]:

@@ -276,7 +276,7 @@ class _Finaliser:
                 unwrapped = self._by_impl(eqn, dict(constants or ()))
             if unwrapped is None:
                 self.unknown.add(name)
-        if unwrapped is None or eqn.ctx.xla_metadata:
+        if unwrapped is None or jaxprs.has_metadata(eqn):
             return None
         body = jaxprs.inner(unwrapped.body)
         fits = all(map(avals.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))

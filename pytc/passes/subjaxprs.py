@@ -17,6 +17,8 @@ from typing import Any, TypeAlias, cast
 from pytc.jax_compat import jaxprs
 from pytc.jax_compat.effects import has_visible_effects
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat.origins import names_within, source_within
+from pytc.jax_compat.rewriting import with_equations as with_equations
 
 Atom: TypeAlias = "Var | Literal"
 
@@ -71,42 +73,22 @@ def inline(eqn: JaxprEqn, body: Jaxpr, operands: Sequence[Atom], name: str = "")
     Their name stacks start with that of `eqn` (and `name`, which is what JAX adds where it lowers such an equation),
     so that profiles and `jax.named_scope` say what they said before.
     """
-    stack = eqn.source_info.name_stack
-    if name:
-        stack = stack.extend(name)
+    stack = names_within(eqn, name)
     names: dict[Var, Atom] = dict(zip([*body.constvars, *body.invars], operands, strict=True))
     eqns = []
     for inner in body.eqns:
         invars = [renamed(v, names) for v in inner.invars]
         outvars = [v if isinstance(v, DropVar) else Var(v.aval) for v in inner.outvars]
         names.update((old, new) for old, new in zip(inner.outvars, outvars, strict=True) if old is not new)
-        source = inner.source_info
         eqns.append(
             inner.replace(
                 invars=invars,
                 outvars=outvars,
                 effects=renamed_effects(inner, invars),
-                source_info=source.replace(name_stack=stack + source.name_stack) if stack.stack else source,
+                source_info=source_within(inner, stack),
             )
         )
     return eqns, [renamed(v, names) for v in body.outvars]
-
-
-def with_equations(
-    jaxpr: Jaxpr,
-    eqns: Sequence[JaxprEqn],
-    *,
-    outvars: Sequence[Var | Literal] | None = None,
-) -> Jaxpr:
-    """The jaxpr with other equations, and other outvars if given, of the same number. Effects stay: what takes away an
-    effect is `dce`. The type is that of `jaxpr`, and so are the consts that it may carry."""
-    given: Any = jaxpr
-    changed: Jaxpr = given.replace(
-        eqns=list(eqns),
-        outvars=list(jaxpr.outvars if outvars is None else outvars),
-        debug_info=jaxpr.debug_info,
-    )
-    return changed
 
 
 JaxprChange: TypeAlias = Callable[[Any], Any]
