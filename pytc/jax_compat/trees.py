@@ -33,6 +33,13 @@ def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
         yield from nodes(child)
 
 
+def length_of(tree: PyTreeDef) -> int | None:
+    """How long the tuple or list is that a tree is of; None of anything else. To unpack one of a class of its own may
+    run code."""
+    node = tree.node_data()
+    return len(tree.children()) if node is not None and node[0] in (tuple, list) else None
+
+
 def keys_of(tree: PyTreeDef) -> list[str]:
     """What the children of a node are called in messages; of a custom one, they are numbered."""
     kind, told = tree.node_data()

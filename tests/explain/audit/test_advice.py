@@ -4,7 +4,7 @@ import functools
 import threading
 import time
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -128,6 +128,46 @@ def test_one_array_twice(watch: Watch, jit: Any) -> None:
     report = found(watch, "<lambda>")
     assert report.edit is None
     assert {argument.why for argument in report.arguments} == {"another leaf of the arguments is the same array"}
+
+
+class Grown(NamedTuple):
+    state: Any
+    total: Any
+
+
+class Holder:
+    """What holds the state."""
+
+    def run(self, f: Any) -> None:
+        self.state = state()
+        for _ in range(3):
+            self.state, _ = f(self.state)
+
+
+HOLDER = Holder()
+
+
+class Reading(Grown):
+    """Whose unpacking reads what the caller is about to overwrite."""
+
+    def __iter__(self) -> Any:
+        return iter([self.state, HOLDER.state["a"].sum()])
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("api", ["jax.jit", "flax.nnx.jit"])
+@pytest.mark.parametrize("kind", [tuple, Reading])
+def test_unpacking_a_class_of_its_own_may_run_code(api: str, kind: Any, watch: Watch) -> None:
+    make = watch.watching(api, jax.jit if api == "jax.jit" else nnx.jit)
+
+    @make
+    def f(s):
+        new = grow(s)
+        return (new, new["a"].sum()) if kind is tuple else Reading(new, new["a"].sum())
+
+    HOLDER.run(f)
+    report = found(watch, "f")
+    assert getattr(report.edit, "option", None) == ("donate_argnums=(0,)" if kind is tuple else None)
 
 
 def test_an_unusable_leaf_that_is_held_does_no_harm(watch: Watch, jit: Any) -> None:
