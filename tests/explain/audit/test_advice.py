@@ -496,6 +496,28 @@ def test_a_place_whose_source_is_gone() -> None:
     assert (change.before, change.after, change.line) == ("", "", 3)
 
 
+def test_of_a_long_edit_the_change_is_shown(watch: Watch, jit: Any) -> None:
+    f = jit(
+        grow,  # a comment that is long enough for the line to be cut somewhere, and of which nobody wants to read all
+        inline=True,  # another one
+        keep_unused=True,  # and the last one, of about the same length as the first one, which takes as much room
+    )
+
+    def run() -> None:
+        s = state()
+        for _ in range(3):
+            s = f(s)
+
+    run()
+    lines = Audit("train.py", "", advice.functions(watch.functions), 1.0, 0.0).text(90).splitlines()
+    (before,) = (line for line in lines if line.startswith("    - "))
+    (after,) = (line for line in lines if line.startswith("    + "))
+    assert "unused=True, donate_argnums=(0,), # and" in after
+    assert "unused=True, # and the" in before
+    assert before.startswith("    - jit( grow, # a")
+    assert max(len(before), len(after)) <= 90
+
+
 def test_the_report_as_text_and_data(watch: Watch, jit: Any) -> None:
     f = functools.partial(jit(grow))
     f(state())
