@@ -109,6 +109,11 @@ class WatchedSignature:
     seen: dict[CallSite, Seen] = dataclasses.field(default_factory=dict)
 
     @property
+    def by_name(self) -> frozenset[str]:
+        """What the arguments with leaves are called that are passed by keyword."""
+        return frozenset(parameter for parameter, _ in self.names) - frozenset(self.positional)
+
+    @property
     def outcome(self) -> ownership.Outcome:
         """What the look at a call may assume. As anybody who writes `donate_argnums` does: that a call which fails is
         not gone on from."""

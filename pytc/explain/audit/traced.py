@@ -119,7 +119,8 @@ class Pmap:
         for i, place in zip(dynamic, places, strict=True):
             changed[i] = dataclasses.replace(leaves[i], sharding=None, requested=place)
         numbers = numbers_in("donate_argnums", self.options.get("donate_argnums", ()))
-        names = {parameters.donated_name(i) for i in numbers}
+        given = {parameters.positional_name(i) for i in range(len(args))}
+        names = given.intersection(map(parameters.donated_name, numbers))
         flags = [leaves[i].parameter in names for i in dynamic]
         values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
         result_paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]

@@ -242,6 +242,51 @@ def test_keyword_arguments_are_donated_by_name(watch: Watch, jit: Any) -> None:
     )
 
 
+def test_arguments_that_only_a_smaller_call_has_are_numbered(watch: Watch, jit: Any) -> None:
+    f = jit(lambda *args: tuple(value * 2 for value in args))
+
+    def run() -> None:
+        large, x, y = jnp.ones(8 * N), jnp.ones(N), jnp.ones(N)
+        for _ in range(3):
+            (large,) = f(large)
+            x, y = f(x, y)
+
+    run()
+    assert getattr(found(watch, "<lambda>").edit, "option", None) == "donate_argnums=(0, 1)"
+
+
+def test_an_argument_that_is_passed_in_both_ways(watch: Watch, jit: Any) -> None:
+    f = jit(lambda x, *, y: (x * 2, y * 3))
+    g = jit(lambda x, y: (x * 2, y * 3))
+
+    def run() -> None:
+        x, y = jnp.ones(2 * N), jnp.ones(N)
+        for _ in range(3):
+            x, y = f(x, y=y)
+            x, y = f(x=x, y=y)
+            x, y = g(x, y)
+            x, y = g(y=y, x=x)
+
+    run()
+    options = [getattr(report.edit, "option", None) for report in advice.functions(watch.functions)]
+    assert options == ["donate_argnums=(0,), donate_argnames=('x', 'y')", "donate_argnums=(0, 1)"]
+
+
+@pytest.mark.parametrize("donated", [(), (0,), (0, 1)])
+def test_pmap_donates_nothing_that_is_passed_by_keyword(donated: Any, watch: Watch) -> None:
+    f = watch.watching("jax.pmap", jax.pmap)(lambda x, y: (x * 2, y * 3), donate_argnums=donated)
+
+    def run() -> None:
+        x, y = jnp.ones((1, 2 * N)), jnp.ones((1, N))
+        for _ in range(3):
+            x, y = f(x, y=y)
+
+    run()
+    report = found(watch, "<lambda>")
+    assert getattr(report.edit, "option", None) == (None if donated else "donate_argnums=(0,)")
+    assert [argument.donated for argument in report.arguments] == [bool(donated), False]
+
+
 @pytest.fixture(name="inside")
 def _inside(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equinox and Flax find the watched `jax.jit`, as they do in an audited script."""
