@@ -32,7 +32,7 @@ from pytc.jax_compat.arrays import private_copy
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
-from pytc.jax_compat.trees import container, nodes
+from pytc.jax_compat.trees import length_of, nodes
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
@@ -360,8 +360,6 @@ def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
 
     If none may, a call that raises has donated nothing: `pytc.interrupt` sees to that.
     """
-    result = container(program.out_tree)
-    length = len(result.children) if result is not None and result.kind in (tuple, list) else None
     trees = (program.in_tree, program.out_tree)
     calls_python = (
         may_call_python(program.jaxpr)
@@ -369,6 +367,7 @@ def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
         or any(not leaf.is_static and _is_asked(value) for leaf, value in zip(program.leaves, leaves, strict=True))
     )
     classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
+    length = length_of(program.out_tree)
     return ownership.Outcome(calls_python, length, not calls_python, classes, tuple(_static(program)))
 
 

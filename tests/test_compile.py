@@ -898,9 +898,3 @@ def test_a_pass_that_goes_too_deep_is_noted(monkeypatch):
     monkeypatch.setattr(pytc.passes, "pipeline", (bottomless,))
     program = pytc.passes.run(pytc.stage(lambda x: x + 1, jnp.ones(3)), [bottomless])
     assert [note.text for note in program.notes] == ["left out: the program is nested too deeply for Python's stack"]
-
-
-def test_an_empty_container_in_a_prefix_is_none_of_its_leaves():
-    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    x = jnp.arange(3.0)
-    assert pytc.compile(lambda e, x: (e, x + 1), in_shardings=((), here), out_shardings=((), here))((), x)[0] == ()

@@ -51,6 +51,13 @@ def container(tree: PyTreeDef) -> Container | None:
     return Container(kind, data, tree.children())
 
 
+def length_of(tree: PyTreeDef) -> int | None:
+    """How long the tuple or list is that a tree is of; None of anything else. To unpack one of a class of its own may
+    run code."""
+    node = container(tree)
+    return len(node.children) if node is not None and node.kind in (tuple, list) else None
+
+
 def keys_of(tree: PyTreeDef) -> list[str]:
     """What the children of a node are called in messages; of a custom one, they are numbered."""
     kind, told = tree.node_data()

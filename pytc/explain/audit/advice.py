@@ -216,7 +216,9 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Us
     change = None
     if set(wanted) != set(promised):
         given = [name for name, value in function.options.items() if value is not None]
-        change = edit.edit(function.place, edit.option(function.api, wanted, main.signature.positional), given)
+        positional = max((use.signature.positional for use in uses), key=len)
+        by_name = frozenset().union(*(use.signature.by_name for use in uses))
+        change = edit.edit(function.place, edit.option(function.api, wanted, positional, by_name), given)
     return dataclasses.replace(base, findings=tuple(findings), edit=change, figures=found)
 
 
@@ -242,6 +244,8 @@ def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequ
         choices = [list(names), [name for name in names if name != first]]
         safe = [each for each in choices if each and not any(_broken(use, each, promised) for use in uses)]
         return next((each for each in safe if _gain(main, each)), [])
+    if api == "jax.pmap":  # which donates none that is passed by keyword
+        names = [name for name in names if not any(name in use.signature.by_name for use in uses)]
     wanted = [name for name in names if name in promised or any(_gain(use, [name]) for use in uses)]
     while harmed := frozenset().union(*(_broken(use, wanted, promised) for use in uses)):
         wanted = [name for name in wanted if name not in harmed]

@@ -34,10 +34,16 @@ _CALLERS = frozenset([*dir(builtins), *dir(itertools), "reduce"])
 _BLANK = frozenset([tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER])
 
 
-def option(api: str, donated: Collection[str], positional: Sequence[str]) -> str:
-    """What says that these arguments are donated: `donate_argnums=(0, 1)`, or with names for those passed by name."""
+def option(api: str, donated: Collection[str], positional: Sequence[str], by_name: Collection[str] = ()) -> str:
+    """What says that these arguments are donated: `donate_argnums=(0, 1)`, or with names for those passed by name.
+
+    Of one that is passed in both ways either is enough, unless others need the other: JAX infers one option from the
+    other only where that is not given.
+    """
     numbers = tuple(i for i, name in enumerate(positional) if name in donated)
     names = tuple(name for name in donated if name not in positional)
+    if numbers and names:
+        names = tuple(name for name in donated if name not in positional or name in by_name)
     if api == "equinox.filter_jit":
         if not donated:
             return ""

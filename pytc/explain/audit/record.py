@@ -29,7 +29,7 @@ from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
-from pytc.jax_compat.trees import nodes
+from pytc.jax_compat.trees import length_of, nodes
 from pytc.leaves import Parameters, StaticArgument
 from pytc.ownership import buffers
 from pytc.ownership import holders as who
@@ -103,10 +103,15 @@ class WatchedSignature:
     """What is static in the arguments of the first such call: what JAX made of the function holds the same objects."""
     traced: Traced | None = None
     length: int | None = None
-    """The length of the result, where it is a tuple or a list."""
+    """The length of the result, where it is a tuple or a list and of no other class."""
     returned: bool = False
     """Whether a call has returned."""
     seen: dict[CallSite, Seen] = dataclasses.field(default_factory=dict)
+
+    @property
+    def by_name(self) -> frozenset[str]:
+        """What the arguments with leaves are called that are passed by keyword."""
+        return frozenset(parameter for parameter, _ in self.names) - frozenset(self.positional)
 
     @property
     def outcome(self) -> ownership.Outcome:
@@ -328,9 +333,9 @@ class WatchedFunction:
             if signature.returned:
                 arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
                 ownership.executed((), len(arrays), False, lambda: arrays)
+            elif signature.length is None:
+                signature.length = length_of(tree_structure(result))
             signature.returned = True
-            if signature.length is None and isinstance(result, tuple | list):
-                signature.length = len(result)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
         self._clock.charge(time.perf_counter() - started, look.seen.calls > FIRST)

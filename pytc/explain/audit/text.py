@@ -84,7 +84,9 @@ def _edit(report: FunctionReport, width: int, paint: Paint) -> list[str]:
     lines = wrapped(f"  {_where(change.file, change.line)}: {does}{gain}{note}", width, 4)
     lines = [paint(line, "add") for line in lines]
     if change.after:
-        lines += [f"    - {_shortened(change.before, width)}", f"    + {_shortened(change.after, width)}"]
+        both = " ".join(change.before.split()), " ".join(change.after.split())
+        same = next((i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b), 0)
+        lines += [f"    {sign} {_shortened(text, same, width - 6)}" for sign, text in zip("-+", both, strict=True)]
     return lines
 
 
@@ -133,8 +135,12 @@ def _where(file: str, line: int) -> str:
     return f"{pathlib.Path(file).name}:{line}"
 
 
-def _shortened(text: str, width: int) -> str:
-    """Source on one line; of a long expression the beginning and the end, which are what an edit is about."""
-    text = " ".join(text.split())
-    room = width - 6
-    return text if len(text) <= room else f"{text[: room // 3]} ... {text[len(text) - (room - room // 3 - 5) :]}"
+def _shortened(text: str, same: int, room: int) -> str:
+    """Source on one line; of a long expression the beginning, and what is around the place where an edit changes it."""
+    if len(text) <= room:
+        return text
+    rest = room - room // 3 - 5
+    begin = min(max(same - rest // 3, room // 3), len(text) - rest)
+    if begin + rest == len(text):
+        return f"{text[: room // 3]} ... {text[begin:]}"
+    return f"{text[: room // 3]} ... {text[begin : begin + rest - 4]} ..."

@@ -19,7 +19,7 @@ from pytc.explain.memory import stand_ins
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
-from pytc.jax_compat.trees import paths_of
+from pytc.jax_compat.trees import length_of, paths_of
 from pytc.leaves import Parameters, names_in, numbers_in
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
@@ -39,7 +39,7 @@ class Traced:
     """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
     calls_python: bool
     length: int | None
-    """The length of the result, where it is a tuple or a list."""
+    """The length of the result, where it is a tuple or a list and of no other class."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,8 @@ class Pmap:
         for i, place in zip(dynamic, places, strict=True):
             changed[i] = dataclasses.replace(leaves[i], sharding=None, requested=place)
         numbers = numbers_in("donate_argnums", self.options.get("donate_argnums", ()))
-        names = {parameters.donated_name(i) for i in numbers}
+        given = {parameters.positional_name(i) for i in range(len(args))}
+        names = given.intersection(map(parameters.donated_name, numbers))
         flags = [leaves[i].parameter in names for i in dynamic]
         values, _ = tree_flatten(parameters.wrap_static(args, kwargs))
         result_paths = [keystr(path) for path, _ in tree_flatten_with_path(result)[0]]
@@ -167,9 +168,7 @@ def _traced(
     ]
     as_jit = AsJit(staged, given, dict(options), shared=tuple(shared))
     donated = frozenset(i for i, flag in zip(dynamic, flags, strict=True) if flag)
-    node = tree.node_data()
-    length = len(tree.children()) if node is not None and issubclass(node[0], tuple | list) else None
-    return Traced(as_jit, donated, may_call_python(closed), length)
+    return Traced(as_jit, donated, may_call_python(closed), length_of(tree))
 
 
 def _renamed(leaf: Leaf, parameter: str, path: str) -> Leaf:

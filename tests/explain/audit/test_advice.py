@@ -4,7 +4,7 @@ import functools
 import threading
 import time
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -130,6 +130,46 @@ def test_one_array_twice(watch: Watch, jit: Any) -> None:
     assert {argument.why for argument in report.arguments} == {"another leaf of the arguments is the same array"}
 
 
+class Grown(NamedTuple):
+    state: Any
+    total: Any
+
+
+class Holder:
+    """What holds the state."""
+
+    def run(self, f: Any) -> None:
+        self.state = state()
+        for _ in range(3):
+            self.state, _ = f(self.state)
+
+
+HOLDER = Holder()
+
+
+class Reading(Grown):
+    """Whose unpacking reads what the caller is about to overwrite."""
+
+    def __iter__(self) -> Any:
+        return iter([self.state, HOLDER.state["a"].sum()])
+
+
+@pytest.mark.usefixtures("inside")
+@pytest.mark.parametrize("api", ["jax.jit", "flax.nnx.jit"])
+@pytest.mark.parametrize("kind", [tuple, Reading])
+def test_unpacking_a_class_of_its_own_may_run_code(api: str, kind: Any, watch: Watch) -> None:
+    make = watch.watching(api, jax.jit if api == "jax.jit" else nnx.jit)
+
+    @make
+    def f(s):
+        new = grow(s)
+        return (new, new["a"].sum()) if kind is tuple else Reading(new, new["a"].sum())
+
+    HOLDER.run(f)
+    report = found(watch, "f")
+    assert getattr(report.edit, "option", None) == ("donate_argnums=(0,)" if kind is tuple else None)
+
+
 def test_an_unusable_leaf_that_is_held_does_no_harm(watch: Watch, jit: Any) -> None:
     f = jit(lambda s: {"x": s["x"] + s["table"].sum()})
 
@@ -200,6 +240,51 @@ def test_keyword_arguments_are_donated_by_name(watch: Watch, jit: Any) -> None:
     assert (report.edit.before, report.edit.after) == ("jit", "functools.partial(jit, donate_argnames=('y',))") or (
         report.edit.after == "jit(donate_argnames=('y',))"
     )
+
+
+def test_arguments_that_only_a_smaller_call_has_are_numbered(watch: Watch, jit: Any) -> None:
+    f = jit(lambda *args: tuple(value * 2 for value in args))
+
+    def run() -> None:
+        large, x, y = jnp.ones(8 * N), jnp.ones(N), jnp.ones(N)
+        for _ in range(3):
+            (large,) = f(large)
+            x, y = f(x, y)
+
+    run()
+    assert getattr(found(watch, "<lambda>").edit, "option", None) == "donate_argnums=(0, 1)"
+
+
+def test_an_argument_that_is_passed_in_both_ways(watch: Watch, jit: Any) -> None:
+    f = jit(lambda x, *, y: (x * 2, y * 3))
+    g = jit(lambda x, y: (x * 2, y * 3))
+
+    def run() -> None:
+        x, y = jnp.ones(2 * N), jnp.ones(N)
+        for _ in range(3):
+            x, y = f(x, y=y)
+            x, y = f(x=x, y=y)
+            x, y = g(x, y)
+            x, y = g(y=y, x=x)
+
+    run()
+    options = [getattr(report.edit, "option", None) for report in advice.functions(watch.functions)]
+    assert options == ["donate_argnums=(0,), donate_argnames=('x', 'y')", "donate_argnums=(0, 1)"]
+
+
+@pytest.mark.parametrize("donated", [(), (0,), (0, 1)])
+def test_pmap_donates_nothing_that_is_passed_by_keyword(donated: Any, watch: Watch) -> None:
+    f = watch.watching("jax.pmap", jax.pmap)(lambda x, y: (x * 2, y * 3), donate_argnums=donated)
+
+    def run() -> None:
+        x, y = jnp.ones((1, 2 * N)), jnp.ones((1, N))
+        for _ in range(3):
+            x, y = f(x, y=y)
+
+    run()
+    report = found(watch, "<lambda>")
+    assert getattr(report.edit, "option", None) == (None if donated else "donate_argnums=(0,)")
+    assert [argument.donated for argument in report.arguments] == [bool(donated), False]
 
 
 @pytest.fixture(name="inside")
@@ -454,6 +539,28 @@ def test_edits_where_a_donation_is_said_elsewhere(tmp_path: Any) -> None:
 def test_a_place_whose_source_is_gone() -> None:
     change = edit.edit(Place("/nowhere/train.py", 3, 3, 0, 5), "donate_argnums=(0,)")
     assert (change.before, change.after, change.line) == ("", "", 3)
+
+
+def test_of_a_long_edit_the_change_is_shown(watch: Watch, jit: Any) -> None:
+    f = jit(
+        grow,  # a comment that is long enough for the line to be cut somewhere, and of which nobody wants to read all
+        inline=True,  # another one
+        keep_unused=True,  # and the last one, of about the same length as the first one, which takes as much room
+    )
+
+    def run() -> None:
+        s = state()
+        for _ in range(3):
+            s = f(s)
+
+    run()
+    lines = Audit("train.py", "", advice.functions(watch.functions), 1.0, 0.0).text(90).splitlines()
+    (before,) = (line for line in lines if line.startswith("    - "))
+    (after,) = (line for line in lines if line.startswith("    + "))
+    assert "unused=True, donate_argnums=(0,), # and" in after
+    assert "unused=True, # and the" in before
+    assert before.startswith("    - jit( grow, # a")
+    assert max(len(before), len(after)) <= 90
 
 
 def test_the_report_as_text_and_data(watch: Watch, jit: Any) -> None:

@@ -41,6 +41,14 @@ CASES = {
     "raises": Case({"update": "donate_argnums=(1,)", "score": None}, ("wrong", "useless"), status=1),
     "sampler": Case({"_step": "donate_argnums=(0,)"}),
     "pairing": Case({"step": None}, ("pairing",)),
+    "static_arguments": Case(
+        {
+            "scale": "donate_argnums=(1,)",
+            "train": "donate_argnums=(0,)",
+            "shift": "donate_argnums=(2,)",
+            "<lambda>": "donate_argnums=(1,)",
+        }
+    ),
 }
 
 
