@@ -180,6 +180,8 @@ class Signature:
         """Leaves (indices) that are PRNG keys."""
         self.key_dtypes = [*keys.values()]
         """Of which kind they are, which their bits do not tell."""
+        self.passes_one_twice = any(leaf.elsewhere for leaf in self.program.leaves)
+        """Whether an array that is at two leaves is also passed as two."""
 
 
 @dataclasses.dataclass(eq=False)

@@ -145,7 +145,9 @@ class Function:
         for i in keys:
             leaves[i] = bits_of(leaves[i])
         # Two keys may have the same bits; to these more refers than the one and `leaves`.
-        may_share = not self.share or (keys and any(sys.getrefcount(leaves[i]) > 3 for i in keys))
+        may_share = (
+            not self.share or signature.passes_one_twice or (keys and any(sys.getrefcount(leaves[i]) > 3 for i in keys))
+        )
         given: Sequence[Any] = leaves
         try:
             plan = site.plan
@@ -330,8 +332,10 @@ def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:
     """Whether an array is at two leaves that the program takes for different ones: a node has made it for this call, so
     that it is in no container, and its references are as many as those of an array that is in one, and is there once.
     """
+    if signature.passes_one_twice or any(leaf.same_as is not None for leaf in signature.program.leaves):
+        return False
     arrays = [id(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
-    return len(set(arrays)) < len(arrays) and all(leaf.same_as is None for leaf in signature.program.leaves)
+    return len(set(arrays)) < len(arrays)
 
 
 def _never_accepted(name: str) -> RuntimeError:

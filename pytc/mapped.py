@@ -66,7 +66,10 @@ class MappedStageable(Stageable):
         leaves = []
         for i, (leaf, axis) in enumerate(zip(found, numbers, strict=True)):
             same: int | None = first.setdefault((i if leaf.same_as is None else leaf.same_as, axis), i)
-            leaves.append(dataclasses.replace(leaf, axis=axis, same_as=None if same == i else same))
+            elsewhere = same == i and leaf.same_as is not None
+            leaves.append(
+                dataclasses.replace(leaf, axis=axis, same_as=None if same == i else same, elsewhere=elsewhere)
+            )
         return tuple(leaves)
 
     def stage(

@@ -47,6 +47,8 @@ class Leaf:
     """The axis of it that is mapped, or None: the whole of it goes to every row."""
     same_as: int | None = None
     """The first leaf (an index) that is the same array object; it stands for both."""
+    elsewhere: bool = False
+    """Whether an earlier leaf is the same array object, but cannot stand for both: it is asked for elsewhere."""
 
     @property
     def is_static(self) -> bool:

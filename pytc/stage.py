@@ -86,7 +86,8 @@ class Stageable:
         return tuple(kind_of(leaf, self.python_scalars) for leaf in tree_leaves((args, kwargs)))
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> tuple[Leaf, ...]:
-        """The leaves of these arguments, in flattening order; further occurrences of an array named so if `share`.
+        """The leaves of these arguments, in flattening order; further occurrences of an array named so if `share`, and
+        if it is asked for in the same place.
 
         Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` does not
         match the arguments, and what JAX raises of data that it has no type for, with a note of the leaf's path.
@@ -95,7 +96,8 @@ class Stageable:
         named = self.parameters.paths(args, kwargs)
         requested = shardings.for_arguments(self.in_shardings, args, kwargs)
         kinds = self.kinds(args, kwargs)
-        first: dict[int, int] = {}
+        first: dict[tuple[int, Any], int] = {}
+        seen: set[int] = set()
         leaves = []
         for i, (parameter, path, value) in enumerate(named):
             abstract = isinstance(value, jax.ShapeDtypeStruct)
@@ -106,7 +108,10 @@ class Stageable:
             if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OSUmM":
                 raise unhashable(path, value)
             array = isinstance(value, jax.Array) and not isinstance(value, Tracer)
-            same_as = first.setdefault(id(value), i) if share and array else i
+            shares = share and array
+            same_as = first.setdefault((id(value), requested[i]), i) if shares else i
+            elsewhere = shares and same_as == i and id(value) in seen
+            seen.add(id(value))
             leaves.append(
                 Leaf(
                     path,
@@ -116,6 +121,7 @@ class Stageable:
                     sharding=_committed_sharding(value) if array or abstract else None,
                     requested=requested[i],
                     same_as=None if same_as == i else same_as,
+                    elsewhere=elsewhere,
                 )
             )
         return tuple(leaves)

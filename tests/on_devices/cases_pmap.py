@@ -396,3 +396,11 @@ def test_a_copy_by_cloudpickle():
     copy = pickle.loads(cloudpickle.dumps(mean))
     same(copy(ROWS), mean(ROWS))
     assert copy.__pytc__ is not mean.__pytc__
+
+
+def test_what_cannot_be_passed_as_two_says_so_as_under_jax():
+    """One array whose rows are wanted along two axes: JAX does not move it."""
+    x = pytc.pmap(lambda x: x + 1)(jnp.zeros((8, 8)))
+    for wrap in (pytc.pmap, jax.pmap):
+        with pytest.raises(ValueError, match="Sharding passed to jit does not match"):
+            wrap(lambda x, y: (x + 1, y + 2), in_axes=(0, 1))(x, x)

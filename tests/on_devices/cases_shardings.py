@@ -372,3 +372,28 @@ def test_shardings_that_do_not_fit_are_refused_in_the_words_of_jax(arguments):
     for compiler in (jax.jit, pytc.compile):
         with pytest.raises(ValueError, match="with pytree key path"):
             compiler(step, in_shardings=(cut, cut), out_shardings=cut)(*map(jnp.ones, arguments))
+
+
+def repeat(step, x):
+    for _ in range(4):
+        x, y = step(x, x)
+    return x, y
+
+
+@pytest.mark.parametrize("kind", [AUTO, EXPLICIT], ids=str)
+def test_one_array_that_is_asked_for_in_two_places(kind):
+    """It is passed twice, so none of the two is written over while the other is read."""
+    mesh = mesh_of(kind)
+    split, whole = jax.NamedSharding(mesh, P("a")), jax.NamedSharding(mesh, P())
+
+    def both(x, y):
+        return x + 1, y + 2
+
+    for asked in [(split, whole), (None, whole), (whole, None)]:
+        x = jnp.arange(8.0)
+        got, wanted = (wrap(both, in_shardings=asked)(x, x) for wrap in (pytc.compile, jax.jit))
+        assert [v.sharding for v in got] == [v.sharding for v in wanted]
+    for asked in [(None, whole), (whole, None)]:
+        got = repeat(pytc.compile(both, in_shardings=asked), jax.device_put(x, whole))
+        for ours, theirs in zip(got, repeat(jax.jit(both, in_shardings=asked), jax.device_put(x, whole)), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
