@@ -1,7 +1,7 @@
 """The callers' frames at one call, and the dead places in them.
 
 `Route` names the dead places that accounted for the arguments the last time a call site was looked at, so that the
-next call looks there first and nowhere else. `Callers` looks everywhere: at every dead local of the frame that
+next call looks there first and nowhere else: `follow`. `levels` looks everywhere: at every dead local of the frame that
 called, at what its next instructions overwrite, and so on up the stack for as long as frames hold something of the
 arguments. Whether the variables of a frame may be read by others is decided on the way.
 """
@@ -13,13 +13,14 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pytc.ownership import loops
 from pytc.ownership.callsite import Site
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
 from pytc.ownership.slots import Slots
+from pytc.ownership.stack import Starred
 from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
 from pytc.ownership.walk import Walk
 from pytc.ownership.watchers import interrupter, interruptible, onlookers
@@ -132,6 +133,34 @@ def remember(route: Route, site: Site) -> None:
         site.hinted_locals = tuple(number for level in route for number in level.locals)
 
 
+class _Waiting(NamedTuple):
+    """How a frame waits for the function in the frame below."""
+
+    starred: Starred | None
+    """What it has on the stack, if it has called that by a starred call through C code."""
+    at_once: bool
+    """Whether nothing comes between that function's return and the frame's next instruction."""
+    atomic: bool
+    """Whether nothing is donated where the frame's call raises."""
+    length: int | None
+    """The length of what the call returns, where that is known."""
+
+
+_IN_SOME_WAY = _Waiting(None, at_once=False, atomic=False, length=None)
+"""Where it is not known how."""
+
+
+def _waiting(frame: FrameType, site: Site, below: FrameType, atomic: bool, length: int | None) -> _Waiting:
+    """How `frame`, which is at `site`, waits for the function in `below`; of which `atomic` and `length` are known."""
+    starred = site.starred
+    if starred is not None and not called_from_the_stack(frame, starred, below):
+        starred = None
+    direct = starred is not None or calls_directly(frame, below)
+    at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
+    atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
+    return _Waiting(starred, at_once, atomic, length if direct else None)
+
+
 def follow(
     known: Site,
     frame: FrameType,
@@ -169,13 +198,7 @@ def follow(
         site, readable = looked_up(frame, references)
         # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
         waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
-        starred = site.starred if waits else None
-        if starred is not None and not called_from_the_stack(frame, starred, below):
-            starred = None
-        direct = waits and (starred is not None or calls_directly(frame, below))
-        at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
-        atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
-        length = length if direct else None
+        starred, at_once, atomic, length = _waiting(frame, site, below, atomic, length) if waits else _IN_SOME_WAY
         if overwritten is not None:  # first, because it counts references to what the frame has
             quietly = at_once and (starred is None or level is route[0])
             overwritten.add(frame, site, length, quietly, found, bool(readable))
@@ -253,13 +276,7 @@ def levels(
             return
         if readable:
             refusals.append(readable)
-        starred = site.starred
-        if starred is not None and not called_from_the_stack(frame, starred, below):
-            starred = None
-        direct = starred is not None or calls_directly(frame, below)
-        at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
-        atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
-        length = length if direct else None
+        starred, at_once, atomic, length = _waiting(frame, site, below, atomic, length)
         known = len(slots.values)
         # First, because it counts references to what the frame has; as loops do next.
         # What a starred call of a helper keeps dies with the call, before the store, and nothing else tells of it.
