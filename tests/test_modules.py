@@ -15,11 +15,6 @@ UNSTABLE = re.compile(r"jax\.(_src|core|experimental|extend|interpreters|lib)\b"
 """Modules of JAX that its own documentation does not promise to keep as they are."""
 OF_OBJECTS = {"_cache_size", "client", "debug_info", "live_arrays", "name_stack", "node_data", "xla_metadata"}
 """What objects of JAX's have that it promises as little."""
-STILL_THERE = {
-    ("explain/audit/order.py", "node_data"),
-    ("explain/audit/traced.py", "node_data"),
-    ("passes/values.py", "xla_metadata"),
-}
 
 
 @pytest.mark.parametrize("name", ["pytc", "pytc.explain", "pytc.jax_compat"])
@@ -53,5 +48,5 @@ def test_what_is_less_stable_of_jax_is_in_jax_compat():
         if path.startswith("jax_compat/"):
             continue
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            found += [f"pytc/{path}:{node.lineno}: {name}" for name in used(node) if (path, name) not in STILL_THERE]
+            found += [f"pytc/{path}:{node.lineno}: {name}" for name in used(node)]
     assert found == []

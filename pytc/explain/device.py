@@ -26,7 +26,7 @@ import jax
 
 from pytc.errors import DeviceError
 from pytc.explain.hardware import GPUS, TPUS
-from pytc.jax_compat.devices import compiler_is_installed, described_devices
+from pytc.jax_compat.devices import compiler_is_installed, described_devices, platform_of
 
 GPUS_OF_A_HOST = 8
 """As many GPUs are described where a name says no number."""
@@ -125,7 +125,7 @@ def here(memory: int | None) -> Device:
     return Device(
         "here",
         first.device_kind,
-        "cuda" if "cuda" in first.client.platform_version else first.platform,
+        platform_of(first),
         len(jax.devices()),
         limit,
         "",

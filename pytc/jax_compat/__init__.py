@@ -19,5 +19,5 @@ pytc to the next release starts, and should be able to stop, in this package:
     trees      trees that JAX takes apart itself
     running    what JAX is set to and is doing at this moment, and where
     donated    what JAX says of arguments that were donated
-    devices    devices that are not here, and programs moved to them
+    devices    what kind a device is, devices that are not here, and programs moved to them
 """

@@ -1,6 +1,7 @@
-"""Devices that are not here, and programs moved to them.
+"""What kind a device is, devices that are not here, and programs moved to them.
 
-For JAX 0.10 to 0.12: `jax.experimental.topologies`, and the parameters of equations in which meshes stand.
+For JAX 0.10 to 0.12: `jax.experimental.topologies`, the version that a device's client tells, and the parameters of
+equations in which meshes stand.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def compiler_is_installed(platform: str) -> bool:
         importlib.util.find_spec(name.partition(".")[0]) is not None and importlib.util.find_spec(name) is not None
         for name in _COMPILERS[platform]
     )
+
+
+def platform_of(device: Any) -> str:
+    """`cpu`, `tpu`, or what a `gpu` is for: `cuda`, and any other as JAX calls it."""
+    return "cuda" if "cuda" in device.client.platform_version else str(device.platform)
 
 
 def described_devices(platform: str, topology: str, description: str | None) -> Sequence[Any]:

@@ -131,6 +131,6 @@ def _is_repeatable(eqn: JaxprEqn) -> bool:
         and eqn.primitive.name not in _UNREPEATABLE
         and home(eqn.primitive) == "jax"
         and not may_be_foreign(eqn.primitive.name)
-        and not eqn.ctx.xla_metadata
+        and not jaxprs.has_metadata(eqn)
         and not any(is_ref(v.aval) for v in (*eqn.invars, *eqn.outvars))
     )

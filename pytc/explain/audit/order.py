@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pytc.explain.by_hand import AsJit
 from pytc.jax_compat.avals import nbytes
 from pytc.jax_compat.rewriting import with_outputs
+from pytc.jax_compat.trees import container
 from pytc.program import Computed, Program
 
 MOST = 4
@@ -62,11 +63,11 @@ def better(as_jit: AsJit, donated: Sequence[str], wanted: Program, below: int) -
 
 def _groups(staged: Program) -> list[list[int]]:
     """The outputs of each element of the result, where it is a tuple or a list."""
-    node = staged.out_tree.node_data()
-    if node is None or node[0] not in (tuple, list):
+    result = container(staged.out_tree)
+    if result is None or result.kind not in (tuple, list):
         return []
     groups, first = [], 0
-    for child in staged.out_tree.children():
+    for child in result.children:
         groups.append(list(range(first, first + child.num_leaves)))
         first += child.num_leaves
     return groups
