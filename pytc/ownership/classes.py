@@ -28,3 +28,14 @@ def defines(kind: type, name: str) -> bool:
     """Whether the class, or one that it inherits from, has an attribute of this name, as the interpreter looks for a
     special method. (`hasattr` would ask a descriptor, which may say no for the class and give objects one.)"""
     return any(name in attributes_of(base) for base in bases_of(kind))
+
+
+def defined(kind: type, name: str) -> Any:
+    """What the class has under a name, its own or of what it inherits from, as it stands there; None if nothing.
+    (`getattr` would ask a descriptor, which may give the class something else than objects.)"""
+    return next((attributes_of(base)[name] for base in bases_of(kind) if name in attributes_of(base)), None)
+
+
+def shares(kind: type, other: type, *names: str) -> bool:
+    """Whether all methods of these names are those of the `other` class."""
+    return all(defined(kind, name) is defined(other, name) for name in names)
