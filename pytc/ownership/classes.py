@@ -17,11 +17,15 @@ has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 
 
+def is_of_jax(kind: type) -> bool:
+    """Whether the class is JAX's own."""
+    module = attributes_of(kind).get("__module__")
+    return type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
+
+
 def is_own_array(kind: type) -> bool:
     """Whether objects of the class are JAX's own arrays, or its keys, and not of a class that people derived of it."""
-    module = attributes_of(kind).get("__module__")
-    is_of_jax = type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
-    return is_of_jax and issubclass(kind, jax.Array)
+    return is_of_jax(kind) and issubclass(kind, jax.Array)
 
 
 def defines(kind: type, name: str) -> bool:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.xla_metadata import set_xla_metadata
 
 import pytc
 from tests.ownership.odd_objects import Last
@@ -245,6 +246,59 @@ def test_a_number_that_is_asked_for_its_value(outer):
         ON[0] = i in (0, 6, 7)
         once()
     assert not any(array.is_deleted() for leaves in STASH for array in leaves)  # not every JAX asks
+
+
+def keep():
+    """As `take`, where nothing may be computed."""
+    if ON[0]:
+        STASH.append([BOX.a])
+
+
+class Setting(str):
+    __slots__ = ()
+
+    def __hash__(self):
+        keep()
+        return str.__hash__(self)
+
+    def __eq__(self, other):
+        keep()
+        return str.__eq__(self, other)
+
+
+MINE = jax.make_user_context(None)
+SETTINGS = {"user context": MINE, "metadata": lambda value: set_xla_metadata(mine=value)}
+
+
+@pytest.mark.parametrize("context", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("at", [(0,), range(1, 8)], ids=["what it was compiled with", "what it is called with"])
+def test_what_jax_is_set_to(context, at):
+    step = pytc.compile(double)
+
+    def once():
+        BOX.a = step(BOX.a)
+
+    BOX.a = jnp.ones(1000)
+    for i in range(8):
+        with context(Setting("1") if i in at else "".join(["1"])):
+            ON[0] = i > 0
+            once()
+            ON[0] = False
+    assert not_deleted()
+
+
+def test_settings_of_plain_values_and_meshes_do_not_keep_anything():
+    step = pytc.compile(double, donate="require")
+
+    def once():
+        BOX.a = step(BOX.a)
+
+    BOX.a = jnp.ones(1000)
+    mesh = jax.make_mesh((1,), ("x",))
+    for value in (1, "a", (1.5, None), jax.sharding.AxisType.Auto):
+        for _ in range(4):
+            with MINE(value), set_xla_metadata(mine=str(value)), jax.set_mesh(mesh):
+                once()
 
 
 # -- what the proof asks --
