@@ -10,6 +10,7 @@ import jax
 # What `type` itself answers to `kind.__mro__` and the like, past the `__getattribute__` of a metaclass.
 bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 base_of: Callable[[type], type | None] = type.__dict__["__base__"].__get__
+subclasses_of: Callable[[type], list[type]] = type.__subclasses__
 attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
 flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__

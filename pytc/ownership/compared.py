@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pytc.jax_compat.running import settings
-from pytc.ownership.classes import is_of_jax, shares
+from pytc.ownership.classes import is_of_jax, shares, subclasses_of
 
 _ALONE = frozenset((
     type(None), bool, int, float, complex, str, bytes, type, np.ndarray,
@@ -27,12 +27,14 @@ _ALONE = frozenset((
 _CONTAINERS = frozenset((tuple, list, dict, set, frozenset))
 _MOST = 4096
 """Objects that are looked at."""
+_shardings: list[type] = [jax.sharding.Sharding]
+"""The classes of shardings the last time that they were looked at, if all were JAX's own."""
 _last_settings: list[Any] = []
 """What JAX was set to the last time that it was looked at, if that was `odd` to nobody."""
 
 
 def odd(values: Iterable[Any]) -> str:
-    """What of these values, or in them, may be compared or hashed by code of people's own; empty if there is nothing."""
+    """What of these values, or in them, may be compared or hashed by people's code; empty if there is nothing."""
     seen: set[int] = set()
     level = [*values]
     while level:
@@ -65,3 +67,20 @@ def odd_setting() -> str:
     if not (found := odd(now)):
         _last_settings[:] = now
     return found
+
+
+def odd_sharding() -> str:
+    """The class, if there is one, that people have derived of those of JAX's shardings. Arrays have theirs compared and
+    hashed, and may be the last to refer to it: where there is none, none needs to be asked for it."""
+    # Classes are not forgotten of which others are derived; so where there is none more, these are the same.
+    if sum(map(len, map(subclasses_of, _shardings))) == len(_shardings) - 1:
+        return ""
+    found: dict[int, type] = {id(kind): kind for kind in _shardings}
+    level = _shardings
+    while level:
+        level = [kind for base in level for kind in subclasses_of(base) if id(kind) not in found]
+        if people := [kind for kind in level if not is_of_jax(kind)]:
+            return people[0].__qualname__
+        found |= {id(kind): kind for kind in level}
+    _shardings[:] = found.values()
+    return ""

@@ -18,7 +18,7 @@ from typing import Any
 from pytc.interrupt import is_ctrl_c
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
-from pytc.ownership.compared import odd_setting
+from pytc.ownership.compared import odd_setting, odd_sharding
 
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
@@ -61,6 +61,8 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
             return "a callback of the garbage collector may read it"
     if setting := odd_setting():
         return f"JAX is set to {setting}, whose code it asks at each call, and that may read it"
+    if sharding := odd_sharding():
+        return f"arrays may be placed by a {sharding}, whose code JAX asks at each call, and that may read it"
     collector.pause()  # what may look in finalisers of cyclic garbage
     return ""
 

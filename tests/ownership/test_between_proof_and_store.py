@@ -301,6 +301,55 @@ def test_settings_of_plain_values_and_meshes_do_not_keep_anything():
                 once()
 
 
+PLACED = """
+import sys, types
+import jax, jax.numpy as jnp
+import pytc
+
+box, kept, seen, on = types.SimpleNamespace(a=jnp.ones(1000)), [], [], [False]
+
+class Dying(jax.sharding.SingleDeviceSharding):
+    def __del__(self):
+        if on[0]:
+            seen.append(box.a.is_deleted())
+
+class Asked(jax.sharding.SingleDeviceSharding):
+    def __eq__(self, other):
+        if on[0]:
+            kept.append(box.a)
+        return type(other) is Asked
+
+    def __hash__(self):
+        if on[0]:
+            kept.append(box.a)
+        return 1
+
+def batch(kind):
+    return jax.make_array_from_single_device_arrays((1000,), kind(jax.devices()[0]), [jnp.ones(1000) + 0])
+
+step = pytc.compile(lambda x, batch: x + batch)
+
+def once(i):
+    if sys.argv[1] == 'dying':
+        on[0] = i > 3
+        box.a = step(box.a, batch(Dying))
+    else:
+        asked = batch(Asked)
+        on[0] = i > 3
+        box.a = step(box.a, asked)
+    on[0] = False
+
+for i in range(8):
+    once(i)
+assert kept + seen and not any(seen) and not any(x.is_deleted() for x in kept)
+"""
+
+
+@pytest.mark.parametrize("kind", ["dying", "asked"])
+def test_shardings_of_peoples_own_classes(kind):
+    subprocess.run([sys.executable, "-c", PLACED, kind], check=True)  # such a class may be in JAX's caches for good
+
+
 # -- what the proof asks --
 
 
