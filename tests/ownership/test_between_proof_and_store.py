@@ -12,6 +12,7 @@ import types
 from typing import Any
 
 import jax
+import jax.extend.random as extend_random
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -299,6 +300,45 @@ def test_settings_of_plain_values_and_meshes_do_not_keep_anything():
         for _ in range(4):
             with MINE(value), set_xla_metadata(mine=str(value)), jax.set_mesh(mesh):
                 once()
+
+
+class Part:
+    """A function that is a part of an implementation of PRNG keys."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+    def __hash__(self):
+        keep()
+        return 1
+
+    def __eq__(self, other):
+        keep()
+        return type(other) is Part
+
+
+def test_keys_of_an_implementation_that_is_made_anew():
+    like = extend_random.threefry_prng_impl
+    step = pytc.compile(lambda x, key: (x * 2, jax.random.key_data(key)[0]))
+
+    def key():
+        parts = {name: Part(getattr(like, name)) for name in ("seed", "split", "random_bits", "fold_in")}
+        impl = extend_random.define_prng_impl(key_shape=like.key_shape, name="mine", tag="mine", **parts)
+        return jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=impl)
+
+    def once(key):
+        BOX.a, _ = step(BOX.a, key)
+
+    BOX.a = jnp.ones(1000)
+    for i in range(8):
+        made = key()
+        ON[0] = i > 3
+        once(made)
+        ON[0] = False
+    assert not_deleted()
 
 
 PLACED = """
