@@ -13,6 +13,7 @@ from typing import Any
 
 from pytc.cache import Shared
 from pytc.interrupt import is_from_outside
+from pytc.ownership.classes import shares
 
 Known = dict[Hashable, Shared]
 """By the tree of the arguments, the types of their leaves, static values and sharing."""
@@ -26,8 +27,7 @@ def known_of(fun: Callable[..., Any], *options: Any) -> Known:
     Nothing, and that stays with who asks, where functions like this one are not compared by identity (a method, which
     is made anew each time, is not), or options cannot be hashed.
     """
-    kind: Any = type(fun)
-    if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
+    if not shares(type(fun), object, "__hash__", "__eq__"):
         return {}
     try:
         return _of_functions.setdefault(fun, {}).setdefault(_hashable(options), {})

@@ -33,6 +33,8 @@ from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.trees import length_of, nodes
+from pytc.ownership.classes import shares
+from pytc.ownership.compared import odd_setting
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
@@ -365,6 +367,7 @@ def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
         may_call_python(program.jaxpr)
         or not all(_is_plain_key(key) for tree in trees if tree is not None for key in _keys(tree))
         or any(not leaf.is_static and _is_asked(value) for leaf, value in zip(program.leaves, leaves, strict=True))
+        or bool(odd_setting())  # which will be the key of what is compiled, and compared with others
     )
     classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
     length = length_of(program.out_tree)
@@ -394,7 +397,8 @@ def _is_plain_key(key: Any) -> bool:
     """Whether a key is compared and hashed by code of Python's own: JAX sorts and looks up keys."""
     kind = type(key)
     if issubclass(kind, str):
-        return all(getattr(kind, name) is getattr(str, name) for name in ("__hash__", "__eq__", "__lt__"))
+        # Of two that are compared, the one whose class is derived from the other's is asked first: `>` for `<`.
+        return shares(kind, str, "__hash__", "__eq__", "__ne__", "__lt__", "__gt__")
     return kind in _PLAIN_KEYS or (kind is tuple and all(map(_is_plain_key, key)))
 
 

@@ -22,7 +22,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat import api
-from pytc.jax_compat.keys import bits_of
+from pytc.jax_compat.keys import are_of, bits_of
 from pytc.jax_compat.trees import container, is_plain_tree
 from pytc.program import Computed, Program
 
@@ -180,9 +180,10 @@ def _replaced(tree: Any, way: tuple[Any, ...], make: Callable[[Any], Any]) -> An
 
 
 def _bits_of(aval: Any, keys: Any) -> Any:
-    """The bits of such keys. Raises `Retrace` where that is not what they are."""
+    """The bits of such keys. Raises `Retrace` where that is not what they are, or may not be: behind the proof, nothing
+    is compared by code of people's own."""
     bits = bits_of(keys)
-    if bits is keys or keys.dtype != aval.dtype:
+    if bits is keys or not are_of(keys, aval.dtype):
         raise Retrace
     return bits
 

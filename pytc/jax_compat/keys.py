@@ -56,6 +56,13 @@ def bits_sharding(wanted: Any, more: int) -> Any:
     return wanted
 
 
+def are_of(keys: Any, dtype: Any) -> bool:
+    """Whether PRNG keys are of the very implementation that a dtype has. To compare one with another that is not the
+    same object asks what it consists of, by code that people may have written."""
+    missing = object()
+    return getattr(keys.dtype, "_impl", missing) is getattr(dtype, "_impl", None)
+
+
 def key_types(avals: Iterable[AbstractValue]) -> dict[int, KeyType]:
     """Those of these types (by number) that are of PRNG keys."""
     return {k: KeyType(aval) for k, aval in enumerate(avals) if is_key_type(aval)}

@@ -2,6 +2,7 @@
 
 For JAX 0.10 to 0.12: `jax.config`, `jax.extend.core.find_top_trace`, the trace that a tracer is of, the names of
 settings, the size of a jitted function's cache, and the callback of the garbage collector that JAX installs.
+Of `jaxlib`, `_jax.config`: a tuple of all settings that what is traced depends on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jaxlib
 from jax.extend import core as jex_core
 
 from pytc.jax_compat.layouts import devices_of
@@ -60,6 +62,10 @@ def cache_size(jitted: Any) -> int:
     size: int = jitted._cache_size()
     return size
 
+
+settings: Any = getattr(getattr(getattr(jaxlib, "_jax", None), "config", None), "trace_context", None)
+"""What JAX is set to on this thread: what `jax.jit` compares at each call, beside the arguments. None where that is not
+to be had."""
 
 _let_go: Any = next((call for call in gc.callbacks if getattr(call, "__name__", "") == "_xla_gc_callback"), None)
 

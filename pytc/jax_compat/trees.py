@@ -6,11 +6,14 @@ For JAX 0.10 to 0.12: `PyTreeDef.__getstate__`, `node_data` and `children`.
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import PyTreeDef
+
+from pytc.ownership.classes import defined, shares
 
 
 def is_plain_tree(tree: PyTreeDef) -> bool:
@@ -85,8 +88,9 @@ def _is_plain_class(kind: type) -> bool:
         return True
     if type(kind) is not type:
         return False
-    made = getattr(kind.__new__, "__globals__", {})
-    return "_tuple_new" in made and all(getattr(kind, name) is getattr(_Named, name) for name in _OWN)
+    new = defined(kind, "__new__")
+    made_by = new.__func__ if type(new) is staticmethod else None
+    return type(made_by) is types.FunctionType and "_tuple_new" in made_by.__globals__ and shares(kind, _Named, *_OWN)
 
 
 def _kinds_of_nodes(tree: PyTreeDef) -> set[int]:

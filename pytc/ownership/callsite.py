@@ -17,9 +17,11 @@ import dataclasses
 import dis
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
+from pytc.ownership.classes import defined
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import Flow
 from pytc.ownership.stack import iterators, starred_call
@@ -64,10 +66,16 @@ class Event:
     place: Place
 
 
+_OF_FRAMES = frozenset(
+    "_getframe _current_frames currentframe getargvalues getinnerframes getouterframes getgeneratorlocals "
+    "getcoroutinelocals getasyncgenlocals walk_stack walk_tb tb_frame gi_frame cr_frame ag_frame f_back "
+    "breakpointhook".split()
+)
+"""Names that nothing else has than what leads to a frame object, or shows what one has."""
 # Names by which a function reads variables of its own, or lets others read them, without the bytecode saying which.
-INTROSPECTION = frozenset(
-    "locals vars eval exec dir _getframe _current_frames currentframe f_locals stack trace breakpoint set_trace "
-    "embed interact runcode runsource post_mortem settrace setprofile".split()
+INTROSPECTION = _OF_FRAMES.union(
+    "locals vars eval exec dir f_locals stack trace breakpoint set_trace embed interact runcode runsource post_mortem "
+    "settrace setprofile".split()
 )
 
 
@@ -77,7 +85,7 @@ _BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
 """Those that are no attributes of anything but `builtins`: `self.eval(x)` is somebody's method."""
 
 
-_NAMES_ALONE = frozenset(("locals", "_getframe", "_current_frames", "currentframe"))
+_NAMES_ALONE = _OF_FRAMES | {"locals"}
 """Those that a string can hardly be but to get at them: `getattr(builtins, "locals")()`."""
 _NAMES_WITH_OTHERS = frozenset(("vars", "eval", "exec"))
 _OTHERS = frozenset(("getattr", "builtins", "__builtins__", "__import__", "import_module"))
@@ -89,8 +97,10 @@ _READERS = frozenset(
     id(function)
     for function in (
         *(locals, vars, eval, exec, breakpoint),
-        *(sys._getframe, sys._current_frames, sys.settrace, sys.setprofile),
+        *(sys._getframe, sys._current_frames, sys.settrace, sys.setprofile, sys.breakpointhook),
         *(inspect.currentframe, inspect.stack, inspect.trace),
+        *(inspect.getargvalues, inspect.getinnerframes, inspect.getouterframes),
+        *(inspect.getgeneratorlocals, inspect.getcoroutinelocals),
     )
 )
 
@@ -105,7 +115,7 @@ class Site:
         self.refusal = ""
         if named := _introspects(flow, names):
             self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable"
-        if alias := next((name for name in code.co_names if id(names.get(name)) in _READERS), ""):
+        if alias := next((name for name in code.co_names if _leads_to_readers(names.get(name), code.co_names)), ""):
             self.refusal = f"{code.co_qualname} uses `{alias}`, which can read any variable"
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
         behind = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
@@ -155,13 +165,30 @@ def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
     are_words = _OTHERS.isdisjoint(every) or "compile" in every
     words = _NAMES_ALONE if are_words else _NAMES_ALONE | _NAMES_WITH_OTHERS
-    if told := words.intersection(each for each in code.co_consts if isinstance(each, str)):
+    strings = {each for each in code.co_consts if isinstance(each, str)}
+    if told := words & strings:
         return min(told)
+    every |= strings  # `sys.modules["builtins"].locals()`
     for name in sorted(INTROSPECTION.intersection(code.co_names)):
         module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
         if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:
             return name
     return ""
+
+
+def _leads_to_readers(value: Any, names: Iterable[str]) -> bool:
+    """Whether a global is one of the functions that read variables, or has one: as an item, or as an attribute under
+    one of these names."""
+    found = [value]
+    kind = type(value)
+    if kind is dict:
+        found += value.values()
+    elif kind is ModuleType:
+        found += map(value.__dict__.get, names)
+    else:
+        held = [defined(value if issubclass(kind, type) else kind, name) for name in names]
+        found += [each.__func__ if type(each) is staticmethod else each for each in held]
+    return not _READERS.isdisjoint(map(id, found))
 
 
 def loaded(flow: Flow, at: int) -> list[Place]:

@@ -10,6 +10,7 @@ import jax
 # What `type` itself answers to `kind.__mro__` and the like, past the `__getattribute__` of a metaclass.
 bases_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 base_of: Callable[[type], type | None] = type.__dict__["__base__"].__get__
+subclasses_of: Callable[[type], list[type]] = type.__subclasses__
 attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
 flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
@@ -17,14 +18,29 @@ has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 
 
+def is_of_jax(kind: type) -> bool:
+    """Whether the class is JAX's own."""
+    module = attributes_of(kind).get("__module__")
+    return type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
+
+
 def is_own_array(kind: type) -> bool:
     """Whether objects of the class are JAX's own arrays, or its keys, and not of a class that people derived of it."""
-    module = attributes_of(kind).get("__module__")
-    is_of_jax = type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
-    return is_of_jax and issubclass(kind, jax.Array)
+    return is_of_jax(kind) and issubclass(kind, jax.Array)
 
 
 def defines(kind: type, name: str) -> bool:
     """Whether the class, or one that it inherits from, has an attribute of this name, as the interpreter looks for a
     special method. (`hasattr` would ask a descriptor, which may say no for the class and give objects one.)"""
     return any(name in attributes_of(base) for base in bases_of(kind))
+
+
+def defined(kind: type, name: str) -> Any:
+    """What the class has under a name, its own or of what it inherits from, as it stands there; None if nothing.
+    (`getattr` would ask a descriptor, which may give the class something else than objects.)"""
+    return next((attributes_of(base)[name] for base in bases_of(kind) if name in attributes_of(base)), None)
+
+
+def shares(kind: type, other: type, *names: str) -> bool:
+    """Whether all methods of these names are those of the `other` class."""
+    return all(defined(kind, name) is defined(other, name) for name in names)

@@ -1,8 +1,8 @@
 """Who else may read a program's data in the midst of a call, or raise an exception there.
 
 Another thread can at any moment, and so can a handler of signals written in Python, a callback of the compiled program
-or of the garbage collector, and what JAX lets go of when a call begins. A few service threads of libraries are known to
-do nothing of the kind.
+or of the garbage collector, what JAX lets go of when a call begins, and what it compares then. A few service threads of
+libraries are known to do nothing of the kind.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from pytc.interrupt import is_ctrl_c
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
+from pytc.ownership.compared import odd_setting, odd_sharding
 
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
@@ -58,6 +59,10 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
     for callback in gc.callbacks:
         if (getattr(callback, "__module__", "") or "").partition(".")[0] not in _QUIET_COLLECTING:
             return "a callback of the garbage collector may read it"
+    if setting := odd_setting():
+        return f"JAX is set to {setting}, whose code it asks at each call, and that may read it"
+    if sharding := odd_sharding():
+        return f"arrays may be placed by a {sharding}, whose code JAX asks at each call, and that may read it"
     collector.pause()  # what may look in finalisers of cyclic garbage
     return ""
 

@@ -12,9 +12,11 @@ import types
 from typing import Any
 
 import jax
+import jax.extend.random as extend_random
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.xla_metadata import set_xla_metadata
 
 import pytc
 from tests.ownership.odd_objects import Last
@@ -245,6 +247,147 @@ def test_a_number_that_is_asked_for_its_value(outer):
         ON[0] = i in (0, 6, 7)
         once()
     assert not any(array.is_deleted() for leaves in STASH for array in leaves)  # not every JAX asks
+
+
+def keep():
+    """As `take`, where nothing may be computed."""
+    if ON[0]:
+        STASH.append([BOX.a])
+
+
+class Setting(str):
+    __slots__ = ()
+
+    def __hash__(self):
+        keep()
+        return str.__hash__(self)
+
+    def __eq__(self, other):
+        keep()
+        return str.__eq__(self, other)
+
+
+MINE = jax.make_user_context(None)
+SETTINGS = {"user context": MINE, "metadata": lambda value: set_xla_metadata(mine=value)}
+
+
+@pytest.mark.parametrize("context", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("at", [(0,), range(1, 8)], ids=["what it was compiled with", "what it is called with"])
+def test_what_jax_is_set_to(context, at):
+    step = pytc.compile(double)
+
+    def once():
+        BOX.a = step(BOX.a)
+
+    BOX.a = jnp.ones(1000)
+    for i in range(8):
+        with context(Setting("1") if i in at else "".join(["1"])):
+            ON[0] = i > 0
+            once()
+            ON[0] = False
+    assert not_deleted()
+
+
+def test_settings_of_plain_values_and_meshes_do_not_keep_anything():
+    step = pytc.compile(double, donate="require")
+
+    def once():
+        BOX.a = step(BOX.a)
+
+    BOX.a = jnp.ones(1000)
+    mesh = jax.make_mesh((1,), ("x",))
+    for value in (1, "a", (1.5, None), jax.sharding.AxisType.Auto):
+        for _ in range(4):
+            with MINE(value), set_xla_metadata(mine=str(value)), jax.set_mesh(mesh):
+                once()
+
+
+class Part:
+    """A function that is a part of an implementation of PRNG keys."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args):
+        return self.function(*args)
+
+    def __hash__(self):
+        keep()
+        return 1
+
+    def __eq__(self, other):
+        keep()
+        return type(other) is Part
+
+
+def test_keys_of_an_implementation_that_is_made_anew():
+    like = extend_random.threefry_prng_impl
+    step = pytc.compile(lambda x, key: (x * 2, jax.random.key_data(key)[0]))
+
+    def key():
+        parts = {name: Part(getattr(like, name)) for name in ("seed", "split", "random_bits", "fold_in")}
+        impl = extend_random.define_prng_impl(key_shape=like.key_shape, name="mine", tag="mine", **parts)
+        return jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=impl)
+
+    def once(key):
+        BOX.a, _ = step(BOX.a, key)
+
+    BOX.a = jnp.ones(1000)
+    for i in range(8):
+        made = key()
+        ON[0] = i > 3
+        once(made)
+        ON[0] = False
+    assert not_deleted()
+
+
+PLACED = """
+import sys, types
+import jax, jax.numpy as jnp
+import pytc
+
+box, kept, seen, on = types.SimpleNamespace(a=jnp.ones(1000)), [], [], [False]
+
+class Dying(jax.sharding.SingleDeviceSharding):
+    def __del__(self):
+        if on[0]:
+            seen.append(box.a.is_deleted())
+
+class Asked(jax.sharding.SingleDeviceSharding):
+    def __eq__(self, other):
+        if on[0]:
+            kept.append(box.a)
+        return type(other) is Asked
+
+    def __hash__(self):
+        if on[0]:
+            kept.append(box.a)
+        return 1
+
+def batch(kind):
+    return jax.make_array_from_single_device_arrays((1000,), kind(jax.devices()[0]), [jnp.ones(1000) + 0])
+
+step = pytc.compile(lambda x, batch: x + batch)
+
+def once(i):
+    if sys.argv[1] == 'dying':
+        on[0] = i > 3
+        box.a = step(box.a, batch(Dying))
+    else:
+        asked = batch(Asked)
+        on[0] = i > 3
+        box.a = step(box.a, asked)
+    on[0] = False
+
+for i in range(8):
+    once(i)
+assert kept + seen and not any(seen) and not any(x.is_deleted() for x in kept)
+"""
+
+
+@pytest.mark.parametrize("kind", ["dying", "asked"])
+def test_shardings_of_peoples_own_classes(kind):
+    subprocess.run([sys.executable, "-c", PLACED, kind], check=True)  # such a class may be in JAX's caches for good
 
 
 # -- what the proof asks --

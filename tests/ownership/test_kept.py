@@ -547,6 +547,12 @@ def test_read_in_a_handler_that_matters_only_in_a_later_call(made: Functions) ->
     assert [len(call.dead) for call in stub.calls] == [1, 1, 1, 0]
 
 
+class Tools:
+    """What has `locals` under another name."""
+
+    here = staticmethod(locals)
+
+
 INTROSPECTING = {
     "locals": "y = f(x); read(locals()['x'])",
     "vars": "y = f(x); read(vars()['x'])",
@@ -563,6 +569,28 @@ INTROSPECTING = {
     "builtins": "import builtins; y = f(x); read(builtins.eval('x'))",
     "builtins by another name": "import builtins as b; y = f(x); read(b.eval('x'))",
     "global builtins by another name": "y = f(x); read(others.eval('x'))",
+    "builtins by a string": "y = f(x); read(__import__('builtins').locals()['x'])",
+    "builtins among modules": "import sys; y = f(x); read(sys.modules['builtins'].locals()['x'])",
+    "out of the builtins": "import builtins; y = f(x); read(builtins.__dict__['locals']()['x'])",
+    "out of a dictionary": "y = f(x); read(TABLE['here']()['x'])",
+    "of a class": "y = f(x); read(Tools.here()['x'])",
+    "of an object": "y = f(x); read(tools.here()['x'])",
+    "of a module": "y = f(x); read(helpers.here()['x'])",
+    "of a traceback": """import inspect; y = f(x)
+    try: raise ValueError
+    except ValueError as error: read(inspect.getargvalues(error.__traceback__.tb_frame)[3]['x'])""",
+    "of a traceback by a helper": """y = f(x)
+    try: raise ValueError
+    except ValueError as error: read(told(error.__traceback__.tb_frame)['x'])""",
+    "of a traceback by strings": """import inspect; y = f(x)
+    try: raise ValueError
+    except ValueError as error:
+        read(getattr(inspect, 'getinnerframes')(error.__traceback__)[0][0].__getattribute__('f_' + 'locals')['x'])""",
+    "outer frames": "y = f(x); read(told((lambda: getattr(__import__('sys'), '_get' + 'frame')())().f_back)['x'])",
+    "a traceback walked": """import traceback; y = f(x)
+    try: raise ValueError
+    except ValueError as error: read(told(next(traceback.walk_tb(error.__traceback__))[0])['x'])""",
+    "a hook": "import sys; y = f(x); sys.breakpointhook()",
     "captured builtins": "import builtins; (lambda x: (f(x), read(builtins.eval('x'))))(x)",
 }
 
@@ -571,9 +599,35 @@ INTROSPECTING = {
 def test_introspection(made: Functions, body: str) -> None:
     stub, f, _ = made
     space: dict[str, Any] = {"f": f, "read": stub.read, "stack": inspect.stack, "others": builtins}
+    space |= {"TABLE": {"here": locals}, "Tools": Tools, "tools": Tools(), "helpers": types.ModuleType("helpers")}
+    space["helpers"].here = locals
+    space["told"] = lambda frame: frame.f_locals
     exec(f"def run(x):\n    {body}\n", space)
-    space["run"](stub.new())
+
+    def look() -> None:
+        stub.read(sys._getframe(1).f_locals["x"])
+
+    with mock.patch.object(sys, "breakpointhook", look):
+        space["run"](stub.new())
     nothing_dead(stub)
+
+
+ORDINARY = {
+    "methods": "y = model.eval(f(x))",
+    "a table of functions": "y = OTHERS['abs'](f(x))",
+    "a module of functions": "import math; y = f(x); math.sqrt(4.0)",
+    "where it failed": "import traceback; y = f(x); traceback.format_exc()",
+    "words": "y = f(x); name = 'builtins'",
+}
+
+
+@pytest.mark.parametrize("body", ORDINARY.values(), ids=ORDINARY.keys())
+def test_what_is_no_introspection(made: Functions, body: str) -> None:
+    stub, f, _ = made
+    space: dict[str, Any] = {"f": f, "model": types.SimpleNamespace(eval=id), "OTHERS": {"abs": id}, "new": stub.new}
+    exec(f"def run():\n    x = new()\n    {body}\n", space)
+    space["run"]()
+    assert stub.calls[-1].dead
 
 
 @pytest.mark.parametrize("install", [sys.settrace, sys.setprofile])

@@ -1,0 +1,86 @@
+"""What JAX compares and hashes at each call, to find what it has compiled: by whose code.
+
+That is done between the proof and the execution. What JAX is set to is part of it, where people may have put values of
+their own (`jax.make_user_context`, `set_xla_metadata`); and so is how arguments are placed.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import operator
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from pytc.jax_compat.running import settings
+from pytc.ownership.classes import is_of_jax, shares, subclasses_of
+
+_ALONE = frozenset((
+    type(None), bool, int, float, complex, str, bytes, type, np.ndarray,
+    types.EllipsisType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType,
+))  # fmt: skip
+"""Types whose objects are compared without asking others. (JAX has arrays of devices.)"""
+_CONTAINERS = frozenset((tuple, list, dict, set, frozenset))
+_MOST = 4096
+"""Objects that are looked at."""
+_shardings: list[type] = [jax.sharding.Sharding]
+"""The classes of shardings the last time that they were looked at, if all were JAX's own."""
+_last_settings: list[Any] = []
+"""What JAX was set to the last time that it was looked at, if that was `odd` to nobody."""
+
+
+def odd(values: Iterable[Any]) -> str:
+    """What of these values, or in them, may be compared or hashed by people's code; empty if there is nothing."""
+    seen: set[int] = set()
+    level = [*values]
+    while level:
+        new = {id(v): v for v in level if type(v) not in _ALONE and id(v) not in seen}
+        seen.update(new)
+        if len(seen) > _MOST:
+            return "more than can be looked at"
+        parts = []
+        for value in new.values():
+            kind = type(value)
+            if kind in _CONTAINERS or is_of_jax(kind):
+                parts.append(value)
+            elif not _is_plain_enum(kind):
+                return f"a {kind.__qualname__}"
+        level = [part for part in gc.get_referents(*parts) if not issubclass(type(part), type)]
+    return ""
+
+
+def _is_plain_enum(kind: type) -> bool:
+    return issubclass(kind, enum.Enum) and shares(kind, enum.Enum, "__eq__", "__hash__", "__getattribute__")
+
+
+def odd_setting() -> str:
+    """What JAX is set to and is `odd`; empty if there is nothing."""
+    if settings is None:
+        return "something unknown"
+    now = settings()
+    if len(now) == len(_last_settings) and all(map(operator.is_, now, _last_settings)):
+        return ""
+    if not (found := odd(now)):
+        _last_settings[:] = now
+    return found
+
+
+def odd_sharding() -> str:
+    """The class, if there is one, that people have derived of those of JAX's shardings. Arrays have theirs compared and
+    hashed, and may be the last to refer to it: where there is none, none needs to be asked for it."""
+    # Classes are not forgotten of which others are derived; so where there is none more, these are the same.
+    if sum(map(len, map(subclasses_of, _shardings))) == len(_shardings) - 1:
+        return ""
+    found: dict[int, type] = {id(kind): kind for kind in _shardings}
+    level = _shardings
+    while level:
+        level = [kind for base in level for kind in subclasses_of(base) if id(kind) not in found]
+        if people := [kind for kind in level if not is_of_jax(kind)]:
+            return people[0].__qualname__
+        found |= {id(kind): kind for kind in level}
+    _shardings[:] = found.values()
+    return ""
