@@ -19,9 +19,10 @@ At each call:
     ownership    which leaves are dead; asking: the same, whatever the objects at hand raise
     interrupt    Ctrl-C meanwhile; tracebacks: of errors
 
-Beside that: explain reads what all this leaves behind, jax_compat has what is less stable of JAX's API, picking takes
-items out of sequences, uncollected pauses the garbage collector while programs are made, errors are pytc's own, and
-`__main__` is for a shell. How the parts fit together is in `docs/pipeline.md`.
+Beside that: explain reads what all this leaves behind, jax_compat has what is less stable of JAX's API, classes tells
+of classes without asking them, picking takes items out of sequences, uncollected pauses the garbage collector while
+programs are made, errors are pytc's own, and `__main__` is for a shell. How the parts fit together is in
+`docs/pipeline.md`.
 """
 
 from pytc import passes

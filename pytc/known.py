@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from pytc.cache import Shared
+from pytc.classes import shares
 from pytc.interrupt import is_from_outside
-from pytc.ownership.classes import shares
 
 Known = dict[Hashable, Shared]
 """By the tree of the arguments, the types of their leaves, static values and sharing."""

@@ -23,6 +23,7 @@ from jax.tree_util import PyTreeDef
 
 from pytc import asking, ownership, passes
 from pytc.cache import MOST_SITES, Plan, Signature, Site, Staged
+from pytc.classes import shares
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
@@ -33,7 +34,6 @@ from pytc.jax_compat.avals import short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.trees import length_of, nodes
-from pytc.ownership.classes import shares
 from pytc.ownership.compared import odd_setting
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count

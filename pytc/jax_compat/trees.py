@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import PyTreeDef
 
-from pytc.ownership.classes import defined, shares
+from pytc.classes import defined, shares
 
 
 def is_plain_tree(tree: PyTreeDef) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
-from pytc.ownership.classes import defined
+from pytc.classes import defined
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import Flow
 from pytc.ownership.stack import iterators, starred_call

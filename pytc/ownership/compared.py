@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from pytc.classes import is_of_jax, shares, subclasses_of
 from pytc.jax_compat.running import settings
-from pytc.ownership.classes import is_of_jax, shares, subclasses_of
 
 _ALONE = frozenset((
     type(None), bool, int, float, complex, str, bytes, type, np.ndarray,

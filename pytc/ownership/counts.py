@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from pytc.classes import defines, is_own_array
 from pytc.jax_compat.keys import bits_of
-from pytc.ownership.classes import defines, is_own_array
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents

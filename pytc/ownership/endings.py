@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.ownership.classes import base_of, defines, flags_of, size_of
+from pytc.classes import base_of, defines, flags_of, size_of
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))

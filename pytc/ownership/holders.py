@@ -18,10 +18,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 
+from pytc.classes import attributes_of, bases_of, defines
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Place, Step, loaded
-from pytc.ownership.classes import attributes_of, bases_of, defines
 from pytc.ownership.interpreter import UNBOUND, getrefcount, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.loops import REUSE_A_TUPLE

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from pytc.ownership.classes import flags_of
+from pytc.classes import flags_of
 
 getrefcount: Callable[[object], int] = sys.getrefcount
 

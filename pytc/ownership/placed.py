@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pytc.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership import counts
-from pytc.ownership.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
-from pytc.ownership.classes import attributes_of, bases_of, defines, has_dictionary
+from pytc.classes import attributes_of, bases_of, defines, has_dictionary
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
 # By identity, since people's objects may be equal to anything.

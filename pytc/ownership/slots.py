@@ -35,10 +35,10 @@ from weakref import getweakrefcount
 
 import numpy as np
 
+from pytc.classes import defines, is_own_array
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
 from pytc.ownership.callsite import Event, Place, Site, Step
-from pytc.ownership.classes import defines, is_own_array
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import tree_leaves
 
+from pytc.classes import defines, may_be_referred_to_weakly
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import buffers, counts, endings
-from pytc.ownership.classes import defines, may_be_referred_to_weakly
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.placed import PLAIN, UNKNOWN, Placed, is_plain, stand
 from pytc.picking import Picker, picker
