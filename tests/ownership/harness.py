@@ -42,6 +42,10 @@ def _arrays() -> Iterator[jax.Array]:
             yield made.pop()
 
 
+class TooLarge(ValueError):
+    """What a program raises that would take hours."""
+
+
 @dataclasses.dataclass
 class Call:
     """What happened at one call."""
@@ -94,7 +98,7 @@ class Stub:
         wanted = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
         wanted = self.wanted.setdefault(wanted, ownership.Wanted(wanted))
         if len(wanted) > _MOST:
-            raise ValueError("a program that doubles its state in every round would compile for hours")
+            raise TooLarge("a program that doubles its state in every round would compile for hours")
         if any(leaves[i].is_deleted() for i in wanted):
             raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
@@ -125,14 +129,14 @@ class Stub:
 
 
 def _check_size(tree: Any) -> None:
-    """Raise ValueError for a tree that a program has doubled in every round, with few objects and many paths to them,
+    """Raise `TooLarge` for a tree that a program has doubled in every round, with few objects and many paths to them,
     or none to arrays: JAX would flatten it for hours."""
     ahead, count = [tree], 0
     while ahead:
         value = ahead.pop()
         count += 1
         if count > _MOST_NODES:
-            raise ValueError("a program that doubles its state in every round would run for hours")
+            raise TooLarge("a program that doubles its state in every round would run for hours")
         if isinstance(value, (list, tuple)):
             ahead.extend(value)
         elif isinstance(value, dict):
