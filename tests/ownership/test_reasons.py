@@ -16,6 +16,7 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from pytc import ownership
 from pytc.ownership import holders, watchers
@@ -156,6 +157,11 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     with _another_thread("prefetch"):
         trainer.state = f(trainer.state)
     stub.says("^attribute `state` of SimpleNamespace: another thread, 'prefetch', may read it$")
+    with set_xla_metadata(told=_Told()):
+        trainer.state = f(trainer.state)
+    stub.says(
+        "^attribute `state` of SimpleNamespace: JAX is set to a _Told, whose code it asks at each call, and that may"
+    )
     told = _Told()
     told.state = stub.new()
     told.state = f(told.state)
