@@ -9,28 +9,21 @@ from __future__ import annotations
 import enum
 import gc
 import operator
-import types
 from collections.abc import Iterable
+from types import WrapperDescriptorType
 from typing import Any
 
 import jax
-import numpy as np
 
-from pytc.classes import is_of_jax, shares, subclasses_of
+from pytc.classes import defined, is_of_jax, shares, subclasses_of
 from pytc.jax_compat.running import settings
 
-_ALONE = frozenset((
-    type(None), bool, int, float, complex, str, bytes, type, np.ndarray,
-    types.EllipsisType, types.FunctionType, types.BuiltinFunctionType, types.ModuleType,
-))  # fmt: skip
-"""Types whose objects are compared without asking others. (JAX has arrays of devices.)"""
-_CONTAINERS = frozenset((tuple, list, dict, set, frozenset))
 _MOST = 4096
 """Objects that are looked at."""
 _shardings: list[type] = [jax.sharding.Sharding]
 """The classes of shardings the last time that they were looked at, if all were JAX's own."""
 _last_settings: list[Any] = []
-"""What JAX was set to the last time that it was looked at, if that was `odd` to nobody."""
+"""What JAX was set to the last time that it was looked at, if nothing was `odd`."""
 
 
 def odd(values: Iterable[Any]) -> str:
@@ -38,23 +31,31 @@ def odd(values: Iterable[Any]) -> str:
     seen: set[int] = set()
     level = [*values]
     while level:
-        new = {id(v): v for v in level if type(v) not in _ALONE and id(v) not in seen}
+        new = {id(v): v for v in level if id(v) not in seen}
         seen.update(new)
         if len(seen) > _MOST:
             return "more than can be looked at"
-        parts = []
-        for value in new.values():
-            kind = type(value)
-            if kind in _CONTAINERS or is_of_jax(kind):
-                parts.append(value)
-            elif not _is_plain_enum(kind):
+        parts = [value for value in new.values() if not _is_compared_by_itself(type(value))]
+        for kind in map(type, parts):
+            if not (is_of_jax(kind) or _is_compared_in_c(kind)):
                 return f"a {kind.__qualname__}"
-        level = [part for part in gc.get_referents(*parts) if not issubclass(type(part), type)]
+        level = gc.get_referents(*parts)
     return ""
 
 
-def _is_plain_enum(kind: type) -> bool:
-    return issubclass(kind, enum.Enum) and shares(kind, enum.Enum, "__eq__", "__hash__", "__getattribute__")
+def _is_compared_by_itself(kind: type) -> bool:
+    """Whether nothing that objects of the class refer to is asked as they are compared: they are equal to themselves
+    alone."""
+    if issubclass(kind, enum.Enum):
+        return shares(kind, enum.Enum, "__eq__", "__hash__", "__getattribute__")
+    return shares(kind, object, "__eq__", "__hash__")
+
+
+def _is_compared_in_c(kind: type) -> bool:
+    """Whether code written in C compares objects of the class, with what they refer to, and hashes them, if that can be
+    done at all."""
+    equal, hashed = defined(kind, "__eq__"), defined(kind, "__hash__")
+    return type(equal) is WrapperDescriptorType and (hashed is None or type(hashed) is WrapperDescriptorType)
 
 
 def odd_setting() -> str:

@@ -296,10 +296,13 @@ def test_settings_of_plain_values_and_meshes_do_not_keep_anything():
 
     BOX.a = jnp.ones(1000)
     mesh = jax.make_mesh((1,), ("x",))
-    for value in (1, "a", (1.5, None), jax.sharding.AxisType.Auto):
+    assert mesh.shape == mesh.abstract_mesh.shape == {"x": 1}  # which meshes have at hand from then on
+    for value in (1, "a", (1.5, None), jax.sharding.AxisType.Auto, object(), double):
         for _ in range(4):
             with MINE(value), set_xla_metadata(mine=str(value)), jax.set_mesh(mesh):
                 once()
+    assert jax.sharding.get_abstract_mesh().shape == {}
+    once()
 
 
 class Part:

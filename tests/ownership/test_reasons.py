@@ -16,6 +16,7 @@ from unittest import mock
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.xla_metadata import set_xla_metadata
 
 from pytc import ownership
 from pytc.ownership import holders, watchers
@@ -148,6 +149,14 @@ def test_what_a_glance_shows_of_globals(made: Functions) -> None:
     stub.shows("^the global `x` in train.py, which any function can read$")
 
 
+class _Compared:
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Compared
+
+    def __hash__(self) -> int:
+        return 1
+
+
 def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> None:
     stub, f = made
     trainer = types.SimpleNamespace(state=stub.new())
@@ -156,6 +165,9 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     with _another_thread("prefetch"):
         trainer.state = f(trainer.state)
     stub.says("^attribute `state` of SimpleNamespace: another thread, 'prefetch', may read it$")
+    with set_xla_metadata(told=_Compared()):
+        trainer.state = f(trainer.state)
+    stub.says("^attribute `state` of SimpleNamespace: JAX is set to a _Compared, whose code it asks")
     told = _Told()
     told.state = stub.new()
     told.state = f(told.state)
