@@ -144,6 +144,8 @@ class Shared:
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Staged, ...]:
         """Every staged program for leaves of these shapes and dtypes, newest first."""
+        if not self.newest:
+            return ()
         described = tuple(map(describe, leaves))
         return tuple(staged for staged in self.newest if staged.described == described)
 
@@ -199,6 +201,8 @@ class Signatures:
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
         """Every signature whose leaves have these shapes and dtypes, newest first."""
+        if not self.newest:
+            return ()
         described = tuple(map(describe, leaves))
         return tuple(s for s in self.newest if s.described == described)
 

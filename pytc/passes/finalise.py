@@ -223,13 +223,13 @@ class _Finaliser:
                 inlined, results = _inlined(eqn, unwrapped, constants)
                 fixed.update(var for var, _ in (constants or ())[before:])
             else:
-                if eqn.primitive.name not in subjaxprs.OPAQUE:
+                if eqn.params and eqn.primitive.name not in subjaxprs.OPAQUE:
                     eqn = self._inside(eqn, fixed)
                 eqns.append(eqn)
                 if of_constants_alone(eqn, fixed):
                     fixed.update(eqn.outvars)
-                handed_on = {} if stays else subjaxprs.handed_on(eqn)
-                names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
+                if not stays and (handed_on := subjaxprs.handed_on(eqn)):
+                    names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
                 continue
             self.replaced[eqn.primitive.name] += 1
             for old, new in zip(eqn.outvars, results, strict=True):

@@ -18,7 +18,7 @@ ends the walk, and so does an output, which is in memory too. That keeps every s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from pytc.passes.dataflow import Flow, Kind, Step
 
@@ -82,8 +82,9 @@ class _Walk:
         for number, value in enumerate(flow.inputs):
             self.same[value] = self.bytes_of[value] = frozenset([number])
             self.near[value] = {number: 0}
-        self.forgotten = _last_reads(flow)
-        self.read = frozenset(value for step in flow.steps for value in step.reads)
+        last = {value: number for number, step in enumerate(flow.steps) for value in step.reads}
+        self.read = last.keys()
+        self.forgotten = _forgotten(last, {*flow.inputs})
 
     def run(self) -> Reads:
         found = {
@@ -92,9 +93,7 @@ class _Walk:
             if value in self.position
         }
         for number, step in enumerate(self.flow.steps):
-            needs = 0
-            for value in step.reads:
-                needs |= self.needs[value]
+            needs = self.all_needs(step.reads)
             if step.kind is Kind.ELEMENTWISE:
                 self.elementwise(step)
             elif step.kind is Kind.INDEXED:
@@ -102,10 +101,11 @@ class _Walk:
             else:
                 self.read_by(step.reads, needs)
                 self.in_memory(step)
-            together = sum(1 << self.position[value] for value in step.makes if value in self.position)
             for value in step.makes:
                 self.needs[value] = needs
-                if value in self.position:
+            if results := [value for value in step.makes if value in self.position]:
+                together = sum(1 << self.position[value] for value in results)
+                for value in results:
                     found[value] = *self.written(value, needs), needs | together
             for value in self.forgotten.get(number, ()):
                 self.same[value] = self.torn[value] = self.whole[value] = _NONE
@@ -204,23 +204,22 @@ def _nearer(paths: Sequence[Mapping[int, int]], steps: int) -> Mapping[int, int]
         return _NOWHERE
     if len(paths) == 1 and not steps:
         return paths[0]
-    merged: dict[int, int] = {}
-    for path in paths:
+    first, *others = paths
+    merged = {given: distance + steps for given, distance in first.items()}
+    for path in others:
         for given, distance in path.items():
-            if distance + steps < merged.get(given, 1 << 30):
+            if given not in merged or distance + steps < merged[given]:
                 merged[given] = distance + steps
     if len(merged) > NEAREST:
         merged = dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:NEAREST])
     return merged
 
 
-def _last_reads(flow: Flow) -> dict[int, list[int]]:
-    """For each step, the values that nothing reads after it, so that what is known of them can be forgotten."""
-    last: dict[int, int] = {}
-    for number, step in enumerate(flow.steps):
-        for value in step.reads:
-            last[value] = number
-    kept = set(flow.inputs)
+def _forgotten(last: Mapping[int, int], kept: Set[int]) -> dict[int, list[int]]:
+    """For each step, the values but `kept` that nothing reads after it, so that what is known of them can be forgotten.
+
+    `last` has the step that reads a value last.
+    """
     forget: dict[int, list[int]] = {}
     for value, number in last.items():
         if value not in kept:

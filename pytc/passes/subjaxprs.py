@@ -161,7 +161,7 @@ def has(jaxpr: Jaxpr, name: str) -> bool:
             seen.add(id(each))
             if any(eqn.primitive.name == name for eqn in each.eqns):
                 return True
-            ahead += [inner for eqn in each.eqns for inner in jaxprs.subjaxprs(eqn)]
+            ahead += [inner for eqn in each.eqns if eqn.params for inner in jaxprs.subjaxprs(eqn)]
     return False
 
 
