@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,13 +143,18 @@ class Group:
         An update that is early is copied on a CPU, too. It is made all the same where there is nothing better, as by
         hand.
         """
-        return self._price(given, output, read, self.is_copied(given, output, read))
-
-    def _price(self, given: int, output: int, read: Reads, is_copied: bool) -> float:
         far = TORN if given in self.torn(output, read) else UNRELATED
         early = read.early(given, output)
-        copied = is_copied or (early and self.unordered)
+        copied = self.is_copied(given, output, read) or (early and self.unordered)
         return self.near(output, read).get(given, far) + EARLY * early + COPY * copied
+
+    def _updates(self, output: int, read: Reads) -> Iterator[tuple[int, float]]:
+        """The inputs that `output` updates and that need not be copied for it, each with its `price`."""
+        torn = self.torn(output, read)
+        for given, steps in self.near(output, read).items():
+            if given not in torn and not read.read_after(given, output):
+                early = read.early(given, output)
+                yield given, steps + EARLY * early + COPY * (early and self.unordered)
 
     def _prices(self, inputs: Sequence[int], output: int, read: Reads) -> list[float]:
         """`price` of many inputs. Of most it only matters who else reads them."""
@@ -180,9 +185,9 @@ class Group:
 
         cheap = [
             {
-                column[given]: self._price(given, output, read, False) + abs(rank[row] - column[given]) / unit
-                for given in self.near(output, read)
-                if given in column and not self.is_copied(given, output, read)
+                column[given]: price + abs(rank[row] - column[given]) / unit
+                for given, price in self._updates(output, read)
+                if given in column
             }
             for row, output in enumerate(self.outputs)
         ]

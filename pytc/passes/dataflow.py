@@ -131,13 +131,12 @@ class _Builder:
                     nbytes = self.bytes_of(var)
                     self.steps.append(Step(Kind.ELEMENTWISE, "copy", (value,), (env[var],), (), False, nbytes))
                 continue
-            makes = []
-            for var in eqn.outvars:
-                env[var] = number = self.new()
-                makes.append(number)
+            makes = tuple(range(self.values, self.values + len(eqn.outvars)))
+            self.values += len(makes)
+            env.update(zip(eqn.outvars, makes, strict=True))
             kind, over, view = self.classify(eqn, name, operands)
             inside = self.inside(eqn) if kind in (Kind.WHOLE, Kind.IN_PLACE) else 0
-            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, self.size(eqn), inside))
+            self.steps.append(Step(kind, name, reads, makes, over, view, self.size(eqn), inside))
 
     def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
         inner: dict[Var, int] = {}

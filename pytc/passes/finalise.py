@@ -214,6 +214,11 @@ class _Finaliser:
         todo = jaxpr.eqns[::-1]
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
+            if subjaxprs.is_flat(eqn.primitive) and eqn.primitive not in _FINALISATIONS:
+                eqns.append(eqn)
+                if of_constants_alone(eqn, fixed):
+                    fixed.update(eqn.outvars)
+                continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
             if eqn.primitive.name in _HAND_ON:
@@ -223,7 +228,7 @@ class _Finaliser:
                 inlined, results = _inlined(eqn, unwrapped, constants)
                 fixed.update(var for var, _ in (constants or ())[before:])
             else:
-                if eqn.params and eqn.primitive.name not in subjaxprs.OPAQUE:
+                if eqn.primitive.name not in subjaxprs.OPAQUE:
                     eqn = self._inside(eqn, fixed)
                 eqns.append(eqn)
                 if of_constants_alone(eqn, fixed):

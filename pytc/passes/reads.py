@@ -101,12 +101,15 @@ class _Walk:
             else:
                 self.read_by(step.reads, needs)
                 self.in_memory(step)
+            together = needs
             for value in step.makes:
                 self.needs[value] = needs
-            if results := [value for value in step.makes if value in self.position]:
-                together = sum(1 << self.position[value] for value in results)
-                for value in results:
-                    found[value] = *self.written(value, needs), needs | together
+                if value in self.position:
+                    together |= 1 << self.position[value]
+            if together != needs:
+                for value in step.makes:
+                    if value in self.position:
+                        found[value] = *self.written(value, needs), together
             for value in self.forgotten.get(number, ()):
                 self.same[value] = self.torn[value] = self.whole[value] = _NONE
                 self.near[value] = _NOWHERE
@@ -173,10 +176,10 @@ class _Walk:
             return self.same[values[0]], self.torn[values[0]]
         same, torn = _NONE, _NONE
         for value in values:
-            if self.same[value]:
-                same = same | self.same[value] if same else self.same[value]
-            if self.torn[value]:
-                torn = torn | self.torn[value] if torn else self.torn[value]
+            if more := self.same[value]:
+                same = same | more if same else more
+            if more := self.torn[value]:
+                torn = torn | more if torn else more
         return same, torn
 
     def all_needs(self, values: Sequence[int]) -> int:
@@ -204,9 +207,8 @@ def _nearer(paths: Sequence[Mapping[int, int]], steps: int) -> Mapping[int, int]
         return _NOWHERE
     if len(paths) == 1 and not steps:
         return paths[0]
-    first, *others = paths
-    merged = {given: distance + steps for given, distance in first.items()}
-    for path in others:
+    merged = {given: distance + steps for given, distance in paths[0].items()}
+    for path in paths[1:]:
         for given, distance in path.items():
             if given not in merged or distance + steps < merged[given]:
                 merged[given] = distance + steps

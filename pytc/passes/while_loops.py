@@ -42,7 +42,7 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
     has_loops = any(eqn.primitive.name == "while" for eqn in jaxpr.eqns)
     for before in jaxpr.eqns:
         eqn = before
-        if eqn.params and eqn.primitive.name not in subjaxprs.OPAQUE:
+        if not (subjaxprs.is_flat(eqn.primitive) or eqn.primitive.name in subjaxprs.OPAQUE):
             eqn = subjaxprs.map_subjaxprs(eqn, change)
         if eqn.primitive.name == "while":
             if read is None:
