@@ -131,12 +131,14 @@ class _Builder:
                     nbytes = self.bytes_of(var)
                     self.steps.append(Step(Kind.ELEMENTWISE, "copy", (value,), (env[var],), (), False, nbytes))
                 continue
-            makes = tuple(range(self.values, self.values + len(eqn.outvars)))
-            self.values += len(makes)
-            env.update(zip(eqn.outvars, makes, strict=True))
+            makes = []
+            for var in eqn.outvars:
+                env[var] = self.values
+                makes.append(self.values)
+                self.values += 1
             kind, over, view = self.classify(eqn, name, operands)
             inside = self.inside(eqn) if kind in (Kind.WHOLE, Kind.IN_PLACE) else 0
-            self.steps.append(Step(kind, name, reads, makes, over, view, self.size(eqn), inside))
+            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, self.size(eqn), inside))
 
     def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
         inner: dict[Var, int] = {}
@@ -194,15 +196,17 @@ class _Builder:
 
     def size(self, eqn: JaxprEqn) -> int:
         """The bytes that `eqn` makes, roughly."""
-        return sum(map(self.bytes_of, eqn.outvars))
+        size = 0
+        for var in eqn.outvars:
+            size += self.bytes_of(var)
+        return size
 
     def bytes_of(self, var: Var) -> int:
         """The bytes of a value, roughly. In a trace most types are one object for many values."""
         aval = var.aval
-        size = self.sizes.get(id(aval))
-        if size is None:
-            size = self.sizes[id(aval)] = _bytes(aval)
-        return size
+        if id(aval) not in self.sizes:
+            self.sizes[id(aval)] = _bytes(aval)
+        return self.sizes[id(aval)]
 
     def through_branches(self, branches: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         """For each result of a `cond`, the operands that some branch would write it over. (Another branch, which makes
