@@ -22,7 +22,7 @@ from pytc import ownership
 from pytc.context import Context
 from pytc.emit import Emitted
 from pytc.interrupt import is_from_outside
-from pytc.jax_compat.avals import AbstractValue
+from pytc.jax_compat.avals import AbstractValue, of_each
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.leaves import Kind, static_key
@@ -144,6 +144,8 @@ class Shared:
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Staged, ...]:
         """Every staged program for leaves of these shapes and dtypes, newest first."""
+        if not self.newest:
+            return ()
         described = tuple(map(describe, leaves))
         return tuple(staged for staged in self.newest if staged.described == described)
 
@@ -175,7 +177,7 @@ class Signature:
     def __post_init__(self) -> None:
         self.program, self.described = self.staged.program, self.staged.described
         avals: list[AbstractValue] = [leaf.aval for leaf in self.program.leaves]
-        keys = {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval)}
+        keys = {i: avals[i].dtype for i, is_key in enumerate(of_each(is_key_type, avals)) if is_key}
         self.keys = tuple(keys)
         """Leaves (indices) that are PRNG keys."""
         self.key_dtypes = [*keys.values()]
@@ -201,6 +203,8 @@ class Signatures:
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
         """Every signature whose leaves have these shapes and dtypes, newest first."""
+        if not self.newest:
+            return ()
         described = tuple(map(describe, leaves))
         return tuple(s for s in self.newest if s.described == described)
 

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from jax.tree_util import PyTreeDef
 
-from pytc.jax_compat.avals import AbstractValue, held_as, nbytes
+from pytc.jax_compat.avals import AbstractValue, held_as, nbytes, of_each
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Var
 
 
@@ -177,10 +177,7 @@ class Program:
     @property
     def unpaired(self) -> tuple[int, ...]:
         """Outvars (numbers) of no shape and dtype that one of a pair has: a loss, as a rule."""
-        given, made = (
-            [held_as(aval) if hasattr(aval, "shape") else None for aval in avals]
-            for avals in (self.in_avals, self.out_avals)
-        )
+        given, made = of_each(_held_as, self.in_avals), of_each(_held_as, self.out_avals)
         paired = {kind for alias in self.aliases for kind in (given[alias.input], made[alias.output])}
         return tuple(k for k, kind in enumerate(made) if kind not in paired)
 
@@ -234,3 +231,7 @@ class Program:
 
     def __str__(self) -> str:
         return f"{self.name}: {len(self.inputs)} inputs, {len(self.outputs)} outputs\n{self.jaxpr}"
+
+
+def _held_as(aval: AbstractValue) -> tuple[tuple[int, ...], Any] | None:
+    return held_as(aval) if hasattr(aval, "shape") else None

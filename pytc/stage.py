@@ -237,8 +237,8 @@ class Stageable:
             jaxpr=jaxpr,
             leaves=tuple(
                 leaf
-                if leaf.is_static
-                else dataclasses.replace(leaf, aval=avals[i if leaf.same_as is None else leaf.same_as])
+                if leaf.is_static or leaf.aval == (aval := avals[i if leaf.same_as is None else leaf.same_as])
+                else dataclasses.replace(leaf, aval=aval)
                 for i, leaf in enumerate(leaves)
             ),
             inputs=tuple(Input(i) for i in inputs),

@@ -279,6 +279,8 @@ def _pairs_by_jax(program: Program, aliased: Sequence[Alias], order: Sequence[in
 
 def _as_made(program: Program, outputs: Collection[int]) -> list[int]:
     """`outputs` (outvar numbers) in the order in which the program makes them."""
+    if not outputs:
+        return []
     jaxpr = program.jaxpr.jaxpr
     made = {var: number for number, var in enumerate(var for eqn in jaxpr.eqns for var in eqn.outvars)}
     return sorted(outputs, key=lambda k: (made.get(var, -1) if isinstance(var := jaxpr.outvars[k], Var) else -1, k))

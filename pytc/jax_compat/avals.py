@@ -9,13 +9,23 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
 AbstractValue: TypeAlias = Any
 """A `ShapedArray` or an `AbstractRef`; JAX exports no precise public type."""
+
+T = TypeVar("T")
+
+
+def of_each(function: Callable[[AbstractValue], T], avals: Sequence[AbstractValue]) -> list[T]:
+    """What `function` says of each type. It is asked once for each object: in a trace most of one type are one."""
+    distinct = {id(aval): aval for aval in avals}
+    found = {key: function(aval) for key, aval in distinct.items()}
+    return [found[id(aval)] for aval in avals]
 
 
 @functools.cache
@@ -27,10 +37,12 @@ def is_extended(dtype: Any) -> bool:
 
 def nbytes(aval: AbstractValue) -> int:
     """The bytes of an array of this shape and dtype. PRNG keys count the array of bits that they wrap."""
-    shape, dtype = held_as(aval)
-    if dtype == jax.dtypes.float0:
-        return 0
-    return int(math.prod(shape) * np.dtype(dtype).itemsize)
+    return _nbytes(*held_as(aval))
+
+
+@functools.lru_cache(1024)
+def _nbytes(shape: tuple[int, ...], dtype: Any) -> int:
+    return 0 if dtype == jax.dtypes.float0 else int(math.prod(shape) * np.dtype(dtype).itemsize)
 
 
 def held_as(aval: AbstractValue) -> tuple[tuple[int, ...], Any]:

@@ -80,8 +80,15 @@ def draws_hidden_numbers(closed: ClosedJaxpr) -> bool:
     return any(primitive.name == "rng_uniform" for primitive in _primitives(closed.jaxpr))
 
 
-def _primitives(jaxpr: Jaxpr) -> Iterator[Primitive]:
-    for eqn in jaxpr.eqns:
-        yield eqn.primitive
-        for sub in subjaxprs(eqn):
-            yield from _primitives(sub)
+def _primitives(jaxpr: Jaxpr) -> set[Primitive]:
+    """Those of the equations at every depth."""
+    found: set[Primitive] = set()
+    seen: set[int] = set()
+    ahead = [jaxpr]
+    while ahead:
+        each = ahead.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            found.update(eqn.primitive for eqn in each.eqns)
+            ahead += [sub for eqn in each.eqns if eqn.params for sub in subjaxprs(eqn)]
+    return found

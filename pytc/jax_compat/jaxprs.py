@@ -57,7 +57,10 @@ _CALLS = {
 
 def called(eqn: JaxprEqn) -> Jaxpr | None:
     """What an equation calls, if it hands on its operands, and hands back the results, one for one."""
-    body = eqn.params.get(_CALLS.get(eqn.primitive.name, ""))
+    param = _CALLS.get(eqn.primitive.name)
+    if param is None:
+        return None
+    body = eqn.params.get(param)
     opened = inner(body) if isinstance(body, Jaxpr | ClosedJaxpr) else None
     fits = opened is not None and (len(opened.invars), len(opened.outvars)) == (len(eqn.invars), len(eqn.outvars))
     return opened if fits else None

@@ -13,7 +13,7 @@ import jax
 from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from pytc.jax_compat.avals import AbstractValue, is_extended, is_ref, key_bits
+from pytc.jax_compat.avals import AbstractValue, is_extended, is_ref, key_bits, of_each
 from pytc.jax_compat.layouts import extended
 
 _key_arrays: set[type] = set()
@@ -65,7 +65,8 @@ def are_of(keys: Any, dtype: Any) -> bool:
 
 def key_types(avals: Iterable[AbstractValue]) -> dict[int, KeyType]:
     """Those of these types (by number) that are of PRNG keys."""
-    return {k: KeyType(aval) for k, aval in enumerate(avals) if is_key_type(aval)}
+    avals = list(avals)
+    return {k: KeyType(avals[k]) for k, is_key in enumerate(of_each(is_key_type, avals)) if is_key}
 
 
 class KeyType:

@@ -287,8 +287,9 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     if _too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
         return [True] * len(leaves)
     try:
-        seen = collections.Counter(address for array in everything for address in addresses(array))
-        taken = [any(seen[address] > 1 for address in addresses(leaf)) for leaf in leaves]
+        found = {id(array): addresses(array) for array in everything}
+        seen = collections.Counter(address for places in found.values() for address in places)
+        taken = [any(seen[address] > 1 for address in found.get(id(leaf)) or addresses(leaf)) for leaf in leaves]
         return [any(either) for either in zip(taken, held, weakly, strict=True)]
     except RuntimeError as error:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         if is_from_outside(error):

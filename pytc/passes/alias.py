@@ -25,13 +25,13 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytc.jax_compat.avals import AbstractValue, is_array, nbytes, short, spec_on_axes
+from pytc.jax_compat.avals import AbstractValue, is_array, nbytes, of_each, short, spec_on_axes
 from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, sharding_of
 from pytc.jax_compat.running import device_of
@@ -75,10 +75,11 @@ def alias(program: Program) -> Program:
             declined[pair.input] = f"would be {pair.why}, and save no memory"
             pairs.remove(pair)
     pairs = choices.without_needless_copies(pairs)
-    paired = program.noted("alias", _unpaired(program, pairs, declined), aliases=tuple(pairs))
-    first = paired.unpaired
-    if choices.platform == "tpu" and _is_sharded(program) and first != tuple(range(len(first))):
-        return dataclasses.replace(paired, order="unpaired first")
+    paired = program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
+    if choices.platform == "tpu" and _is_sharded(program):
+        first = paired.unpaired
+        if first != tuple(range(len(first))):
+            return dataclasses.replace(paired, order="unpaired first")
     return paired
 
 
@@ -99,6 +100,9 @@ def _looked_at(jaxpr: Jaxpr) -> tuple[Flow, Reads]:
     read = reads(flow)
     _LATEST[:] = [(weakref.ref(jaxpr), flow, read)]
     return flow, read
+
+
+_Keys = dict[int, tuple[Hashable, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +148,14 @@ class Group:
         copied = self.is_copied(given, output, read) or (early and self.unordered)
         return self.near(output, read).get(given, far) + EARLY * early + COPY * copied
 
+    def _updates(self, output: int, read: Reads) -> Iterator[tuple[int, float]]:
+        """The inputs that `output` updates and that need not be copied for it, each with its `price`."""
+        torn = self.torn(output, read)
+        for given, steps in self.near(output, read).items():
+            if given not in torn and not read.read_after(given, output):
+                early = read.early(given, output)
+                yield given, steps + EARLY * early + COPY * (early and self.unordered)
+
     def _prices(self, inputs: Sequence[int], output: int, read: Reads) -> list[float]:
         """`price` of many inputs. Of most it only matters who else reads them."""
         related = self.near(output, read).keys() | self.torn(output, read)
@@ -161,21 +173,21 @@ class Group:
         """The cheapest pairs."""
         column = {given: k for k, given in enumerate(self.inputs)}
         order = sorted(range(len(self.outputs)), key=lambda row: self.made[row])
-        rank = np.empty(len(order))
-        rank[order] = np.arange(len(order))
+        place = {row: k for k, row in enumerate(order)}
+        rank = [place[row] for row in range(len(order))]
         unit = 8.0 * max(len(self.inputs), len(self.outputs))
 
         def prices(rows: Sequence[int], columns: Sequence[int]) -> NDArray[np.float64]:
             outputs, inputs = [self.outputs[row] for row in rows], [self.inputs[k] for k in columns]
             distance: NDArray[np.float64] = np.array([self._prices(inputs, output, read) for output in outputs])
-            distance += abs(rank[rows][:, None] - np.array(columns)) / unit
+            distance += abs(np.array(rank)[rows][:, None] - np.array(columns)) / unit
             return distance
 
         cheap = [
             {
-                column[given]: self.price(given, output, read) + abs(rank[row] - column[given]) / unit
-                for given in self.near(output, read)
-                if given in column and not self.is_copied(given, output, read)
+                column[given]: price + abs(rank[row] - column[given]) / unit
+                for given, price in self._updates(output, read)
+                if given in column
             }
             for row, output in enumerate(self.outputs)
         ]
@@ -209,7 +221,9 @@ class Choices:
         self.platform = device_of(leaf.placed for leaf in program.leaves).platform
         self.flow, self.read = _looked_at(program.jaxpr.jaxpr)
         self.memory = Memory(self.flow, self.read, self.platform)
-        self._inputs, self._results = _candidates(program, self.flow.outputs)
+        self._in_types, self._out_types = of_each(_type, program.in_avals), of_each(_type, program.out_avals)
+        self._kept = _kept(program)
+        self._inputs, self._results = self._candidates()
         self.groups = _grouped(
             program, self._inputs, self._results, self.flow.outputs, unordered=self.platform == "cpu"
         )
@@ -223,71 +237,86 @@ class Choices:
         copied = [pair for pair in pairs if pair.copied]
         if not copied:
             return self.completed(pairs)
-        made = self.program.out_avals
+        made = self._out_types
         for_free = {pair.output for pair in self.completed(pair for pair in pairs if not pair.copied)}
-        copied_still = {_type(made[pair.output]) for pair in copied if pair.output not in for_free}
-        return self.completed(pair for pair in pairs if not pair.copied or _type(made[pair.output]) in copied_still)
+        copied_still = {made[pair.output] for pair in copied if pair.output not in for_free}
+        return self.completed(pair for pair in pairs if not pair.copied or made[pair.output] in copied_still)
 
     def completed(self, pairs: Iterable[Alias]) -> list[Alias]:
         """These pairs, and those for free of what then is left and has another type of the same size; by input."""
         pairs = list(pairs)
-        second = _second_choices(self.program, pairs, self._inputs, self._results, self.flow.outputs)
-        pairs += [pair for group in second for pair in group.free(self.read)]
+        pairs += [pair for group in self._second_choices(pairs) for pair in group.free(self.read)]
         return sorted(pairs, key=lambda pair: pair.input)
 
+    def unpaired(self, pairs: Sequence[Alias], declined: Mapping[int, str]) -> list[tuple[int, str]]:
+        """Why each leaf that could have been written is not."""
+        taken = {pair.input for pair in pairs}
+        shapes = {*of_each(short, self.program.out_avals)}
+        texts = []
+        for number, (given, aval) in enumerate(zip(self.program.inputs, self.program.in_avals, strict=True)):
+            if number in taken or given.leaf is None or given.leaf in self._kept or self._in_types[number] is None:
+                continue
+            shape = short(aval)
+            others = f"every output {shape} is written elsewhere" if shape in shapes else f"no output is {shape}"
+            texts.append((given.leaf, declined.get(number, others)))
+        return texts
 
-def _second_choices(
-    program: Program, pairs: Sequence[Alias], inputs: _Keys, results: _Keys, outputs: Sequence[int | None]
-) -> list[Group]:
-    """What is left, grouped by the number and size of elements: XLA reuses a buffer for another type of as many bytes.
+    def _second_choices(self, pairs: Sequence[Alias]) -> list[Group]:
+        """What is left, grouped by the number and size of elements: XLA reuses a buffer for another type of as many
+        bytes.
 
-    JAX takes part in the pairing: an input goes to an output of its own type if there is one. So this is for inputs
-    whose type no output has, and outputs whose type no donated input has.
-    """
-    in_avals, out_avals = program.in_avals, program.out_avals
-    made = set(map(_type, out_avals))
-    donated = {_type(in_avals[pair.input]) for pair in pairs}
+        JAX takes part in the pairing: an input goes to an output of its own type if there is one. So this is for inputs
+        whose type no output has, and outputs whose type no donated input has.
+        """
+        in_avals, out_avals = self.program.in_avals, self.program.out_avals
+        made = {*self._out_types}
+        donated = {self._in_types[pair.input] for pair in pairs}
 
-    def size(aval: AbstractValue, key: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
-        return aval.size, nbytes(aval), *key[2:]
+        def size(aval: AbstractValue, key: tuple[Hashable, ...]) -> tuple[Hashable, ...]:
+            return aval.size, nbytes(aval), *key[2:]
 
-    inputs = {k: size(in_avals[k], key) for k, key in inputs.items() if _type(in_avals[k]) not in made}
-    results = {k: size(out_avals[k], key) for k, key in results.items() if _type(out_avals[k]) not in donated}
-    return _grouped(program, inputs, results, outputs, retyped=True)
+        inputs = {k: size(in_avals[k], key) for k, key in self._inputs.items() if self._in_types[k] not in made}
+        results = {k: size(out_avals[k], key) for k, key in self._results.items() if self._out_types[k] not in donated}
+        return _grouped(self.program, inputs, results, self.flow.outputs, retyped=True)
+
+    def _candidates(self) -> tuple[_Keys, _Keys]:
+        """The inputs that may be written and the outputs that may be written there, with what must be equal of both."""
+        program = self.program
+        requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
+        # Where it is said how all arrays are spread over devices, their parts must be of one size too.
+        traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
+        spread = all(wanted is not None for wanted in (*traced, *requested.values()))
+        # Of types for which results are asked for in parts: what is not said to be cut alike may be cut otherwise.
+        in_parts = {self._out_types[k] for k, wanted in requested.items() if is_over_several(wanted)}
+        known: dict[tuple[int, int], tuple[Hashable, ...]] = {}
+
+        def key(aval: AbstractValue, placed: Any, is_in_parts: bool) -> tuple[Hashable, ...]:
+            at = id(aval), id(placed)  # which the program holds
+            if at not in known:
+                known[at] = _key(aval, placed, spread or is_in_parts)
+            return known[at]
+
+        inputs, results = {}, {}
+        for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
+            kind = self._in_types[number]
+            if kind is not None and given.leaf is not None and given.leaf not in self._kept:
+                placed = program.leaves[given.leaf].placed
+                if placed is not None or kind not in in_parts:
+                    inputs[number] = key(aval, placed, kind in in_parts)
+        seen: set[int] = set()
+        for number, (value, aval) in enumerate(zip(self.flow.outputs, program.out_avals, strict=True)):
+            # The same array twice: one buffer holds it, the other is a copy.
+            kind, placed = self._out_types[number], requested.get(number)
+            if kind is not None and value not in seen and (placed is not None or kind not in in_parts):
+                results[number] = key(aval, placed, kind in in_parts)
+            if value is not None:
+                seen.add(value)
+        return inputs, results
 
 
 def _kept(program: Program) -> frozenset[int]:
     """The leaves that live on: the caller reads them again, or is handed them back."""
     return program.keep.union(o.origin.leaf for o in program.outputs if isinstance(o.origin, Passed))
-
-
-_Keys = dict[int, tuple[Hashable, ...]]
-
-
-def _candidates(program: Program, outputs: Sequence[int | None]) -> tuple[_Keys, _Keys]:
-    """The inputs that may be written and the outputs that may be written there, with what must be equal of both."""
-    inputs, results = {}, {}
-    kept = _kept(program)
-    requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
-    # Where it is said how all arrays are spread over devices, their parts must be of one size too.
-    traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
-    spread = all(wanted is not None for wanted in (*traced, *requested.values()))
-    # Of types for which results are asked for in parts: what is not said to be cut alike may be cut otherwise.
-    in_parts = {_type(program.out_avals[k]) for k, wanted in requested.items() if is_over_several(wanted)}
-    for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
-        if given.leaf is not None and given.leaf not in kept and _is_array(aval):
-            leaf = program.leaves[given.leaf]
-            if leaf.placed is not None or _type(aval) not in in_parts:
-                inputs[number] = _key(aval, leaf.placed, spread or _type(aval) in in_parts)
-    seen: set[int] = set()
-    for number, (value, aval) in enumerate(zip(outputs, program.out_avals, strict=True)):
-        # The same array twice: one buffer holds it, the other is a copy.
-        placed = requested.get(number)
-        if _is_array(aval) and value not in seen and (placed is not None or _type(aval) not in in_parts):
-            results[number] = _key(aval, placed, spread or _type(aval) in in_parts)
-        if value is not None:
-            seen.add(value)
-    return inputs, results
 
 
 def _grouped(
@@ -297,7 +326,9 @@ def _grouped(
     groups: dict[Hashable, Group] = {}
     in_avals = program.in_avals
     for number, key in inputs.items():
-        groups.setdefault(key, Group(nbytes(in_avals[number]), [], [], [], **how)).inputs.append(number)
+        if key not in groups:
+            groups[key] = Group(nbytes(in_avals[number]), [], [], [], **how)
+        groups[key].inputs.append(number)
     for number, key in results.items():
         if (group := groups.get(key)) is not None:
             value = outputs[number]
@@ -343,18 +374,3 @@ def _memory(aval: AbstractValue, sharding: object) -> str:
     kind = getattr(sharding, "memory_kind", None) or "device"
     in_host_memory = kind == "device" and "host" in str(getattr(aval, "memory_space", "")).lower()
     return "pinned_host" if in_host_memory else str(kind)
-
-
-def _unpaired(program: Program, pairs: Sequence[Alias], declined: dict[int, str]) -> list[tuple[int, str]]:
-    """Why each leaf that could have been written is not."""
-    taken = {pair.input for pair in pairs}
-    shapes = {short(aval) for aval in set(program.out_avals)}
-    texts = []
-    kept = _kept(program)
-    for number, (given, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True)):
-        if number in taken or given.leaf is None or given.leaf in kept or not _is_array(aval):
-            continue
-        shape = short(aval)
-        others = f"every output {shape} is written elsewhere" if shape in shapes else f"no output is {shape}"
-        texts.append((given.leaf, declined.get(number, others)))
-    return texts

@@ -47,17 +47,22 @@ def is_constant(atom: Var | Literal, constants: set[Var]) -> bool:
 
 def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
     """Whether all that the equation reads is constant, or does not matter, and nothing happens beside."""
-    return not eqn.effects and (all(is_constant(v, constants) for v in eqn.invars) or _is_known(eqn))
+    for v in eqn.invars:
+        if not (isinstance(v, Literal) or v in constants):
+            return _is_known(eqn) and not eqn.effects
+    return not eqn.effects
 
 
 def _is_known(eqn: JaxprEqn) -> bool:
     """Whether integers or bits are what they are whatever the operands: `x != x`, `x - x`, `x * 0`, `x & False`."""
-    if len(eqn.invars) != 2 or not all(map(_is_exact, eqn.invars)):
+    if len(eqn.invars) != 2:
         return False
     name, (one, other) = eqn.primitive.name, eqn.invars
     if one is other:
-        return name in _OF_ITSELF_KNOWN
-    absorbing = _ABSORBING.get(name, ())
+        return name in _OF_ITSELF_KNOWN and _is_exact(one)
+    absorbing = _ABSORBING.get(name)
+    if absorbing is None or not (_is_exact(one) and _is_exact(other)):
+        return False
     return any(isinstance(v, Literal) and not np.ndim(v.val) and v.val in absorbing for v in (one, other))
 
 
@@ -83,15 +88,16 @@ def has_constant_loop(jaxpr: Jaxpr, constants: Collection[Var] = ()) -> bool:
 def constant_in_regions(eqn: JaxprEqn, constants: set[Var]) -> dict[str, tuple[bool, ...]]:
     """For an equation whose jaxprs see the constants around it: by parameter, which of the jaxprs' invars are such.
     Empty where none is. A loop's carry that starts as a constant counts as one: it may turn out never to change."""
+    name = eqn.primitive.name
+    if name not in ("cond", "scan", "while"):
+        return {}
     given = [is_constant(v, constants) for v in eqn.invars]
     if not any(given):
         return {}
-    if eqn.primitive.name == "cond":
+    if name == "cond":
         return {"branches": tuple(given[1:])}
-    if eqn.primitive.name == "scan":
+    if name == "scan":
         consts, carry, slices = jaxprs.split_scan(eqn, given)
         return {"jaxpr": (*consts, *carry, *(False for _ in slices))}
-    if eqn.primitive.name == "while":
-        cond, body, carry = jaxprs.split_while(eqn, given)
-        return {"cond_jaxpr": (*cond, *carry), "body_jaxpr": (*body, *carry)}
-    return {}
+    cond, body, carry = jaxprs.split_while(eqn, given)
+    return {"cond_jaxpr": (*cond, *carry), "body_jaxpr": (*body, *carry)}

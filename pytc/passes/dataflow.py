@@ -103,6 +103,7 @@ class _Builder:
         self.values = 0
         self.branches: dict[int, tuple[tuple[int, ...], ...]] = {}
         self.largest: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
 
     def new(self) -> int:
         self.values += 1
@@ -116,26 +117,28 @@ class _Builder:
                 self.call(eqn, body, env)
                 continue
             operands = [None if isinstance(v, Literal) else env[v] for v in eqn.invars]
-            reads = tuple(v for v in operands if v is not None)
+            reads = tuple([v for v in operands if v is not None])
             if name == "split":
                 for var in eqn.outvars:
                     env[var] = self.new()
-                    self.steps.append(Step(Kind.INDEXED, "slice", reads, (env[var],), (), False, _bytes_of(var)))
+                    self.steps.append(Step(Kind.INDEXED, "slice", reads, (env[var],), (), False, self.bytes_of(var)))
                 continue
             if name in SEVERAL:
                 between = tuple(self.new() for _ in eqn.outvars)
-                self.steps.append(Step(Kind.WHOLE, name, reads, between, (), False, _size(eqn)))
+                self.steps.append(Step(Kind.WHOLE, name, reads, between, (), False, self.size(eqn)))
                 for var, value in zip(eqn.outvars, between, strict=True):
                     env[var] = self.new()
-                    self.steps.append(Step(Kind.ELEMENTWISE, "copy", (value,), (env[var],), (), False, _bytes_of(var)))
+                    nbytes = self.bytes_of(var)
+                    self.steps.append(Step(Kind.ELEMENTWISE, "copy", (value,), (env[var],), (), False, nbytes))
                 continue
             makes = []
             for var in eqn.outvars:
-                env[var] = number = self.new()
-                makes.append(number)
+                env[var] = self.values
+                makes.append(self.values)
+                self.values += 1
             kind, over, view = self.classify(eqn, name, operands)
             inside = self.inside(eqn) if kind in (Kind.WHOLE, Kind.IN_PLACE) else 0
-            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, _size(eqn), inside))
+            self.steps.append(Step(kind, name, reads, tuple(makes), over, view, self.size(eqn), inside))
 
     def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
         inner: dict[Var, int] = {}
@@ -186,9 +189,24 @@ class _Builder:
         largest = 0
         for body in subjaxprs(eqn):
             if id(body) not in self.largest:
-                self.largest[id(body)] = max((max(_size(inner), self.inside(inner)) for inner in body.eqns), default=0)
+                each = (max(self.size(inner), self.inside(inner)) for inner in body.eqns)
+                self.largest[id(body)] = max(each, default=0)
             largest = max(largest, self.largest[id(body)])
         return largest
+
+    def size(self, eqn: JaxprEqn) -> int:
+        """The bytes that `eqn` makes, roughly."""
+        size = 0
+        for var in eqn.outvars:
+            size += self.bytes_of(var)
+        return size
+
+    def bytes_of(self, var: Var) -> int:
+        """The bytes of a value, roughly. In a trace most types are one object for many values."""
+        aval = var.aval
+        if id(aval) not in self.sizes:
+            self.sizes[id(aval)] = _bytes(aval)
+        return self.sizes[id(aval)]
 
     def through_branches(self, branches: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         """For each result of a `cond`, the operands that some branch would write it over. (Another branch, which makes
@@ -206,14 +224,8 @@ def _size_of(atom: Any) -> int:
     return int(atom.aval.size)
 
 
-def _size(eqn: JaxprEqn) -> int:
-    """The bytes that `eqn` makes, roughly."""
-    return sum(map(_bytes_of, eqn.outvars))
-
-
-def _bytes_of(var: Var) -> int:
-    """The bytes of a value, roughly: a PRNG key counts one, and so does whatever is not an array."""
-    aval: Any = var.aval
+def _bytes(aval: Any) -> int:
+    """The bytes of a value of this type, roughly: a PRNG key counts one, and so does whatever is not an array."""
     return int(getattr(aval, "size", 1) * getattr(getattr(aval, "dtype", None), "itemsize", 1))
 
 

@@ -214,6 +214,11 @@ class _Finaliser:
         todo = jaxpr.eqns[::-1]
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
+            if subjaxprs.is_flat(eqn.primitive) and eqn.primitive not in _FINALISATIONS:
+                eqns.append(eqn)
+                if of_constants_alone(eqn, fixed):
+                    fixed.update(eqn.outvars)
+                continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
             if eqn.primitive.name in _HAND_ON:
@@ -228,8 +233,8 @@ class _Finaliser:
                 eqns.append(eqn)
                 if of_constants_alone(eqn, fixed):
                     fixed.update(eqn.outvars)
-                handed_on = {} if stays else subjaxprs.handed_on(eqn)
-                names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
+                if not stays and (handed_on := subjaxprs.handed_on(eqn)):
+                    names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
                 continue
             self.replaced[eqn.primitive.name] += 1
             for old, new in zip(eqn.outvars, results, strict=True):

@@ -9,6 +9,9 @@ optimiser's step of any size, nothing is to be solved.
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - of what scipy imports, this cannot be when the interpreter is ending
+import itertools
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -20,6 +23,8 @@ Prices: TypeAlias = Callable[[Sequence[int], Sequence[int]], NDArray[np.float64]
 
 EXACT = 250_000
 """Up to this many entries a cost matrix is written out and solved as a whole."""
+FEW = 1000
+"""Up to this many assignments are all tried."""
 TRIES = 16
 """How many columns are tried for a row that has no partner of its own in a large problem."""
 
@@ -78,10 +83,24 @@ def _least(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.int
         best = costs.argmin(axis=1)
         if len(np.unique(best)) == len(best):
             return np.arange(len(best)), best
+    if math.perm(max(costs.shape), min(costs.shape)) <= FEW:
+        return _least_of_all(costs)
     from scipy.optimize import linear_sum_assignment  # takes almost as long to import as JAX, and is seldom needed
 
     rows, columns = linear_sum_assignment(costs)
     return rows, columns
+
+
+def _least_of_all(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The same, by trying every assignment; of equal ones the first."""
+    if costs.shape[0] > costs.shape[1]:
+        columns, rows = _least_of_all(costs.T)
+        order = rows.argsort()
+        return rows[order], columns[order]
+    each = costs.tolist()
+    ways = itertools.permutations(range(costs.shape[1]), costs.shape[0])
+    least = min(ways, key=lambda way: math.fsum(map(operator.getitem, each, way)))
+    return np.arange(len(least)), np.array(least)
 
 
 def _greedy(rows: Sequence[int], cheap: Sequence[Mapping[int, float]]) -> list[tuple[int, int]]:

@@ -71,7 +71,7 @@ def _swept(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
     eqns = []
     for before in jaxpr.eqns:
         eqn = before
-        if eqn.primitive.name not in subjaxprs.OPAQUE:
+        if not (subjaxprs.is_flat(eqn.primitive) or eqn.primitive.name in subjaxprs.OPAQUE):
             eqn = subjaxprs.map_subjaxprs(eqn, change)
             if not rules.goes_into(eqn.primitive):
                 eqn = subjaxprs.map_subjaxprs(eqn, swept)

@@ -18,7 +18,7 @@ ends the walk, and so does an output, which is in memory too. That keeps every s
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from pytc.passes.dataflow import Flow, Kind, Step
 
@@ -82,8 +82,9 @@ class _Walk:
         for number, value in enumerate(flow.inputs):
             self.same[value] = self.bytes_of[value] = frozenset([number])
             self.near[value] = {number: 0}
-        self.forgotten = _last_reads(flow)
-        self.read = frozenset(value for step in flow.steps for value in step.reads)
+        last = {value: number for number, step in enumerate(flow.steps) for value in step.reads}
+        self.read = last.keys()
+        self.forgotten = _forgotten(last, {*flow.inputs})
 
     def run(self) -> Reads:
         found = {
@@ -92,9 +93,7 @@ class _Walk:
             if value in self.position
         }
         for number, step in enumerate(self.flow.steps):
-            needs = 0
-            for value in step.reads:
-                needs |= self.needs[value]
+            needs = self.all_needs(step.reads)
             if step.kind is Kind.ELEMENTWISE:
                 self.elementwise(step)
             elif step.kind is Kind.INDEXED:
@@ -102,11 +101,15 @@ class _Walk:
             else:
                 self.read_by(step.reads, needs)
                 self.in_memory(step)
-            together = sum(1 << self.position[value] for value in step.makes if value in self.position)
+            together = needs
             for value in step.makes:
                 self.needs[value] = needs
                 if value in self.position:
-                    found[value] = *self.written(value, needs), needs | together
+                    together |= 1 << self.position[value]
+            if together != needs:
+                for value in step.makes:
+                    if value in self.position:
+                        found[value] = *self.written(value, needs), together
             for value in self.forgotten.get(number, ()):
                 self.same[value] = self.torn[value] = self.whole[value] = _NONE
                 self.near[value] = _NOWHERE
@@ -173,10 +176,10 @@ class _Walk:
             return self.same[values[0]], self.torn[values[0]]
         same, torn = _NONE, _NONE
         for value in values:
-            if self.same[value]:
-                same = same | self.same[value] if same else self.same[value]
-            if self.torn[value]:
-                torn = torn | self.torn[value] if torn else self.torn[value]
+            if more := self.same[value]:
+                same = same | more if same else more
+            if more := self.torn[value]:
+                torn = torn | more if torn else more
         return same, torn
 
     def all_needs(self, values: Sequence[int]) -> int:
@@ -204,23 +207,21 @@ def _nearer(paths: Sequence[Mapping[int, int]], steps: int) -> Mapping[int, int]
         return _NOWHERE
     if len(paths) == 1 and not steps:
         return paths[0]
-    merged: dict[int, int] = {}
-    for path in paths:
+    merged = {given: distance + steps for given, distance in paths[0].items()}
+    for path in paths[1:]:
         for given, distance in path.items():
-            if distance + steps < merged.get(given, 1 << 30):
+            if given not in merged or distance + steps < merged[given]:
                 merged[given] = distance + steps
     if len(merged) > NEAREST:
         merged = dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:NEAREST])
     return merged
 
 
-def _last_reads(flow: Flow) -> dict[int, list[int]]:
-    """For each step, the values that nothing reads after it, so that what is known of them can be forgotten."""
-    last: dict[int, int] = {}
-    for number, step in enumerate(flow.steps):
-        for value in step.reads:
-            last[value] = number
-    kept = set(flow.inputs)
+def _forgotten(last: Mapping[int, int], kept: Set[int]) -> dict[int, list[int]]:
+    """For each step, the values but `kept` that nothing reads after it, so that what is known of them can be forgotten.
+
+    `last` has the step that reads a value last.
+    """
     forget: dict[int, list[int]] = {}
     for value, number in last.items():
         if value not in kept:

@@ -10,20 +10,32 @@ put in several places.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, cast
 
 from pytc.jax_compat import jaxprs
 from pytc.jax_compat.effects import has_visible_effects
-from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Var
-from pytc.jax_compat.origins import names_within, source_within
+from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Primitive, Var
+from pytc.jax_compat.origins import home, names_within, source_within
 from pytc.jax_compat.rewriting import with_equations as with_equations
+from pytc.passes.dataflow import ELEMENTWISE, INDEXED
 
 Atom: TypeAlias = "Var | Literal"
 
 OPAQUE = frozenset({"core_map", "custom_partitioning", "mpmd_map", "pallas_call"})
 """Primitives whose jaxprs are not XLA programs, or are read by something that expects them as they were traced."""
+
+
+_FLAT = ELEMENTWISE | INDEXED | {"dot_general", "reshape", "squeeze"}
+
+
+@functools.cache
+def is_flat(primitive: Primitive) -> bool:
+    """Whether this is one of JAX's own of which programs mostly consist, which computes one array, has no effect, and
+    holds no jaxpr."""
+    return primitive.name in _FLAT and home(primitive) == "jax"
 
 
 class Memo:
@@ -161,7 +173,8 @@ def has(jaxpr: Jaxpr, name: str) -> bool:
             seen.add(id(each))
             if any(eqn.primitive.name == name for eqn in each.eqns):
                 return True
-            ahead += [inner for eqn in each.eqns for inner in jaxprs.subjaxprs(eqn)]
+            nested = [eqn for eqn in each.eqns if not is_flat(eqn.primitive)]
+            ahead += [inner for eqn in nested for inner in jaxprs.subjaxprs(eqn)]
     return False
 
 

@@ -39,9 +39,10 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
     eqns: list[JaxprEqn] = []
     read: set[Var] | None = None
     constants: set[Var] = {*jaxpr.constvars}
+    has_loops = any(eqn.primitive.name == "while" for eqn in jaxpr.eqns)
     for before in jaxpr.eqns:
         eqn = before
-        if eqn.primitive.name not in subjaxprs.OPAQUE:
+        if not (subjaxprs.is_flat(eqn.primitive) or eqn.primitive.name in subjaxprs.OPAQUE):
             eqn = subjaxprs.map_subjaxprs(eqn, change)
         if eqn.primitive.name == "while":
             if read is None:
@@ -51,7 +52,7 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
             if not (becomes_one_array(eqn, narrow) or of_constants_alone(narrow, constants)):
                 eqn = narrow
         eqns.append(eqn)
-        if of_constants_alone(eqn, constants):
+        if has_loops and of_constants_alone(eqn, constants):
             constants.update(eqn.outvars)
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return jaxpr

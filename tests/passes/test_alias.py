@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize  # noqa: F401 - pytc imports it where it is first needed, within some example's time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
@@ -412,7 +413,7 @@ def test_a_hundred_thousand_equations() -> None:
 
 @given(st.data())
 def test_matching_is_as_good_as_trying_everything(data: st.DataObject) -> None:
-    rows, columns = data.draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    rows, columns = data.draw(st.tuples(st.integers(1, 7), st.integers(1, 7)))
     price = st.integers(0, 20)
     matrix = np.array(data.draw(st.lists(st.lists(price, min_size=columns, max_size=columns), min_size=rows, max_size=rows)), float)  # fmt: skip  # noqa: E501
     least = data.draw(price)
@@ -433,6 +434,7 @@ def test_what_takes_as_long_to_import_as_jax_is_imported_only_where_it_is_needed
     code = """
 import sys, jax.numpy as jnp, pytc
 pytc.compile(lambda tree, rate: [x * rate for x in tree])([jnp.ones(3)] * 3, 2)
+pytc.compile(lambda x, y: (x * y, y + x))(jnp.ones(3), jnp.ones(3))
 sys.exit('scipy.optimize' in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -445,13 +447,13 @@ import numpy as np
 from pytc.passes import matching
 
 def last():
-    pairs = matching.assign(2, 2, lambda r, c: np.ones((len(r), len(c))), [{}, {}], 1)
+    pairs = matching.assign(8, 8, lambda r, c: np.ones((len(r), len(c))), [{}] * 8, 1)
     print(sorted(pairs), 'scipy.optimize' in sys.modules)
 
 atexit.register(last)
 """
     ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert ran.stdout.split() == ["[(0,", "0),", "(1,", "1)]", "True"], ran.stderr
+    assert ran.stdout.strip() == f"{[(k, k) for k in range(8)]} True", ran.stderr
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
