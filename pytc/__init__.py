@@ -3,21 +3,18 @@
 Once for each signature of the arguments:
 
     stage        fun, arguments -> `program.Program`; mapped: the same of a map, whose axes are those of mapping
-    leaves       what is traced of the arguments and what is static; parted: how static leaves are kept from JAX
-    shardings    what is asked for each leaf, spread over the tree by prefix; kept: outputs that are no arrays
+    arguments    what is traced of them and what is static; what is asked for each leaf
+    kept         outputs that are no arrays
     passes       Program -> Program; verify: whether that kept the meaning
-    emit         Program -> executable
+    emit         Program -> executable, for the settings that context tells
     effort       which of several plans the compiler finds best, by what hlo reads and measurements remembers
 
 At each call:
 
     compile      the decorator, and pmap another; compiled: what they return; options, donation: what they are told
-    function     the call path; attributes: what it has of the function that it stands for; ahead: JAX's own stages
-    direct       calls that go straight to `jax.jit`, with nothing flattened
-    lookup       which staged program serves a call; cache, known: what is remembered; context: for which settings
-    plan         what a call takes over; move: what the caller says of that
-    ownership    which leaves are dead; asking: the same, whatever the objects at hand raise
-    interrupt    Ctrl-C meanwhile; tracebacks: of errors
+    calls        the call path; attributes: what it has of the function that it stands for
+    ownership    which leaves are dead; move: what the caller says of that
+    interrupt    Ctrl-C meanwhile
 
 Beside that: explain reads what all this leaves behind, jax_compat has what is less stable of JAX's API, classes tells
 of classes without asking them, picking takes items out of sequences, uncollected pauses the garbage collector while

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pytc import passes as _passes
+from pytc.arguments.leaves import PythonScalars
+from pytc.calls.function import Function, wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
-from pytc.function import Function, wrap
-from pytc.leaves import PythonScalars
 from pytc.options import check_options
 
 P = ParamSpec("P")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from pytc.leaves import Parameters, names_in, numbers_in
+from pytc.arguments.leaves import Parameters, names_in, numbers_in
 
 Mode = Literal["auto", "all", "warn", "none", "require"]
 Donate = Mode | Mapping[str, Mode]

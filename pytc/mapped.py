@@ -18,6 +18,7 @@ import jax
 from jax.tree_util import tree_leaves, tree_structure
 
 from pytc import mapping
+from pytc.arguments.leaves import Kind, kind_of
 from pytc.jax_compat import api
 from pytc.jax_compat.avals import AbstractValue, short, stand_in
 from pytc.jax_compat.effects import captured_refs
@@ -25,7 +26,6 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.rewriting import close
 from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import inside_a_map
-from pytc.leaves import Kind, kind_of
 from pytc.mapping import Mapped
 from pytc.passes.axes import Axes, varying
 from pytc.passes.finalise import finalise

@@ -14,8 +14,8 @@ import jax
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path, tree_structure
 
-from pytc.leaves import Parameters, StaticArgument
-from pytc.prefix import per_leaf
+from pytc.arguments.leaves import Parameters, StaticArgument
+from pytc.arguments.prefix import per_leaf
 
 AxesSpec: TypeAlias = Any
 """An axis number, None, a function from a leaf to one of the two, or a pytree prefix of these."""

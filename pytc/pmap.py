@@ -16,22 +16,22 @@ import jax
 from jax.tree_util import tree_flatten, tree_structure
 
 from pytc import passes as _passes
-from pytc.ahead import Hiding
-from pytc.cache import describe
+from pytc.arguments.leaves import StaticArgument, numbers_in
+from pytc.arguments.parted import put_together
+from pytc.calls.ahead import Hiding
+from pytc.calls.cache import describe
+from pytc.calls.function import Function, wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
 from pytc.emit import emit_pmap
-from pytc.function import Function, wrap
 from pytc.jax_compat import api
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
-from pytc.leaves import StaticArgument, numbers_in
 from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of
 from pytc.options import check_options
-from pytc.parted import put_together
 from pytc.program import Computed, Passed, Program
 from pytc.stage import Returned
 

@@ -27,7 +27,9 @@ from jax.tree_util import (
     tree_unflatten,
 )
 
-from pytc import shardings
+from pytc.arguments import shardings
+from pytc.arguments.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
+from pytc.arguments.parted import Again, Hidden, part, put_together
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
 from pytc.jax_compat import api
@@ -36,9 +38,7 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.running import Tracer
 from pytc.jax_compat.trees import nodes
 from pytc.kept import why_not
-from pytc.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.move import unmoved
-from pytc.parted import Again, Hidden, part, put_together
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
 
 

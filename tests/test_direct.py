@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc import direct
+from pytc.calls import direct
 from pytc.emit import EmittedWhole
 
 

@@ -255,7 +255,7 @@ def test_what_a_handler_raises(kind, make, at_alarm):
 
 def functions():
     """Each function of pytc, with where it is bound, and `sys._getframe` as it is seen from where calls come in."""
-    found = {sys._getframe: [(pytc.function.sys, "_getframe")]}
+    found = {sys._getframe: [(pytc.calls.function.sys, "_getframe")]}
     for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == "pytc"]:
         for name, value in [*vars(module).items()]:
             spaces = [(module, name, value)]
@@ -297,7 +297,7 @@ def in_an_attribute(step, arm):
 @pytest.mark.parametrize("caller", [overwritten, read_again, in_an_attribute])
 def test_what_a_handler_raises_in_any_function(caller, kind, at_alarm, monkeypatch):
     """It is not taken for what was asked there."""
-    monkeypatch.setattr(pytc.function, "sys", types.SimpleNamespace(**vars(sys)))
+    monkeypatch.setattr(pytc.calls.function, "sys", types.SimpleNamespace(**vars(sys)))
     step = pytc.compile(lambda tree: {name: array + 1 for name, array in tree.items()})
     came = []
 

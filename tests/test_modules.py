@@ -17,7 +17,7 @@ OF_OBJECTS = {"_cache_size", "client", "debug_info", "live_arrays", "name_stack"
 """What objects of JAX's have that it promises as little."""
 
 
-@pytest.mark.parametrize("name", ["pytc", "pytc.explain", "pytc.jax_compat"])
+@pytest.mark.parametrize("name", ["pytc", "pytc.arguments", "pytc.calls", "pytc.explain", "pytc.jax_compat"])
 def test_every_module_is_on_the_map_of_its_package(name):
     package = importlib.import_module(name)
     folder = pathlib.Path(package.__file__).parent

@@ -25,6 +25,8 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any, overload
 
+from pytc.arguments.leaves import Parameters
+from pytc.calls.function import Function
 from pytc.compile import compile as pytc_compile
 from pytc.effort import Tried
 from pytc.explain.by_hand import ByHand
@@ -42,8 +44,6 @@ from pytc.explain.explanation import Explanation
 from pytc.explain.largest import LargestBatch
 from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.subject import Subject
-from pytc.function import Function
-from pytc.leaves import Parameters
 from pytc.move import unmoved
 
 __all__ = [

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from pytc.cache import Site
+from pytc.calls.cache import Site
+from pytc.calls.function import Function
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
-from pytc.function import Function
 
 
 @dataclasses.dataclass(frozen=True)

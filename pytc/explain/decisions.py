@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import jax
 
+from pytc.arguments.leaves import StaticArgument
 from pytc.donation import Policy
 from pytc.jax_compat.avals import AbstractValue, is_ref, nbytes, short
-from pytc.leaves import StaticArgument
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Kept, Leaf, Note, Passed, Program
 

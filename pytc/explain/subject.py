@@ -11,7 +11,10 @@ import jax
 from jax.tree_util import tree_flatten
 
 from pytc import passes
+from pytc.arguments.leaves import StaticArgument
+from pytc.arguments.parted import part
 from pytc.attributes import name_of
+from pytc.calls.function import Function
 from pytc.effort import Tried
 from pytc.emit import Emitted
 from pytc.errors import DeviceError
@@ -22,13 +25,10 @@ from pytc.explain.largest import Resizable, held
 from pytc.explain.memory import FAST, Compiler, Footprint, compiler_here, stand_ins
 from pytc.explain.placement import Placement
 from pytc.explain.pmap_call import pmap_options
-from pytc.function import Function
 from pytc.hlo import given_arguments
 from pytc.jax_compat import jaxprs
 from pytc.jax_compat.jaxprs import Jaxpr
-from pytc.leaves import StaticArgument
 from pytc.mapped import MappedStageable
-from pytc.parted import part
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
 

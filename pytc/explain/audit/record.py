@@ -24,13 +24,13 @@ import jax
 from jax.tree_util import tree_flatten, tree_leaves, tree_structure
 
 from pytc import ownership
+from pytc.arguments.leaves import Parameters, StaticArgument
 from pytc.attributes import name_of
 from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
 from pytc.jax_compat.trees import length_of, nodes
-from pytc.leaves import Parameters, StaticArgument
 from pytc.ownership import buffers
 from pytc.ownership import holders as who
 from pytc.ownership.counts import only_marked

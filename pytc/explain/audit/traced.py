@@ -13,14 +13,14 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef, keystr, tree_flatten, tree_flatten_with_path
 
-from pytc import shardings
+from pytc.arguments import shardings
+from pytc.arguments.leaves import Parameters, names_in, numbers_in
 from pytc.explain.by_hand import AsJit
 from pytc.explain.memory import stand_ins
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
 from pytc.jax_compat.trees import length_of, paths_of
-from pytc.leaves import Parameters, names_in, numbers_in
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
 

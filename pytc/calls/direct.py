@@ -17,10 +17,10 @@ import jax
 from jax.tree_util import tree_leaves
 
 from pytc import ownership
-from pytc.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
+from pytc.arguments.leaves import PythonScalars
+from pytc.calls.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
-from pytc.leaves import PythonScalars
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -19,13 +19,13 @@ import jax
 import numpy as np
 
 from pytc import ownership
+from pytc.arguments.leaves import Kind, static_key
 from pytc.context import Context
 from pytc.emit import Emitted
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.avals import AbstractValue, of_each
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
-from pytc.leaves import Kind, static_key
 from pytc.picking import picker
 from pytc.program import Program
 

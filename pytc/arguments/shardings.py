@@ -11,9 +11,9 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.tree_util import PyTreeDef, tree_leaves, tree_structure
 
+from pytc.arguments.leaves import StaticArgument
+from pytc.arguments.prefix import per_leaf
 from pytc.jax_compat.running import mesh_in_context
-from pytc.leaves import StaticArgument
-from pytc.prefix import per_leaf
 
 
 def for_arguments(in_shardings: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -27,10 +27,15 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc import ownership
 from pytc import passes as _passes
-from pytc.ahead import Hiding
+from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.attributes import give, plain, resemble
-from pytc.cache import UNSHARED, Signature
-from pytc.direct import Ways, check_not_deleted
+from pytc.calls.ahead import Hiding
+from pytc.calls.cache import UNSHARED, Signature
+from pytc.calls.direct import Ways, check_not_deleted
+from pytc.calls.known import known_of
+from pytc.calls.lookup import Lookup, Stopped
+from pytc.calls.plan import Planner, apart
+from pytc.calls.tracebacks import leave_out_own_frames
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
@@ -39,15 +44,10 @@ from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import cache_size, config, debugging, executing
-from pytc.known import known_of
-from pytc.leaves import Parameters, PythonScalars, StaticArgument, kind_of
-from pytc.lookup import Lookup, Stopped
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
-from pytc.plan import Planner, apart
 from pytc.stage import CapturesError, Stageable
-from pytc.tracebacks import leave_out_own_frames
 
 
 class Function:

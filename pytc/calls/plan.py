@@ -21,8 +21,9 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from pytc import asking, ownership, passes
-from pytc.cache import MOST_SITES, Plan, Signature, Site, Staged
+from pytc import ownership, passes
+from pytc.calls import asking
+from pytc.calls.cache import MOST_SITES, Plan, Signature, Site, Staged
 from pytc.classes import shares
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose

@@ -9,11 +9,11 @@ from typing import Any
 
 from jax.tree_util import PyTreeDef
 
-from pytc.cache import Layout, Shared, Signature, Signatures, Staged, describe
+from pytc.calls.cache import Layout, Shared, Signature, Signatures, Staged, describe
+from pytc.calls.known import Known
+from pytc.calls.plan import Planner
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.running import config, debugging, executing
-from pytc.known import Known
-from pytc.plan import Planner
 from pytc.stage import Stageable
 
 

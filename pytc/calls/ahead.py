@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytc.leaves import StaticArgument, static_key
+from pytc.arguments.leaves import StaticArgument, static_key
 from pytc.move import unmoved
 from pytc.program import Leaf
 from pytc.stage import Stageable

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from pytc.cache import Shared
+from pytc.calls.cache import Shared
 from pytc.classes import shares
 from pytc.interrupt import is_from_outside
 
