@@ -257,19 +257,7 @@ class Slots:
                     return False
                 hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
-                    self._leave(shared)
-                    # Besides, one variable refers to the last that was looked at, or a `Census` to what it has opened.
-                    ending = {
-                        key
-                        for key, count in shared.items()
-                        if interpreter.references(key) <= self._leaving[key] + lists * count + ours + 1
-                    }
-                    if of_arguments:  # `leaves` may refer to it, too, or a tree of the call's own
-                        ending.update(id(v) for v in nodes if type(v) in BOUND)
-                    if of_arguments and (unknown := ending - self._living):
-                        overwritten = {value for _, value in self._counted}
-                        self._living |= reached(unknown, self._static, overwritten)
-                        ending -= self._living
+                    ending = self._end(shared, nodes, lists, ours, of_arguments)
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
                     if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
@@ -279,6 +267,25 @@ class Slots:
             level = gc.get_referents(*nodes) + hidden
             lists, ours = 3, 0
         return True
+
+    def _end(
+        self, shared: Mapping[int, int], nodes: Sequence[Any], lists: int, ours: int, of_arguments: bool
+    ) -> set[int]:
+        """Which of those of `nodes` that mostly live on do not (ids). `shared` says how often each was referred to."""
+        self._leave(shared)
+        # Besides, one variable refers to the last that was looked at, or a `Census` to what it has opened.
+        ending = {
+            key
+            for key, count in shared.items()
+            if interpreter.references(key) <= self._leaving[key] + lists * count + ours + 1
+        }
+        if of_arguments:
+            ending.update(id(v) for v in nodes if type(v) in BOUND)  # `leaves` may have it, too, or a tree of the call
+            if unknown := ending - self._living:
+                overwritten = {value for _, value in self._counted}
+                self._living |= reached(unknown, self._static, overwritten)
+                ending -= self._living
+        return ending
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:
         """The object that a slot is in, the key that tells it from others there, and its value."""
