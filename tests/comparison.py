@@ -63,19 +63,29 @@ def by_jax_jit(fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
 
 
 class _OfArrays:
-    """A function as one from a list of arrays, and Python scalars, to a list of arrays."""
+    """A function as one from a list of arrays, and Python scalars, to a list of arrays. An array that is there twice is
+    in the list once: XLA may fuse, and so round, otherwise where it knows that two arrays are one."""
 
     def __init__(self, fun: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         self.__name__ = "of_arrays"
         self._fun = fun
         self._leaves, self._tree = jax.tree.flatten((tuple(args), kwargs))
-        self._traced = [isinstance(x, jax.Array | np.ndarray | bool | int | float | complex) for x in self._leaves]
-        self.arrays = [x for x, traced in zip(self._leaves, self._traced, strict=True) if traced]
+        self.arrays: list[Any] = []
+        self._places: list[int | None] = []
+        """Which of the arrays each leaf is."""
+        first: dict[int, int] = {}
+        for leaf in self._leaves:
+            place: int | None = None
+            if isinstance(leaf, jax.Array | np.ndarray | bool | int | float | complex):
+                new = len(self.arrays)
+                place = first.setdefault(id(leaf), new) if isinstance(leaf, jax.Array) else new
+                if place == new:
+                    self.arrays.append(leaf)
+            self._places.append(place)
 
     def leaves(self, arrays: Sequence[Any]) -> list[Any]:
         """The leaves of the arguments, with these arrays among them."""
-        remaining = iter(arrays)
-        return [next(remaining) if traced else x for x, traced in zip(self._leaves, self._traced, strict=True)]
+        return [x if k is None else arrays[k] for x, k in zip(self._leaves, self._places, strict=True)]
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         args, kwargs = jax.tree.unflatten(self._tree, self.leaves(arrays))

@@ -244,6 +244,19 @@ def test_sharing_can_be_turned_off():
     assert traces == [False]
 
 
+@pytest.mark.parametrize("shape", [(2, 5), (3, 3), (7,), (40, 3)], ids=str)
+def test_the_bits_of_what_is_shared_are_those_of_one_argument(shape: tuple[int, ...]) -> None:
+    """XLA rounds a sum of squares otherwise than one of products, now and then."""
+
+    def both(x: Any, y: Any) -> Any:
+        return (x * y).sum(), jnp.sin(x + y), jnp.tanh(jnp.maximum(x, y)), jax.nn.softmax(x * y)
+
+    x = jax.random.normal(jax.random.key(0), shape)
+    shared, apart = pytc.compile(both), pytc.compile(both, share=False)
+    jax.tree.map(np.testing.assert_array_equal, shared(x, x), jax.jit(lambda x: both(x, x))(x))
+    jax.tree.map(np.testing.assert_array_equal, apart(x, x), jax.jit(both)(x, x))
+
+
 def test_sharing_is_seen_whatever_else_refers_to_the_arrays() -> None:
     """A call looks closely only where an array has many references."""
     rng = random.Random(0)
