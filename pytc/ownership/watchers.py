@@ -52,6 +52,13 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
         return "the call may raise after it has donated, and the old value would then still be there"
     if not let_go():
         return "JAX may let go of an object whose finaliser reads it"
+    collector.pause()  # finalisers of cyclic garbage may look, and may change what is asked next
+    if found := _onlooker():
+        collector.resume()
+    return found
+
+
+def _onlooker() -> str:
     if not interpreter.alone() and (name := other_thread()):
         return f"another thread, {name}, may read it"
     if handler := _signal_handler():
@@ -63,7 +70,6 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
         return f"JAX is set to {setting}, whose code it asks at each call, and that may read it"
     if sharding := odd_sharding():
         return f"arrays may be placed by a {sharding}, whose code JAX asks at each call, and that may read it"
-    collector.pause()  # what may look in finalisers of cyclic garbage
     return ""
 
 

@@ -6,6 +6,7 @@ Each program keeps its state in a slot, and has something look at that when it s
 from __future__ import annotations
 
 import copy
+import gc
 import subprocess
 import sys
 import types
@@ -19,6 +20,7 @@ import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 
 import pytc
+from pytc.ownership import watchers
 from tests.ownership.odd_objects import Last
 
 BOX = types.SimpleNamespace(a=None)
@@ -348,6 +350,7 @@ PLACED = """
 import sys, types
 import jax, jax.numpy as jnp
 import pytc
+from pytc.ownership import watchers
 
 box, kept, seen, on = types.SimpleNamespace(a=jnp.ones(1000)), [], [], [False]
 
@@ -450,6 +453,7 @@ AUDITED = """
 import sys, types
 import jax.numpy as jnp
 import pytc
+from pytc.ownership import watchers
 
 box, stash, on, events, wanted = types.SimpleNamespace(a=None), [], [False], [0], [0]
 
@@ -552,3 +556,20 @@ def test_a_variable_that_is_free_and_a_comprehensions():
 
     for _ in range(3):
         assert float(outer(jnp.ones(10))[0][0]) == 2
+
+
+def test_no_garbage_is_collected_while_it_is_asked_who_may_look(monkeypatch):
+    """Its finalisers might start a thread that the answer does not know of."""
+    box = types.SimpleNamespace(a=jnp.zeros(8))
+    step = pytc.compile(lambda x: x + 1)
+    collecting = []
+    for _ in range(3):
+        box.a = step(box.a)
+
+    monkeypatch.setattr(watchers, "other_thread", lambda: "another")
+    for answer in (True, False):
+        monkeypatch.setattr(watchers.interpreter, "alone", lambda a=answer: collecting.append(gc.isenabled()) or a)
+        box.a = step(box.a)
+        assert gc.isenabled()
+    assert collecting
+    assert not any(collecting)
