@@ -2,9 +2,9 @@
 
 Cyclic garbage may have finalisers (`__del__`, callbacks of weak references), and these may look at any attribute, item
 or global, also at one that is about to be overwritten by the result of a call whose argument it was. They run when
-the collector does: while something is allocated (CPython 3.11), or between two instructions afterwards. So from the
-moment at which slots are counted until the result is about to be returned there is no collection. Nothing is
-allocated (where that matters: `WHILE_ALLOCATING`), and no signal or collection looked for, between `-COLLECTING` and
+the collector does: while something is allocated (CPython 3.11), or between two instructions afterwards. So from
+before it is asked who else may look at slots until the result is about to be returned there is no collection. Nothing
+is allocated (where that matters: `WHILE_ALLOCATING`), and no signal or collection looked for, between `-COLLECTING` and
 the caller's store.
 
 Calls in which no slot is dead never come here.
