@@ -87,18 +87,18 @@ def _is_sharded(program: Program) -> bool:
     return any(is_over_several(leaf.placed) for leaf in program.leaves)
 
 
-_LATEST: list[tuple[weakref.ref[Jaxpr], Flow, Reads]] = []
+_LATEST: list[tuple[weakref.ref[Jaxpr], str, Flow, Reads]] = []
 
 
-def _looked_at(jaxpr: Jaxpr) -> tuple[Flow, Reads]:
+def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads]:
     """The flow of the data, and who reads what. Kept for the jaxpr looked at last: what a caller reads again is asked
     twice over, with it and without it."""
-    for known, flow, read in _LATEST:
-        if known() is jaxpr:
+    for known, target, flow, read in _LATEST:
+        if known() is jaxpr and target == platform:
             return flow, read
-    flow = flatten(jaxpr)
+    flow = flatten(jaxpr, platform)
     read = reads(flow)
-    _LATEST[:] = [(weakref.ref(jaxpr), flow, read)]
+    _LATEST[:] = [(weakref.ref(jaxpr), platform, flow, read)]
     return flow, read
 
 
@@ -219,7 +219,7 @@ class Choices:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.platform = device_of(leaf.placed for leaf in program.leaves).platform
-        self.flow, self.read = _looked_at(program.jaxpr.jaxpr)
+        self.flow, self.read = _looked_at(program.jaxpr.jaxpr, self.platform)
         self.memory = Memory(self.flow, self.read, self.platform)
         self._in_types, self._out_types = of_each(_type, program.in_avals), of_each(_type, program.out_avals)
         self._kept = _kept(program)

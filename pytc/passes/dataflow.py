@@ -4,12 +4,14 @@ Calls (`jit`, `remat`, `custom_*`, `shard_map`) are inlined, since a compiler in
 one step, and says which operand each of its results may overwrite. Values are numbered in the order in which they
 are made, so that a step reads only numbers smaller than it makes.
 
-Four kinds of step are all that the choice of buffers needs to know:
+Five kinds of step are all that the choice of buffers needs to know:
 
     ELEMENTWISE  an element of the result needs that element of each operand. XLA fuses a chain of them into one loop,
                  which may write over any operand of its chain.
     INDEXED      fused like the first, but reads elements at other places (a slice, a transpose, a broadcast): written
                  over its operand, the loop would read what it has already overwritten.
+    JOINED       copies its operands to their places when they have been made in memory (long rows, on a CPU): may be
+                 written over whatever they were made from.
     IN_PLACE     makes its result by updating certain operands (`dynamic_update_slice`, a scatter, a loop's carry).
     WHOLE        needs all of its operands before it writes anything (a matrix product, a reduction, a sort).
 """
@@ -29,6 +31,7 @@ class Kind(enum.Enum):
 
     ELEMENTWISE = enum.auto()
     INDEXED = enum.auto()
+    JOINED = enum.auto()
     IN_PLACE = enum.auto()
     WHOLE = enum.auto()
 
@@ -84,11 +87,12 @@ SEVERAL = frozenset("eigh hessenberg householder_product lu qr random_fold_in sc
 """What consists of several steps, of which the first reads the operands and another writes the result."""
 
 _MANY = 16  # XLA gives a concatenation of more operands its own buffer.
+_LONG = 128  # Of how many elements a CPU's compiler takes rows for long; JAX 0.12's also shorter ones.
 
 
-def flatten(jaxpr: Jaxpr) -> Flow:
-    """`jaxpr` (an open one; its constvars count as further inputs) as a flat list of steps."""
-    builder = _Builder()
+def flatten(jaxpr: Jaxpr, platform: str) -> Flow:
+    """`jaxpr` (an open one; its constvars count as further inputs) as a flat list of steps, for this platform."""
+    builder = _Builder(platform)
     env: dict[Var, int] = {}
     for var in (*jaxpr.constvars, *jaxpr.invars):
         env[var] = builder.new()
@@ -98,9 +102,11 @@ def flatten(jaxpr: Jaxpr) -> Flow:
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, platform: str) -> None:
+        self.platform = platform
         self.steps: list[Step] = []
         self.values = 0
+        self.filled: set[int] = set()
         self.branches: dict[int, tuple[tuple[int, ...], ...]] = {}
         self.largest: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
@@ -139,6 +145,8 @@ class _Builder:
             kind, over, view = self.classify(eqn, name, operands)
             inside = self.inside(eqn) if kind in (Kind.WHOLE, Kind.IN_PLACE) else 0
             self.steps.append(Step(kind, name, reads, tuple(makes), over, view, self.size(eqn), inside))
+            if name == "broadcast_in_dim" and not reads:
+                self.filled.update(makes)
 
     def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
         inner: dict[Var, int] = {}
@@ -160,10 +168,23 @@ class _Builder:
         if name in INDEXED and len(operands) <= _MANY:
             if name == "broadcast_in_dim" and _size_of(eqn.invars[0]) == _size_of(eqn.outvars[0]):
                 return Kind.ELEMENTWISE, (), True
+            if name == "concatenate" and self.platform == "cpu" and self.joins_rows(eqn, operands):
+                return Kind.JOINED, (), False
             return Kind.INDEXED, (), False
         if over := self.updated(eqn, name):
             return Kind.IN_PLACE, tuple(tuple(v for k in ks if (v := operands[k]) is not None) for ks in over), False
         return Kind.WHOLE, (), False
+
+    def joins_rows(self, eqn: JaxprEqn, operands: Sequence[int | None]) -> bool:
+        """Whether a concatenation makes long rows, along the last of several axes, as a roll or the edges of a grid do.
+
+        A CPU's compiler does not fuse it, since the loop would ask of each element whose it is: it stores the operands,
+        and copies them row by row. (One of two operands that fills up the rows with one value becomes a `pad`.)
+        """
+        shape = _shape_of(eqn.outvars[0])
+        if len(shape) < 2 or eqn.params["dimension"] != len(shape) - 1 or shape[-1] < _LONG:
+            return False
+        return len(operands) > 2 or self.filled.isdisjoint(operands)
 
     def updated(self, eqn: JaxprEqn, name: str) -> tuple[tuple[int, ...], ...]:
         """For each result, the operands (by position) that it may be written over; empty if none may."""
@@ -213,11 +234,15 @@ class _Builder:
         it from something else, has to copy that there, wherever it is.)"""
         key = id(branches)
         if key not in self.branches:
-            each = [_overwritable(branch.jaxpr) for branch in branches]
+            each = [_overwritable(branch.jaxpr, self.platform) for branch in branches]
             self.branches[key] = tuple(
                 tuple(sorted({operand for branch in each for operand in branch[k]})) for k in range(len(each[0]))
             )
         return self.branches[key]
+
+
+def _shape_of(atom: Any) -> tuple[int, ...]:
+    return tuple(atom.aval.shape)
 
 
 def _size_of(atom: Any) -> int:
@@ -237,9 +262,9 @@ def _declared(pairs: Iterable[tuple[int, int]], results: int) -> tuple[tuple[int
     return tuple(over)
 
 
-def _overwritable(jaxpr: Jaxpr) -> list[tuple[int, ...]]:
+def _overwritable(jaxpr: Jaxpr, platform: str) -> list[tuple[int, ...]]:
     """For each outvar, the invars (by position) that reach it element by element or by updates alone."""
-    flow = flatten(jaxpr)
+    flow = flatten(jaxpr, platform)
     reached: dict[int, frozenset[int]] = {value: frozenset([k]) for k, value in enumerate(flow.inputs)}
     nothing: frozenset[int] = frozenset()
     for step in flow.steps:

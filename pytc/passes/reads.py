@@ -98,6 +98,8 @@ class _Walk:
                 self.elementwise(step)
             elif step.kind is Kind.INDEXED:
                 self.indexed(step)
+            elif step.kind is Kind.JOINED:
+                self.joined(step)
             else:
                 self.read_by(step.reads, needs)
                 self.in_memory(step)
@@ -145,6 +147,16 @@ class _Walk:
             self.torn[made] = same | torn
         if step.name in ("transpose", "broadcast_in_dim") and step.reads:
             self.bytes_of[made] = self.bytes_of[step.reads[0]]
+
+    def joined(self, step: Step) -> None:
+        """A step whose operands have been made, in memory, when it begins: it destroys nothing that is still read."""
+        (made,) = step.makes
+        same, torn = self.fused(step.reads)
+        if len(same) + len(torn) > FUSED:
+            self.read_by(step.reads, self.all_needs(step.reads))
+        else:
+            self.same[made] = same | torn
+        self.near[made] = _nearer([dict.fromkeys(sorted(torn), 1), *(self.near[value] for value in step.reads)], 1)
 
     def in_memory(self, step: Step) -> None:
         """A step that makes its results in memory: over some operands, with the others read whole."""

@@ -135,6 +135,55 @@ def test_a_last_output_that_needs_all_of_the_input_is_not_written_over_it(fun: A
     assert copies(forced) > copies(program)
 
 
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a: jnp.roll(a, 1, 1),
+        lambda a: 2 * jnp.roll(jnp.sin(a), 1, 1),
+        lambda a: jnp.concatenate([a[:, 1:], a[:, :1] * 2], axis=1),
+        lambda a: jnp.concatenate([a[:, : N // 4], a[:, N // 4 : N // 2], a[:, : N // 2]], axis=1),
+    ],
+)
+def test_long_rows_are_joined_from_parts_that_the_compiler_stores(fun: Any) -> None:
+    """So what the parts were made from has been read."""
+    program = planned(fun, SQUARE)
+    assert program.aliases == (Alias(0, 0, 0, "updated in place"),)
+    assert copies(program) == 0
+    assert total(program) <= total(without(program)) - BYTES
+    assert all(pair.copied for pair in planned(fun, SQUARE, platform="gpu").aliases)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a: jnp.roll(a, 1, 0),
+        lambda a: jnp.roll(a.reshape(-1), 1).reshape(N, N),
+        lambda a: jnp.concatenate([jnp.zeros((N, 1)), a[:, 1:]], axis=1),
+    ],
+)
+def test_other_arrays_are_joined_in_one_loop(fun: Any) -> None:
+    """A `pad` is what fills up rows with one value."""
+    program = planned(fun, SQUARE)
+    assert program.aliases == ()
+    forced = dataclasses.replace(program, aliases=(Alias(0, 0),))
+    assert copies(forced) == 1
+    assert total(forced) >= total(program) - 4096  # alignment
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+def test_rows_of_two_arrays_keep_their_places(last_first: bool) -> None:
+    def fun(a: Any, b: Any) -> Any:
+        if last_first:
+            new = jnp.roll(b, 1, 1)
+            return jnp.roll(a, 1, 1), new
+        return jnp.roll(a, 1, 1), jnp.roll(b, 1, 1)
+
+    program = planned(fun, SQUARE, SQUARE)
+    assert pairs(program) == {0: 0, 1: 1}
+    assert copies(program) == 0
+    assert total(program) <= total(without(program)) - BYTES
+
+
 def test_a_loss_comes_first_on_several_tpus() -> None:
     def step(a: Any) -> Any:
         return a + 1, jnp.sum(a)
