@@ -26,7 +26,7 @@ def uncrossed(pairs: Sequence[Alias], pair_of: Callable[[int, int], Alias], read
     `pair_of` makes a pair of an input and an output. Takes time linear in the pairs that read each other's inputs.
     """
     left = {pair.output: pair for pair in pairs}
-    # The one that is made last is kept as it is, if there is a choice: it is written when the other has been.
+    # The one that is made last is kept as it is, if there is a choice: mostly it is written when the other has been.
     for output in sorted(left, key=lambda output: memory.flow.outputs[output] or 0, reverse=True):
         for other in _crossing(output, left, read):
             if kept := _one_of(left[output], other, pair_of, memory):
