@@ -53,6 +53,7 @@ class Walk:
         self._classes: frozenset[type] = frozenset()
         """The classes of containers that people have written."""
         self._arrays: Picker = tuple
+        self._alone = _Alone()
         self._where: tuple[tuple[int, ...], ...] = ()
         """The positions of the containers, level by level, and last those of the arrays."""
         self._placed = UNKNOWN
@@ -133,6 +134,7 @@ class Walk:
             return False
         arrays = [places[id(leaf)] for leaf in leaves]
         self._arrays, self._where = picker(arrays), (*where, tuple(arrays))
+        self._alone = _Alone(picker(arrays))
         self.count = len(leaves)
         others = [k for k in range(len(seen)) if k not in opened.union(arrays)]
         self._size, self._others = len(seen), picker(others)
@@ -165,10 +167,10 @@ class Walk:
         seen = self._seen(args, kwargs)
         if len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
             return False
-        arrays = self._arrays(seen)
-        del seen
-        # What it is in, the tuple here, and `getrefcount`'s own: no less than that each.
-        return sum(map(getrefcount, arrays)) == 3 * self.count or len(set(map(id, arrays))) == self.count
+        if self._alone.are_apart(seen):
+            return True
+        self._alone = self._alone.without(seen, self._where[-1])
+        return self._alone.are_apart(seen)
 
     def all_inside(
         self,
@@ -271,6 +273,27 @@ class Walk:
             return False
         rest = self._rest(seen)
         return not rest or ending(rest)
+
+
+class _Alone(NamedTuple):
+    """Which arrays of what is seen nothing else refers to than what they are in, as far as is known."""
+
+    these: Picker = tuple
+    others: Picker = picker(())
+    positions: frozenset[int] = frozenset()
+    """Of the others."""
+
+    def are_apart(self, seen: list[Any]) -> bool:
+        """Whether none of all of them is there twice. False also where something else refers to one of these."""
+        these, others = self.these(seen), self.others(seen)
+        # What it is in, the list of what is seen, the tuple here, and `getrefcount`'s own: no less than that each.
+        return sum(map(getrefcount, these)) == 4 * len(these) and len(set(map(id, others))) == len(others)
+
+    def without(self, seen: list[Any], where: Sequence[int]) -> _Alone:
+        """Without those to which something else refers now. All arrays are at `where`."""
+        # What it is in, the list of what is seen, and `getrefcount`'s own.
+        others = self.positions.union(k for k in where if getrefcount(seen[k]) > 3)
+        return _Alone(picker([k for k in where if k not in others]), picker([*others]), others)
 
 
 class _Level(NamedTuple):

@@ -205,6 +205,25 @@ def test_an_array_twice_is_not_learnt():
     assert not Walk([0]).learn(([x, x],), {})
 
 
+@pytest.mark.parametrize("held", [(), (0,), (3,), (0, 3), (0, 1, 2, 3)])
+def test_an_array_in_two_places_is_seen_wherever_it_is_and_whoever_else_has_it(held):
+    def arguments(first=None, second=None):
+        arrays = [jnp.ones(2) for _ in range(4)]
+        elsewhere = [arrays[k] for k in held]
+        if first is not None:
+            arrays[second] = arrays[first]
+        return ([arrays[0], {"b": arrays[1]}], arrays[2], (arrays[3],)), elsewhere
+
+    walk = learnt(*arguments()[0])
+    for _ in range(2):
+        assert walk.is_as_before(arguments()[0], {})
+        for first in range(4):
+            for second in set(range(4)) - {first}:
+                assert not walk.is_as_before(arguments(first, second)[0], {})
+    given, elsewhere = arguments()
+    assert walk.is_as_before(given, {})
+
+
 # -- through classes of any kind, with the leaves known ---------------------------------------------------------------
 
 
