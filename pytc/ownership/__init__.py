@@ -7,6 +7,7 @@ is not accounted for means: keep. So ignorance is always safe. The places are
 - `args`, `kwargs` and `leaves` of this very call, and every container that only they refer to (`counts`);
 - local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
   the frame whether the object really stands there (`interpreter`);
+- what C code keeps of the call until it is over (`starred`, `handed_on`);
 - attributes, items, globals and cells that the next instructions overwrite (`callsite`, `slots`, `plain`).
 
 Because what stands in a place is compared by identity, the argument does not depend on how the call came about. A
@@ -289,7 +290,7 @@ class _Look:
         return Level(
             tuple(number for kind, number in used if kind == "local"),
             tuple(dict.fromkeys(number for kind, number in used if kind == "loop")),
-            "starred" in kinds,
+            "kept" in kinds,
             "slot" in kinds,
         )
 
@@ -372,7 +373,7 @@ def _reason(leaf: Any, frame: FrameType, look: _Look, roots: list[Any], ours: se
         break
     if look.refusals:
         return Held("introspection", look.refusals[0])
-    return Held("unknown", "code written in C (an iterator, `map`, `functools.partial`, ...), or a suspended function")
+    return Held("unknown", "code written in C (an iterator, `map`, a sort key, ...), or a suspended function")
 
 
 def glance(

@@ -16,7 +16,8 @@ from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
 from pytc.ownership import loops
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import Site, loaded
+from pytc.ownership.handed_on import kept_on_the_way
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
 from pytc.ownership.slots import Slots
@@ -50,7 +51,8 @@ class Level:
 
     locals: tuple[int, ...]
     loops: tuple[int, ...]
-    starred: bool
+    kept: bool
+    """What C code keeps for the frame's call until that is over."""
     slots: bool
 
 
@@ -127,7 +129,7 @@ def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
 def remember(route: Route, site: Site) -> None:
     """Let the next call from `site` look where this one has found everything."""
     site.hint = route
-    alone = not route or (len(route) == 1 and route[0] == Level(route[0].locals, (), starred=False, slots=False))
+    alone = not route or (len(route) == 1 and route[0] == Level(route[0].locals, (), kept=False, slots=False))
     site.hinted_locals = None
     if alone and not site.refusal and not site.is_read_by_handlers:
         site.hinted_locals = tuple(number for level in route for number in level.locals)
@@ -159,6 +161,17 @@ def _waiting(frame: FrameType, site: Site, below: FrameType, atomic: bool, lengt
     at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
     atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
     return _Waiting(starred, at_once, atomic, length if direct else None)
+
+
+def _kept(frame: FrameType, site: Site, starred: Starred | None, below: FrameType, args: tuple[Any, ...]) -> list[Any]:
+    """What C code keeps for the call that a frame is at, if it is known what it does with that: nothing."""
+    if starred is not None:
+        return kept_by(frame, starred, below, args)
+    if site.called is None or not waits_for_c(frame):
+        return []
+    if site.sources is None:
+        site.sources = loaded(flow_of(frame.f_code), site.at)
+    return kept_on_the_way(frame, site.called, site.sources, below)
 
 
 def follow(
@@ -197,7 +210,7 @@ def follow(
     for level in route:
         site, readable = looked_up(frame, references)
         # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
-        waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
+        waits = overwritten is not None or level.kept or site.is_read_by_handlers or len(route) > 1
         starred, at_once, atomic, length = _waiting(frame, site, below, atomic, length) if waits else _IN_SOME_WAY
         if overwritten is not None:  # first, because it counts references to what the frame has
             quietly = at_once and (starred is None or level is route[0])
@@ -209,8 +222,8 @@ def follow(
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
         if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
-        if level.starred and starred is not None:
-            found += kept_by(frame, starred, below, args if level is route[0] else ())
+        if level.kept:
+            found += _kept(frame, site, starred, below, args if level is route[0] else ())
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         above = frame.f_back
@@ -238,7 +251,7 @@ class Found:
     """What stands in one dead place."""
 
     level: int
-    kind: Literal["local", "loop", "starred", "slot"]
+    kind: Literal["local", "loop", "kept", "slot"]
     value: Any
     number: int = -1
     """Of the local variable, or the position on the stack of the loop's iterator."""
@@ -289,9 +302,9 @@ def levels(
             for number in (() if readable else site.dead(atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
         ]
-        if starred is not None:
-            given = args if level == 0 else ()
-            found += [Found(level, "starred", value) for value in kept_by(frame, starred, below, given)]
+        kept = _kept(frame, site, starred, below, args if level == 0 else ())
+        found += [Found(level, "kept", value) for value in kept]
+        kept.clear()
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         found += [Found(level, "slot", value) for value in slots.values[known:]]

@@ -87,7 +87,7 @@ class Flow:
         self.writes = [w for _, w in effects]
         stored = [at for at, instruction in enumerate(self.instructions) if _is_text(instruction)]
         if stored:
-            heights = self.heights()
+            heights = self.heights
             stored = [at for at in stored if self._is_stored(at, heights)]
         named = functools.reduce(int.__or__, (self._named(at, numbers) for at in stored), 0)
         self._by_calls = [named if i.opname.startswith("CALL") else 0 for i in self.instructions]
@@ -180,6 +180,7 @@ class Flow:
             return self.reads[at] | (self._after(self.live, at) & ~self.writes[at]) | self._handled(self.live, at)
         return self.reads[at] | (self._following(at, calm) & ~self.writes[at])
 
+    @functools.cached_property
     def heights(self) -> list[int | None]:
         """How high the stack is before each instruction; None where it is never reached."""
         code = self.code

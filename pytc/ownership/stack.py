@@ -7,6 +7,7 @@ frame's first local variable, behind which the stack comes.
 from __future__ import annotations
 
 import dis
+import sys
 from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
@@ -28,12 +29,21 @@ class Starred(NamedTuple):
     """The dictionary, if there is one."""
 
 
+class Called(NamedTuple):
+    """Where a call without keywords, `*` and `**` keeps what on the stack, counted from the first local."""
+
+    function: int
+    nothing: int
+    """Where there is nothing, unless a method is called."""
+    arguments: range
+
+
 def iterators(flow: Flow, at: int) -> tuple[int, ...]:
     """The positions on the stack, counted from the first local, of the iterators of the loops that a call is in."""
     if not flow.instructions[at].opname.startswith("CALL"):
         return ()  # how much of the stack another instruction has taken when it calls is not known
     loops = [n for n, instruction in enumerate(flow.instructions) if instruction.opname == "FOR_ITER"]
-    heights = flow.heights() if loops else []
+    heights = flow.heights if loops else []
     found = {heights[n] for n in loops if _is_within(flow, heights, n, at)}
     first = first_of_stack(flow.code)
     return tuple(sorted(first + height - 1 for height in found if height is not None))
@@ -62,12 +72,29 @@ def first_of_stack(code: CodeType) -> int:
     return len(code.co_varnames) + len({*code.co_cellvars} - {*code.co_varnames}) + len(code.co_freevars)
 
 
+def plain_call(flow: Flow, at: int) -> Called | None:
+    """Where the function and the arguments of a call without keywords lie; None unless instruction `at` is one, with
+    arguments."""
+    instruction, count = flow.instructions[at], flow.instructions[at].arg
+    if instruction.opname != "CALL" or not count:
+        return None
+    if any(before.opname == "KW_NAMES" for before in flow.instructions[max(at - 2, 0) : at]):
+        return None
+    height = flow.heights[at]
+    if height is None:
+        return None
+    # On CPython 3.11 `PRECALL` counts as what takes the arguments; they are there until the call is over.
+    start = first_of_stack(flow.code) + height - (0 if "PRECALL" in dis.opmap else count)
+    function, nothing = (start - 2, start - 1) if sys.version_info >= (3, 13) else (start - 1, start - 2)
+    return Called(function, nothing, range(start, start + count))
+
+
 def starred_call(flow: Flow, at: int) -> Starred | None:
     """Where the function, the tuple and the dictionary of a starred call lie; None unless instruction `at` is one."""
     instruction = flow.instructions[at]
     if instruction.opname != "CALL_FUNCTION_EX" or instruction.arg is None:
         return None
-    heights = flow.heights()
+    heights = flow.heights
     height = heights[at]
     if height is None:
         return None

@@ -79,13 +79,14 @@ def kept_by(frame: FrameType, call: Starred, below: FrameType, args: tuple[Any, 
     return found
 
 
-def unpacked(items: tuple[Any, ...]) -> list[Any]:
+def unpacked(items: tuple[Any, ...], youngest: bool = True) -> list[Any]:
     """The tuple of these items that the interpreter unpacks for a starred call, if it was made a moment ago.
 
     `f(*g())`: the stack has what `g` returned. If that was no tuple the interpreter has made one, and let go of what
     the stack has, so the memory there is not to be read. Instead the tuple is looked for among the youngest objects.
     Any of these very items will do: if it is not the interpreter's, then that one is accounted for nowhere, nor are
-    its references to the items, and all of them are kept. But only one, since the interpreter refers to one.
+    its references to the items, and all of them are kept. But only one, since the interpreter refers to one: the
+    `youngest`, or the oldest where the function called may have a tuple of them itself.
     """
     young = gc.get_objects(0)
     tuples = [value for value in young if type(value) is tuple and len(value) == len(items) and value is not items]
@@ -93,8 +94,9 @@ def unpacked(items: tuple[Any, ...]) -> list[Any]:
     # item that it has not got would crash.
     wanted = gc.get_referents(items)
     seen = [gc.get_referents(value) for value in tuples]
-    same = [len(found) == len(wanted) and all(map(operator.is_, found, wanted)) for found in seen]
-    return [value for value, is_same in zip(tuples, same, strict=True) if is_same][-1:]
+    same = [len(parts) == len(wanted) and all(map(operator.is_, parts, wanted)) for parts in seen]
+    found = [value for value, is_same in zip(tuples, same, strict=True) if is_same]
+    return found[-1:] if youngest else found[:1]
 
 
 def _function(frame: FrameType, call: Starred) -> int:

@@ -66,6 +66,35 @@ def last(states):
         pass
     return state
 
+class Called:
+    def __call__(self, x, *rest):
+        if flip():
+            saved.append(rest)
+        y = f(x)
+        if flip():
+            read(x)
+        return y
+
+class Handed:
+    def __call__(self, *args):
+        return helper(*args)
+
+class Made:
+    def __new__(cls, x):
+        f(x)
+        return super().__new__(cls)
+
+    def __init__(self, x):
+        self.a = x
+
+called, handed = Called(), Handed()
+
+def second(first, x, *rest, key=None):
+    keep(x)
+    return f(x)
+
+half, keyed = partial(second, 1), partial(second, 1, key=2)
+
 def suspended(f, x):
     y = f(x)
     yield y
@@ -152,6 +181,9 @@ class Writer:
             + ["f(*packed({0}))", "f(*packed({0}, {1}))", "box.method(*packed({0}))"]
             + ["passing({0})", "box.method({0})", "bound({0})", "f({{'p': {0}, 'q': {1}}})['p']", "f([{0}, {1}])[0]"]
             + ["f(shares(first_leaf({0})))", "next(map(f, [{0}]))", "next(filtered({0}))", "partial(f, {0})()"]
+            + ["called({0})", "called({0}, {1})", "handed({0})", "half({0})", "keyed({0})", "half({0}, {1})"]
+            + ["partial(helper)({0})", "partial(keeping)({0})", "partial(second, {1}, key={0})({0})", "Made({0}).a"]
+            + ["max({0}, {1}, key=lambda s: ranked(s))", "partial(called)({0})", "partial(keyed)({0})"]
             + ["reduce(f, [{0}, {1}])", "partial(f)({0})", "callable_object({0})", "f(f2({0}, {1})[0])"]
             + ["[f(each) for each in [{0}, {1}]][-1]", "[f({0}) for _ in range(2)][0]", "cached({0})", "f((t := {0}))"]
             + [

@@ -29,6 +29,7 @@ from pytc.ownership import (
     callsite,
     collector,
     counts,
+    handed_on,
     interpreter,
     liveness,
     loops,
@@ -40,6 +41,7 @@ from pytc.ownership import (
 )
 from pytc.ownership.callsite import Site
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
+from tests.ownership import test_handed_on
 from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
@@ -341,6 +343,18 @@ def every_tuple_is_the_interpreters() -> Any:
     return mock.patch.object(starred, "unpacked", unpacked)
 
 
+def whatever_is_called_hands_on() -> Any:
+    """Nobody asks what C code it is that has called the function."""
+
+    def kept(frame: Any, call: Any, sources: Any, below: Any) -> list[Any]:
+        stack = interpreter.words(frame)
+        passed = [stack[interpreter.first_local + place] for place in call.arguments]
+        _, arguments = handed_on._parted(below, passed)
+        return arguments + starred.unpacked(tuple(arguments), youngest=False)
+
+    return mock.patch.object(callers, "kept_on_the_way", kept)
+
+
 def collections_go_on() -> Any:
     """Garbage may be collected, and its finalisers run, between the call and the store."""
     return mock.patch.object(collector, "pause", lambda: None)
@@ -375,6 +389,7 @@ ALL: tuple[Mutant, ...] = (
     dead_containers_may_be_held, what_stands_there_is_not_compared, variables_end_quietly,
     helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts, ctrl_c_waits_for_the_store, every_tuple_is_the_interpreters,
+    whatever_is_called_hands_on,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
     what_a_loop_has_passed_is_dead,
     stores_are_done_one_by_one if sys.version_info < (3, 13) else a_store_does_not_load,
@@ -771,6 +786,27 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
     s.read([state[0] for state in made()])
 
 
+def _new_and_init(s: Stub, f: Any, f2: Any) -> None:
+    """A class is called, which hands what it is given to `__new__`, and then to `__init__`."""
+    made = test_handed_on.new_and_init(s, f)
+    made(s.new())
+
+
+def _asked_in_turn(s: Stub, f: Any, f2: Any) -> None:
+    """An operator hands its operands to one method, and then to another."""
+
+    class Left:
+        def __mul__(self, other: Any) -> Any:
+            f(other[0])
+            return NotImplemented
+
+    class Right(list[Any]):
+        def __rmul__(self, left: Any) -> Any:
+            return s.read(self[0])
+
+    operator.mul(Left(), Right([s.new()]))
+
+
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _read_by_name, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
@@ -778,6 +814,7 @@ PROGRAMS: tuple[Program, ...] = (
     _tracer, _thread, _property, _too_many, _twice, _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
     _stored_back, _garbage, _tuple_alike, _interrupted, _store_fails, _dies_oddly, _pair_of_a_loop,
     _list_of_a_loop, _two_stores, _store_that_loads,
+    _new_and_init, _asked_in_turn,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
 )  # fmt: skip

@@ -287,7 +287,7 @@ def _evaluate(node: ast.expr, frame: types.FrameType) -> Any:
 @functools.lru_cache(4096)
 def _heights(code: types.CodeType) -> tuple[Flow, list[int | None]]:
     flow = Flow(code)
-    return flow, flow.heights()
+    return flow, flow.heights
 
 
 def _in_c(frame: types.FrameType) -> bool:

@@ -155,7 +155,7 @@ def test_the_stack_is_as_high_whatever_way_leads_there(module: types.ModuleType)
     source = inspect.getsource(module)
     for code in _all_code(compile(source, str(module.__file__), "exec")):
         flow = Flow(code)
-        heights = flow.heights()
+        heights = flow.heights
         for at, instruction in enumerate(flow.instructions):
             height = heights[at]
             if height is None:
