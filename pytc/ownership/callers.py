@@ -163,15 +163,23 @@ def _waiting(frame: FrameType, site: Site, below: FrameType, atomic: bool, lengt
     return _Waiting(starred, at_once, atomic, length if direct else None)
 
 
-def _kept(frame: FrameType, site: Site, starred: Starred | None, below: FrameType, args: tuple[Any, ...]) -> list[Any]:
-    """What C code keeps for the call that a frame is at, if it is known what it does with that: nothing."""
+def _kept(
+    frame: FrameType,
+    site: Site,
+    starred: Starred | None,
+    below: FrameType,
+    args: tuple[Any, ...],
+    found: Sequence[Any],
+) -> list[Any]:
+    """What C code keeps for the call that a frame is at, if it is known what it does with that: nothing. `found` is
+    what was found so far."""
     if starred is not None:
-        return kept_by(frame, starred, below, args)
+        return kept_by(frame, starred, below, args, found)
     if site.called is None or not waits_for_c(frame):
         return []
     if site.sources is None:
         site.sources = loaded(flow_of(frame.f_code), site.at)
-    return kept_on_the_way(frame, site.called, site.sources, below)
+    return kept_on_the_way(frame, site.called, site.sources, below, found)
 
 
 def follow(
@@ -223,7 +231,7 @@ def follow(
         if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
         if level.kept:
-            found += _kept(frame, site, starred, below, args if level is route[0] else ())
+            found += _kept(frame, site, starred, below, args if level is route[0] else (), found)
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         above = frame.f_back
@@ -302,7 +310,7 @@ def levels(
             for number in (() if readable else site.dead(atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
         ]
-        kept = _kept(frame, site, starred, below, args if level == 0 else ())
+        kept = _kept(frame, site, starred, below, args if level == 0 else (), places)
         found += [Found(level, "kept", value) for value in kept]
         kept.clear()
         atomic = atomic and site.passes_on

@@ -17,8 +17,8 @@ A partial of one argument puts that where itself was on the stack, up to CPython
 so but a bound method, which also hands on its arguments. So what is found there, if it is the first argument of the
 function and cannot have been called, was put there by one of the two.
 
-Tuples are looked for among the youngest objects, as that of a starred call is: if one that is found is another one,
-then the true one is accounted for nowhere, nor are its references to the arguments, and all of them are kept.
+Tuples are looked for among the youngest objects, as that of a starred call is (`starred.young_tuples`); the function
+called may have made others since.
 
 Behind C code the interpreter looks for signals before anything is stored; so here the handlers of exceptions count, and
 slots do not.
@@ -37,14 +37,17 @@ from pytc.ownership.callsite import Place
 from pytc.ownership.interpreter import first_local, partials_are_known, running, variable, words
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import Called
-from pytc.ownership.starred import unpacked
+from pytc.ownership.starred import young_tuples
 
 
-def kept_on_the_way(frame: FrameType, call: Called, sources: Sequence[Place], below: FrameType) -> list[Any]:
+def kept_on_the_way(
+    frame: FrameType, call: Called, sources: Sequence[Place], below: FrameType, found: Sequence[Any]
+) -> list[Any]:
     """What C code, for which `frame` waits at such a call, keeps of its arguments: each as often as it refers to it.
     Nothing where it is not known to hand them on to the function in `below`.
 
-    `sources` are the places that the code has loaded what it calls, and the arguments, from.
+    `sources` are the places that the code has loaded what it calls, and the arguments, from; `found` is what was found
+    so far.
     """
     stack = words(frame)
     passed = [stack[first_local + place] for place in call.arguments]
@@ -55,7 +58,7 @@ def kept_on_the_way(frame: FrameType, call: Called, sources: Sequence[Place], be
     first = id(before[0]) if len(before) == 1 else 0
     if called == first and not beside:
         if _calls(before[0], below):
-            return arguments + unpacked(tuple(arguments), youngest=False)
+            return arguments + young_tuples(tuple(arguments), 1, found)[:1]
         return [] if callable(before[0]) else arguments
     if beside and beside != first:
         return []
@@ -64,8 +67,9 @@ def kept_on_the_way(frame: FrameType, call: Called, sources: Sequence[Place], be
         return []
     if not partial.keywords:
         return arguments
-    tuples = unpacked(tuple(arguments), youngest=False)
-    tuples += unpacked((*before, *arguments), youngest=False) if before else tuples
+    # Without anything before the arguments, the one tuple serves for both.
+    tuples = young_tuples(tuple(arguments), 1 if before else 2, found)[:1]
+    tuples += young_tuples((*before, *arguments), 1, found)[:1] if before else tuples
     return arguments * 2 + tuples if len(tuples) == 2 and partials_are_known else []
 
 

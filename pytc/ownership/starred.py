@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import gc
 import operator
+from collections.abc import Sequence
 from types import FrameType, MethodType
 from typing import Any
 
 from pytc.ownership.interpreter import (
     copies_of_unpacked,
     first_local,
+    getrefcount,
     lives,
     running,
     variable,
@@ -59,11 +61,13 @@ def keeps_a_tuple(frame: FrameType, call: Starred) -> bool:
     return type(value) is tuple and words(frame)[first_local + call.positional] == id(value)
 
 
-def kept_by(frame: FrameType, call: Starred, below: FrameType, args: tuple[Any, ...]) -> list[Any]:
+def kept_by(
+    frame: FrameType, call: Starred, below: FrameType, args: tuple[Any, ...], before: Sequence[Any]
+) -> list[Any]:
     """The tuple and the dictionary that a call that is `called_from_the_stack` keeps until it returns, and the values
     in them where the interpreter has a reference of its own to each: where there are keywords.
 
-    `args` are the positional arguments of the function called, where that is known.
+    `args` are the positional arguments of the function called, where that is known, and `before` what was found so far.
     """
     found: list[Any] = []
     if call.named is not None:
@@ -75,28 +79,43 @@ def kept_by(frame: FrameType, call: Starred, below: FrameType, args: tuple[Any, 
                 found += value.values() if type(value) is dict else value
     elif args:
         is_method = words(frame)[first_local + _function(frame, call)] != running(below)
-        found += unpacked(args[is_method:])
+        found += unpacked(args[is_method:], before)
     return found
 
 
-def unpacked(items: tuple[Any, ...], youngest: bool = True) -> list[Any]:
-    """The tuple of these items that the interpreter unpacks for a starred call, if it was made a moment ago.
+def unpacked(items: tuple[Any, ...], found: Sequence[Any]) -> list[Any]:
+    """The tuple of these items that the interpreter unpacks for a starred call, if it was made a moment ago, and is
+    not among those that were found already.
 
     `f(*g())`: the stack has what `g` returned. If that was no tuple the interpreter has made one, and let go of what
-    the stack has, so the memory there is not to be read. Instead the tuple is looked for among the youngest objects.
-    Any of these very items will do: if it is not the interpreter's, then that one is accounted for nowhere, nor are
-    its references to the items, and all of them are kept. But only one, since the interpreter refers to one: the
-    `youngest`, or the oldest where the function called may have a tuple of them itself.
+    the stack has, so the memory there is not to be read. The function called may have made others since.
+    """
+    return young_tuples(items, 1, found)[-1:]
+
+
+def young_tuples(items: tuple[Any, ...], references: int, found: Sequence[Any]) -> list[Any]:
+    """The tuples of just these items among the youngest objects, from the oldest on, that have so many references and
+    are not among those that were `found` already.
+
+    Any of them will do for one that C code has: if it is not that one, then that one is accounted for nowhere, nor are
+    its references to the items, and all of them are kept. But only one, since there is one; with as many references as
+    that has, and for each call another one, so that no more of them are accounted for than there are.
     """
     young = gc.get_objects(0)
     tuples = [value for value in young if type(value) is tuple and len(value) == len(items) and value is not items]
     # As the collector sees them: some are still being filled (`tuple(map(step, ...))`), and to ask one of these for an
     # item that it has not got would crash.
+    counts = [*map(getrefcount, tuples)]
     wanted = gc.get_referents(items)
     seen = [gc.get_referents(value) for value in tuples]
     same = [len(parts) == len(wanted) and all(map(operator.is_, parts, wanted)) for parts in seen]
-    found = [value for value, is_same in zip(tuples, same, strict=True) if is_same]
-    return found[-1:] if youngest else found[:1]
+    known = {*map(id, found)}
+    # The two lists have each, and `getrefcount` had.
+    return [
+        value
+        for value, is_same, count in zip(tuples, same, counts, strict=True)
+        if is_same and count == references + 3 and id(value) not in known
+    ]
 
 
 def _function(frame: FrameType, call: Starred) -> int:

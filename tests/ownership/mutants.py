@@ -336,7 +336,7 @@ def ctrl_c_waits_for_the_store() -> Any:
 def every_tuple_is_the_interpreters() -> Any:
     """Whatever has the items of a starred call in it counts as what the interpreter has unpacked."""
 
-    def unpacked(items: tuple[Any, ...]) -> list[Any]:
+    def unpacked(items: tuple[Any, ...], found: Any) -> list[Any]:
         tuples = [value for value in gc.get_objects(0) if type(value) is tuple and value is not items]
         return [value for value in tuples if [*map(id, value)] == [*map(id, items)]]
 
@@ -346,11 +346,11 @@ def every_tuple_is_the_interpreters() -> Any:
 def whatever_is_called_hands_on() -> Any:
     """Nobody asks what C code it is that has called the function."""
 
-    def kept(frame: Any, call: Any, sources: Any, below: Any) -> list[Any]:
+    def kept(frame: Any, call: Any, sources: Any, below: Any, found: Any) -> list[Any]:
         stack = interpreter.words(frame)
         passed = [stack[interpreter.first_local + place] for place in call.arguments]
         _, arguments = handed_on._parted(below, passed)
-        return arguments + starred.unpacked(tuple(arguments), youngest=False)
+        return arguments + starred.young_tuples(tuple(arguments), 1, found)[:1]
 
     return mock.patch.object(callers, "kept_on_the_way", kept)
 

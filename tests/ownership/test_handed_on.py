@@ -18,6 +18,7 @@ import pytest
 
 from pytc.ownership import callers, interpreter
 from pytc.ownership.handed_on import kept_on_the_way
+from pytc.ownership.starred import young_tuples
 from pytc.uncollected import uncollected as without_collections
 from tests.ownership.harness import Stub, both, expect, first
 
@@ -101,8 +102,8 @@ MADE: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "a partial of the step and a keyword": lambda f: functools.partial(f, key=1),
     "a partial of an object": lambda f: functools.partial(Trainer(f)),
 }
-HAND_ON = [name for name in MADE if name not in ("an object that calls an object", "a partial of an object")]
-"""Of the others, one has two tuples that are alike, and one is called by C code that C code calls."""
+HAND_ON = [name for name in MADE if name != "a partial of an object"]
+"""That is called by C code that C code calls."""
 
 
 @pytest.mark.usefixtures("uncollected")
@@ -431,6 +432,16 @@ def test_c_code_that_does_something_else_with_it(made: Functions, otherwise: Cal
         x = None
 
 
+@pytest.mark.usefixtures("uncollected")
+def test_of_tuples_alike_each_is_found_once_and_with_its_references() -> None:
+    items = (object(), [])
+    once, twice = [(*items,)], [(*items,)] * 2
+    expect([*map(id, young_tuples(items, 1, ()))] == [id(once[0])])
+    expect([*map(id, young_tuples(items, 2, ()))] == [id(twice[0])])
+    expect(young_tuples(items, 1, [items, *once]) == young_tuples(items, 3, ()) == [])
+    expect(young_tuples((items[0], []), 1, ()) == young_tuples(items[:1], 1, ()) == [])
+
+
 def test_a_class_is_not_taken_for_what_a_partial_has_put_there() -> None:
     """Both lie where what is called does, and come first among the arguments of the function that is called so."""
     kept: list[Any] = []
@@ -439,7 +450,7 @@ def test_a_class_is_not_taken_for_what_a_partial_has_put_there() -> None:
         frame: Any = below.f_back
         call = callers.site_of(frame).called
         expect(call is not None and interpreter.waits_for_c(frame))
-        kept.append(kept_on_the_way(frame, call, [], below))  # type: ignore[arg-type]
+        kept.append(kept_on_the_way(frame, call, [], below, []))  # type: ignore[arg-type]
 
     class State:
         def __new__(cls, x: Any) -> Any:
