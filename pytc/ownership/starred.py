@@ -101,20 +101,24 @@ def young_tuples(items: tuple[Any, ...], references: int, found: Sequence[Any]) 
     its references to the items, and all of them are kept. But only one, since there is one; with as many references as
     that has, and for each call another one, so that no more of them are accounted for than there are.
     """
+    if not items:
+        return []
     young = gc.get_objects(0)
     tuples = [value for value in young if type(value) is tuple and len(value) == len(items) and value is not items]
     # As the collector sees them: some are still being filled (`tuple(map(step, ...))`), and to ask one of these for an
     # item that it has not got would crash.
-    counts = [*map(getrefcount, tuples)]
-    wanted = gc.get_referents(items)
-    seen = [gc.get_referents(value) for value in tuples]
-    same = [len(parts) == len(wanted) and all(map(operator.is_, parts, wanted)) for parts in seen]
+    parts, wanted = gc.get_referents(*tuples), gc.get_referents(items)
+    if len(parts) != len(tuples) * len(wanted):
+        tuples = [value for value in tuples if len(gc.get_referents(value)) == len(wanted)]
+        parts = gc.get_referents(*tuples)
+    each = len(wanted)
+    begins_alike = [k for k, part in enumerate(parts[::each]) if part is wanted[0]]
+    alike = [tuples[k] for k in begins_alike if all(map(operator.is_, parts[k * each : (k + 1) * each], wanted))]
     known = {*map(id, found)}
-    # The two lists have each, and `getrefcount` had.
+    counts = [*map(getrefcount, alike)]
+    # The three lists have each, and `getrefcount` had.
     return [
-        value
-        for value, is_same, count in zip(tuples, same, counts, strict=True)
-        if is_same and count == references + 3 and id(value) not in known
+        value for value, count in zip(alike, counts, strict=True) if count == references + 4 and id(value) not in known
     ]
 
 
