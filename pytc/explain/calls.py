@@ -41,7 +41,8 @@ class SiteReport:
     """Array leaves that a call there leaves alone."""
     kept_bytes: int
     spared: tuple[str, ...]
-    """Those of them that were not considered, because the code reads them later or something else held on to them."""
+    """Those of them that were not considered, because the code reads them later or something else held on to them. The
+    largest first."""
     why: tuple[tuple[str, str], ...]
     """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57")."""
     copied_calls: int
@@ -95,7 +96,7 @@ def _report(function: Function, site: Site) -> SiteReport:
     policy = function.planner.policy
     spared = tuple(
         leaf.path
-        for i in kept
+        for i in sorted(kept, key=lambda i: -program.leaves[i].nbytes)
         if i in program.keep and policy.of((leaf := program.leaves[i]).parameter) == "auto" and is_plain(leaf)
     )
     held = [

@@ -145,7 +145,9 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
         lines += wrapped("to free it: let go of it before the call, or keep a copy elsewhere", width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
-        held = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
+        folds = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
+        # Of those that were in use as often, the largest first: what holds these is told.
+        held = sorted(folds, key=lambda found: (-found.members[0].calls, -found.count * found.members[0].nbytes))
         for each in held[:MOST_NOTES]:
             first = each.members[0]
             text = (

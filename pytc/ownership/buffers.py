@@ -18,6 +18,10 @@ where there are very many and little memory to win, it is not done either.
 **By address.** Otherwise the addresses of all buffers are compared. That costs about 0.1 us for each array that is
 alive, so where there are many of them and little memory to win, the answer is "shared" instead: to look would
 cost more than the copy that it might save.
+
+One array on its buffer does an array keep for itself: JAX 0.10 makes it where the array is asked for its value
+(`jax.device_get(state)`, `int(state.step)`), and later versions where it is asked for `addressable_data(0)`. As long as
+nothing else refers to it, it is reached through that array alone, and dies with it. So it does not count.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import gc
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 from weakref import getweakrefcount
 
@@ -289,12 +293,37 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     try:
         found = {id(array): addresses(array) for array in everything}
         seen = collections.Counter(address for places in found.values() for address in places)
-        taken = [any(seen[address] > 1 for address in found.get(id(leaf)) or addresses(leaf)) for leaf in leaves]
+        several = {address for address, count in seen.items() if count > 1}
+        there = _at(several, everything) if several else {}
+        taken = []
+        for leaf, shards in zip(leaves, own, strict=True):
+            places = several.intersection(found.get(id(leaf)) or addresses(leaf))
+            others = [[array for array in there[place] if array is not leaf] for place in places]
+            taken.append(not all(_are_kept_by(leaf, shards, some, 3) for some in others))
         return [any(either) for either in zip(taken, held, weakly, strict=True)]
     except RuntimeError as error:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         if is_from_outside(error):
             raise
         return [True] * len(leaves)
+
+
+def _at(places: Container[int], arrays: Sequence[Any]) -> dict[int, list[Any]]:
+    """Those of the arrays that have a buffer at one of these addresses."""
+    there: dict[int, list[Any]] = {}
+    for array in arrays:
+        for address in addresses(array):
+            if address in places:
+                there.setdefault(address, []).append(array)
+    return there
+
+
+def _are_kept_by(leaf: Any, shards: Sequence[Any], others: Sequence[Any], lists: int) -> bool:
+    """Whether `others` are arrays that a leaf, or a shard of it, keeps for itself. So many lists have each of them."""
+    # Besides the lists, what keeps it, and `getrefcount` itself.
+    if any(count > lists + 2 for count in map(interpreter.getrefcount, others)) or any(map(getweakrefcount, others)):
+        return False
+    kept = {id(new_shard(part)) for part in (bits_of(leaf), *shards) if part.is_fully_replicated}
+    return bool(others) and all(id(other) in kept for other in others)
 
 
 def alone(leaves: Sequence[Any]) -> bool:
@@ -328,8 +357,11 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozens
     if not alike:
         return False
     try:
-        taken = {address for leaf in leaves for address in addresses(leaf)}
-        return any(address in taken for other in alike for address in addresses(other))
+        wanted = {kind for other in alike for kind in kinds_of(other)}
+        like = [leaf for leaf in leaves if not wanted.isdisjoint(kinds_of(leaf))]
+        taken = {address: k for k, leaf in enumerate(like) for address in addresses(leaf)}
+        there = [(like[taken[address]], some) for address, some in _at(taken, alike).items()]
+        return not all(_are_kept_by(leaf, own_shards(leaf), some, 3) for leaf, some in there)
     except RuntimeError as error:  # as in `shared`
         if is_from_outside(error):
             raise

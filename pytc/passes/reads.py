@@ -174,7 +174,8 @@ class _Walk:
     def written(self, value: int, needs: int) -> tuple[Mapping[int, int], frozenset[int]]:
         """Close the fusion that writes an output; whoever reads it from here on reads memory."""
         near, torn = self.near[value], self.torn[value] | self.whole[value]
-        self.readers(self.same[value] | torn, needs)
+        # Not what steps before have read whole: they read it when they ran (`read_by`), whatever came of it since.
+        self.readers(self.same[value] | self.torn[value], needs)
         for given in self.same[value] | torn:
             self.loops[given] |= 1 << self.position[value]
         self.same[value] = self.torn[value] = _NONE

@@ -15,6 +15,9 @@ those that the loop which writes the output reads as well: they are there with t
     - what a step uses by itself: a convolution rearranges what it reads, the body of a loop has values of its own.
       Of steps that are not known it is taken for granted.
 
+On a CPU an output that is not made of the input, as zeros in the place of gradients that have been added up, is copied
+as well. So two of these gain nothing either, where all that copies is such pairs; of more, the copies take turns.
+
 Nor is a pair given up where the loop may turn out to read the input in step with its writing, since one operation is
 undone by another (`x.T` twice, a slice of a `pad`): XLA takes both away. Nor, on a CPU, where another output can be
 written over the copy.
@@ -68,6 +71,8 @@ def pointless(pairs: Sequence[Alias], memory: Memory) -> list[Alias]:
     tiny = [pair for pair in pairs if 0 < pair.copied <= TINY]
     large = [pair for pair in pairs if pair.copied > TINY]
     written = {pair.output for pair in pairs}
+    if large and all(map(memory.is_copied_twice, large)):
+        return tiny + ([] if memory.gain_twice(large, written) else large)
     return tiny + [pair for pair in large if len(large) == 1 and not memory.gains(pair, written)]
 
 
@@ -98,6 +103,26 @@ class Memory:
             return False
         loop = self._loop(pair.output)
         return self._root[self.flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(loop.steps, self._root)
+
+    def is_copied_twice(self, pair: Alias) -> bool:
+        """Whether the output is copied, too. A CPU's compiler sees to copies before it puts steps in order. To what is
+        not made of the input nothing says that it comes after the copy of that, so it is made elsewhere."""
+        read = self.read
+        near, torn = read.nearest[pair.output], read.torn[pair.output]
+        is_made_of_it = pair.input in near or pair.input in torn or read.read_after(pair.input, pair.output)
+        return self.platform == "cpu" and pair.copied > 0 and not is_made_of_it
+
+    def gain_twice(self, pairs: Sequence[Alias], written: Set[int]) -> bool:
+        """Whether copies for these pairs, of inputs and outputs, can take less memory than buffers for the outputs.
+
+        What elementwise steps may share does not count: it takes one buffer, if any, and the two copies take two.
+        """
+        most = max(pair.copied for pair in pairs)
+        has_temporaries = any(step.kind in _IN_MEMORY and step.nbytes > TINY for step in self.flow.steps)
+        if sum(pair.copied for pair in pairs) > 2 * most or has_temporaries or self._is_needed_inside_of_steps(most):
+            return True
+        others = set(range(len(self.flow.outputs))) - written
+        return any(self.can_be_written_over_the_copy(output, pair) for output in others for pair in pairs)
 
     def can_be_written_over_the_copy(self, output: int, pair: Alias) -> bool:
         """Whether the copy of the pair's input, which a CPU's compiler makes, becomes this output in the end: both have

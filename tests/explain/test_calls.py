@@ -117,6 +117,33 @@ def test_each_leaf_is_told_what_holds_it():
     assert [why.split(":")[0] for _, why in site.why] == ["read again in test_calls.py"] * 3
 
 
+def new_network():
+    """Biases come first, and are small."""
+    return {"biases": {str(k): jnp.ones(k) for k in range(1, 20)}, "weights": jnp.ones((30, 30))}
+
+
+def hold_all(compiled):
+    state, trainer = new_network(), Trainer()
+    trainer.ema = jax.tree.leaves(state)
+    state = compiled(state)
+    return state, trainer
+
+
+def read_all(compiled):
+    state = new_network()
+    return compiled(state), state
+
+
+@pytest.mark.parametrize(("loop", "line"), [(hold_all, "  copied "), (read_all, " reads it again")])
+def test_the_largest_leaves_are_told_of_first(loop, line):
+    compiled = pytc.compile(lambda state: jax.tree.map(lambda x: x + 1, state))
+    for _ in range(2):
+        loop(compiled)
+    lines = explain(compiled).text(100).splitlines()
+    (at,) = (k for k, text in enumerate(lines) if line in text)
+    assert "state['weights']" in " ".join(lines[at : at + 2])
+
+
 def new_parts():
     return {"w": jnp.arange(600.0), "n": jnp.ones((20, 2))}
 

@@ -172,6 +172,26 @@ def test_a_shard_is_kept_where_arrays_were_cut_otherwise_before():
         assert [float(shard[0, 0]) for shard in kept] == [5, 9], spec
 
 
+def ask_for_a_shard(x):
+    x.addressable_data(0)
+
+
+@pytest.mark.parametrize("ask", [jax.device_get, str, ask_for_a_shard])
+@pytest.mark.parametrize("spec", [P(), P("a"), P("a", "b")], ids=str)
+def test_what_an_array_keeps_for_itself_when_asked_for_its_value(spec, ask):
+    step = pytc.compile(lambda x: x + 1)
+
+    def loop(x):
+        for _ in range(6):
+            x = step(x)
+            ask(x)
+        return x
+
+    loop(jax.device_put(jnp.zeros((8, 8)), jax.NamedSharding(mesh_of(AUTO), spec)))
+    (site,) = pytc.explain(step).sites
+    assert (site.donated, site.copied_calls) == (1, 0)
+
+
 def call_once(step, x):
     return step(x)
 

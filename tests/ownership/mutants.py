@@ -118,6 +118,11 @@ def newer_arrays_do_not_count() -> Any:
     return mock.patch.object(buffers, "shares_with_any", lambda *_: False)
 
 
+def all_that_shares_is_kept_for_itself() -> Any:
+    """Nobody asks who refers to an array that another one keeps."""
+    return mock.patch.object(buffers, "_are_kept_by", lambda *_: True)
+
+
 def frames_are_trusted() -> Any:
     """Nobody asks who has hold of a frame."""
     return mock.patch.object(callers, "getrefcount", lambda frame: _Any())
@@ -381,8 +386,9 @@ def what_a_loop_has_passed_is_dead() -> Any:
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
-    newer_arrays_do_not_count, frames_are_trusted, introspection_is_allowed, observers_are_ignored,
-    onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails, slots_are_counted_twice,
+    newer_arrays_do_not_count, all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
+    observers_are_ignored, onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails,
+    slots_are_counted_twice,
     slots_are_counted_with_what_they_are_in,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
     c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly,

@@ -781,3 +781,20 @@ def test_where_many_arrays_are_alive_it_is_looked_at_them_if_copies_would_cost_m
     assert buffers.shared(many[:1]) == [True]
     assert buffers.shared(many) == [False] * 1100
     assert buffers.shared([*many[1:], shares(many[0])]) == [*[False] * 1099, True]
+
+
+ASKED = {"its value": jax.device_get, "a number": int, "a text": str, "a shard": shares}
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
+def test_what_an_array_keeps_for_itself_when_asked_for_its_value(made: Functions, ask: Callable[[Any], Any]) -> None:
+    stub, f, _ = made
+    box = types.SimpleNamespace(x=stub.new())
+    x = stub.new()
+    for _ in range(6):
+        x = f(x)
+        ask(x)
+        box.x = f(box.x)
+        ask(box.x)
+    expect_dead(stub, 12)
+    stub.read((x, box.x))

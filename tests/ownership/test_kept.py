@@ -184,6 +184,8 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
     "a memory view": lambda x: memoryview(np.asarray(x)),
     "a dlpack capsule": lambda x: np.from_dlpack(x),
     "a shard": lambda x: x.addressable_data(0),
+    "a weak reference to a shard": lambda x: weakref.ref(x.addressable_data(0)),
+    "a shard of a shard": lambda x: x.addressable_data(0).addressable_data(0),
     "shards": lambda x: x.addressable_shards,
     "device_put without a copy": lambda x: jax.device_put(x, x.devices().pop()),
     "device_put to an equal sharding": lambda x: jax.device_put(x, x.sharding, may_alias=True),

@@ -339,6 +339,24 @@ def test_what_a_loop_reads_throughout_is_not_overwritten_by_its_carry() -> None:
     assert of(fun, SQUARE, SQUARE) == {1: 0}
 
 
+def test_a_loop_has_read_what_it_reads_before_the_next_one_on_what_it_carried() -> None:
+    def train(state: Any, seed: Any) -> Any:
+        def act(carry: Any, _: Any) -> Any:
+            state, seed = carry
+            return (jnp.tanh(state) * seed, seed * 1.5 + state[0, 0]), None
+
+        (state, seed), _ = lax.scan(act, (state, seed), length=4)
+        # The first loop reads the old state as it makes this seed, long before the second is given the new one.
+        return state, lax.fori_loop(0, 4, lambda _, seed: seed + state[1, 1], seed)
+
+    for size in (16, N):  # a copy of the small one would not be worth it
+        program = planned(train, jax.ShapeDtypeStruct((size, size), jnp.float32), jnp.float32(1))
+        assert pairs(program) == {0: 0, 1: 1}
+        assert program.aliases[0].copied == 0
+        assert total(program) <= total(without(program)) - 4 * size * size
+        assert copies(program) <= copies(without(program))
+
+
 def test_leaves_that_the_caller_reads_again_and_captured_arrays_are_never_written() -> None:
     def fun(a: Any, b: Any) -> Any:
         return a + 1, b + 1

@@ -76,6 +76,26 @@ def test_copies_may_take_turns() -> None:
     assert saved >= (BYTES if jax.__version_info__ >= (0, 12) else 0) - ALIGNMENT
 
 
+def test_what_is_not_made_of_its_input_is_copied_as_well() -> None:
+    """As accumulated gradients are set to zero in the step that reads them."""
+
+    def apply(moments: Any, gradients: Any) -> Any:
+        means = [gradient / 3 for gradient in gradients]
+        moments = [0.9 * moment + mean * mean * mean for moment, mean in zip(moments, means, strict=True)]
+        return moments, [jnp.zeros_like(gradient) for gradient in gradients]
+
+    for squares in ([SQUARE], [SQUARE, LONG]):
+        program = planned(apply, squares, squares)
+        assert not any(pair.copied for pair in program.aliases)
+        assert total(program) <= total(without(program)) - sum(square.size for square in squares) * 4
+        assert copies(program) == 0
+        forced = dataclasses.replace(program, aliases=tuple(Alias(k, k) for k in range(2 * len(squares))))
+        assert total(program) <= total(forced) + ALIGNMENT
+        assert copies(forced) >= 2 * len(squares)
+    # Of several that are alike the compiler makes one, and the copies of what they are written over take turns.
+    assert len(of(apply, [SQUARE] * 3, [SQUARE] * 3)) == 6
+
+
 def test_a_temporary_that_the_last_loop_reads_is_there_with_the_copy() -> None:
     def fun(a: Any, w: Any) -> Any:
         return a.T + w @ w
