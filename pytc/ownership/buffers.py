@@ -290,7 +290,9 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         found = {id(array): addresses(array) for array in everything}
         seen = collections.Counter(address for places in found.values() for address in places)
         taken = [any(seen[address] > 1 for address in found.get(id(leaf)) or addresses(leaf)) for leaf in leaves]
-        return [any(either) for either in zip(taken, held, weakly, strict=True)]
+        # What no client lists is of one that JAX has let go of (`clear_backends`), as others on its buffer would be.
+        unlisted = [id(bits_of(leaf)) not in found for leaf in leaves]
+        return [any(each) for each in zip(taken, held, weakly, unlisted, strict=True)]
     except RuntimeError as error:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         if is_from_outside(error):
             raise
