@@ -10,6 +10,7 @@ import gc
 import inspect
 import itertools
 import logging
+import os
 import queue
 import subprocess
 import sys
@@ -834,6 +835,32 @@ atexit.register(pytc.compile(lambda x: print("traced") or x), jnp.ones(3))
 """
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("traced\n", "")
+
+
+def test_called_by_a_finaliser_when_the_interpreter_ends():
+    """JAX has let go of its clients by then, and where it makes new ones it may wait for a thread that never starts: so
+    it does on CPython 3.11, as it looks for a TPU."""
+    code = """
+import sys, types, jax.numpy as jnp, pytc
+step = pytc.compile(lambda x: x + 1)
+class Trainer:
+    def __init__(self):
+        self.state = jnp.zeros(3)
+        self.train()
+    def train(self):
+        for _ in range(3):
+            self.state = step(self.state)
+    def __del__(self):
+        print("ends", flush=True)
+        self.train()
+app = sys.modules["app"] = types.ModuleType("app")
+app.first, app.second = Trainer(), Trainer()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60)
+    assert ran.stdout == "ends\nends\n"
+    assert "deleted" not in ran.stderr  # which says that the call has failed, as that of `jax.jit` does
 
 
 def test_jax_jit_may_be_replaced():

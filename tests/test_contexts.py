@@ -104,6 +104,33 @@ def test_context(program, function, context, back):
         np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.parametrize("context", [context for _, context in CONTEXTS], ids=["x64", "prng", "threefry", "precision"])
+@pytest.mark.parametrize("back", [False, True])
+def test_no_tracing_where_there_are_programs_for_other_contexts(context, back):
+    """In a helper, whose call goes straight to the program of the last context."""
+    f = pytc.compile(anew(product))
+
+    def g(x):
+        return f(x)
+
+    first, second = (context, contextlib.nullcontext) if back else (contextlib.nullcontext, context)
+    x = start()
+    for at_first in (True, False):
+        with first() if at_first else second():
+            for _ in range(4):
+                x = g(x)
+        x = x.astype(jnp.float32)
+    expected = jax.jit(product)(x)
+    with first(), jax.no_tracing():
+        x = g(x)
+        np.testing.assert_array_equal(x, expected)
+        with pytest.raises(RuntimeError, match="re-tracing"):
+            f(start()[:2])
+    x = x.astype(jnp.float32)
+    with second(), jax.no_tracing():
+        x = g(x)
+
+
 def test_a_global_setting():
     def program(compiler):
         f = compiler(anew(add_thirds))

@@ -21,6 +21,7 @@ from pytc.arguments.leaves import PythonScalars
 from pytc.calls.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
+from pytc.jax_compat.running import is_of_no_tracing
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,6 +97,9 @@ class Direct:
             return None
         except (RuntimeError, ValueError) as error:
             if len(landed) == 2:
+                if is_of_no_tracing(error):
+                    landed.clear()
+                    return None
                 check_not_deleted(error, self.signature, tree_leaves((args, kwargs)))
             raise
         in_one_go = not plan.outcome.calls_python and ownership.collections_so_far() == collections

@@ -43,7 +43,7 @@ from pytc.interrupt import can_be_put_off, deliver, is_from_outside
 from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
-from pytc.jax_compat.running import cache_size, config, debugging, executing
+from pytc.jax_compat.running import cache_size, config, debugging, executing, is_of_no_tracing
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
@@ -170,6 +170,9 @@ class Function:
             raise
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
+                if is_of_no_tracing(error) and warm:
+                    self._start_over(signature, args, kwargs, leaves, landed)
+                    raise Retrace from error
                 check_not_deleted(error, signature, leaves)
                 if self.share and _shares_unseen(signature, leaves):
                     self._start_over(signature, args, kwargs, leaves, landed)

@@ -5,7 +5,8 @@ For JAX 0.10 to 0.12: `jax.extend.backend.backends`, `Device.client`, and `live_
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -21,9 +22,17 @@ def lister() -> Callable[[], list[Any]]:
 
 def every_array() -> list[Any]:
     """Every array that is not deleted, in the order in which each platform lists them."""
-    return [array for client in backend.backends().values() for array in client.live_arrays()]
+    return [array for client in _clients() for array in client.live_arrays()]
 
 
 def may_be_cut() -> bool:
     """Whether there are devices that an array can be spread over."""
-    return any(client.device_count() > 1 for client in backend.backends().values())
+    return any(client.device_count() > 1 for client in _clients())
+
+
+def _clients() -> Iterable[Any]:
+    """Those of all platforms. When the interpreter ends, JAX has let go of them, and would make new ones, for which up
+    to CPython 3.11 it waits forever: their threads do not start any more. Raises `RuntimeError` then."""
+    if sys.is_finalizing():
+        raise RuntimeError("the interpreter is about to end")
+    return backend.backends().values()

@@ -57,6 +57,11 @@ def debugging() -> bool:
     return bool(config.jax_debug_nans or config.jax_debug_infs)
 
 
+def is_of_no_tracing(error: Exception) -> bool:
+    """Whether it says that `jax.jit` would trace again, where it may not (`jax.no_tracing`)."""
+    return "no_tracing" in str(error)
+
+
 def cache_size(jitted: Any) -> int:
     """For how many signatures `jax.jit` has compiled a function."""
     size: int = jitted._cache_size()

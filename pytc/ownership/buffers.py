@@ -300,7 +300,9 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
             places = several.intersection(found.get(id(leaf)) or addresses(leaf))
             others = [[array for array in there[place] if array is not leaf] for place in places]
             taken.append(not all(_are_kept_by(leaf, shards, some, 3) for some in others))
-        return [any(either) for either in zip(taken, held, weakly, strict=True)]
+        # What no client lists is of one that JAX has let go of (`clear_backends`), as others on its buffer would be.
+        unlisted = [id(bits_of(leaf)) not in found for leaf in leaves]
+        return [any(each) for each in zip(taken, held, weakly, unlisted, strict=True)]
     except RuntimeError as error:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         if is_from_outside(error):
             raise

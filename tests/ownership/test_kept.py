@@ -11,6 +11,7 @@ import inspect
 import operator
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -846,3 +847,22 @@ def test_many_arrays_alive(made: Functions) -> None:
     x = f(x)
     stub.read((shard, many[0], x))
     nothing_dead(stub)
+
+
+def test_another_array_on_the_buffer_where_jax_has_forgotten_all_clients() -> None:
+    """`clear_backends`: a client that JAX makes after that does not list the arrays of those before, which live on."""
+    code = """
+import jax, jax.numpy as jnp, pytc
+from jax.extend.backend import clear_backends
+step = pytc.compile(lambda x: x + 1)
+def run():
+    x = jax.device_put(jnp.zeros(3), jax.devices()[0])
+    other = jax.device_put(x, x.device)
+    clear_backends()
+    for _ in range(3):
+        x = step(x)
+    print(float(x[0]), float(other[0]))
+run()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("3.0 0.0\n", "")
