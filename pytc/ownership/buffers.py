@@ -299,7 +299,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         for leaf, shards in zip(leaves, own, strict=True):
             places = several.intersection(found.get(id(leaf)) or addresses(leaf))
             others = [[array for array in there[place] if array is not leaf] for place in places]
-            taken.append(not all(_are_kept_by(leaf, shards, some, 3) for some in others))
+            taken.append(not all(_are_kept_by(leaf, shards, some) for some in others))
         # What no client lists is of one that JAX has let go of (`clear_backends`), as others on its buffer would be.
         unlisted = [id(bits_of(leaf)) not in found for leaf in leaves]
         return [any(each) for each in zip(taken, held, weakly, unlisted, strict=True)]
@@ -319,10 +319,10 @@ def _at(places: Container[int], arrays: Sequence[Any]) -> dict[int, list[Any]]:
     return there
 
 
-def _are_kept_by(leaf: Any, shards: Sequence[Any], others: Sequence[Any], lists: int) -> bool:
-    """Whether `others` are arrays that a leaf, or a shard of it, keeps for itself. So many lists have each of them."""
-    # Besides the lists, what keeps it, and `getrefcount` itself.
-    if any(count > lists + 2 for count in map(interpreter.getrefcount, others)) or any(map(getweakrefcount, others)):
+def _are_kept_by(leaf: Any, shards: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether `others`, each of which three lists have, are arrays that a leaf, or a shard of it, keeps for itself."""
+    # The lists, what keeps it, and `getrefcount` itself.
+    if any(count > 5 for count in map(interpreter.getrefcount, others)) or any(map(getweakrefcount, others)):
         return False
     kept = {id(new_shard(part)) for part in (bits_of(leaf), *shards) if part.is_fully_replicated}
     return bool(others) and all(id(other) in kept for other in others)
@@ -363,7 +363,7 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozens
         like = [leaf for leaf in leaves if not wanted.isdisjoint(kinds_of(leaf))]
         taken = {address: k for k, leaf in enumerate(like) for address in addresses(leaf)}
         there = [(like[taken[address]], some) for address, some in _at(taken, alike).items()]
-        return not all(_are_kept_by(leaf, own_shards(leaf), some, 3) for leaf, some in there)
+        return not all(_are_kept_by(leaf, own_shards(leaf), some) for leaf, some in there)
     except RuntimeError as error:  # as in `shared`
         if is_from_outside(error):
             raise
