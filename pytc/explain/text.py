@@ -131,6 +131,12 @@ def of_calls(calls: Calls, width: int, colour: bool) -> str:
     return "\n".join(lines)
 
 
+_TO_FREE = (
+    "to free it: have it in one local variable alone, which nothing reads again, no exception handler either; or keep "
+    "a copy elsewhere"
+)
+
+
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     lines = [paint(f"{site.where}: {counted(site.calls, 'call')}", "title")]
     lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, each call")
@@ -142,7 +148,7 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     for path, why in site.why:
         lines += wrapped(f"{path}: {why}", width, 12, 10)
     if site.why:
-        lines += wrapped("to free it: let go of it before the call, or keep a copy elsewhere", width, 12, 10)
+        lines += wrapped(_TO_FREE, width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
         folds = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
