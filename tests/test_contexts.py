@@ -131,6 +131,33 @@ def test_no_tracing_where_there_are_programs_for_other_contexts(context, back):
         x = g(x)
 
 
+def test_a_callback_that_speaks_of_no_tracing_is_not_called_again():
+    def run(compiler):
+        calls, errors = [], []
+
+        def host(x):
+            calls.append(None)
+            if len(calls) > 4:
+                raise RuntimeError("re-tracing, but 'no_tracing' is set")
+            return np.asarray(x)
+
+        f = compiler(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((3,), jnp.float32), x) + 1)
+
+        def g(x):
+            return f(x)
+
+        x = start()[:3]
+        for k in range(7):
+            with jax.no_tracing(k > 2):
+                try:
+                    x = jax.block_until_ready(g(x))
+                except Exception as error:
+                    errors.append(type(error))
+        return len(calls), errors
+
+    assert run(pytc.compile) == run(jax.jit)
+
+
 def test_a_global_setting():
     def program(compiler):
         f = compiler(anew(add_thirds))

@@ -170,7 +170,7 @@ class Function:
             raise
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
-                if is_of_no_tracing(error) and warm:
+                if len(landed) == 2 and warm and is_of_no_tracing(error):
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
                 check_not_deleted(error, signature, leaves)

@@ -58,8 +58,9 @@ def debugging() -> bool:
 
 
 def is_of_no_tracing(error: Exception) -> bool:
-    """Whether it says that `jax.jit` would trace again, where it may not (`jax.no_tracing`)."""
-    return "no_tracing" in str(error)
+    """Whether it says that `jax.jit` would trace again, where it may not (`jax.no_tracing`). What a callback of the
+    program raises is of another class, whatever it says: the program has run then."""
+    return bool(config.jax_no_tracing) and type(error) is RuntimeError and str(error).startswith("re-tracing")
 
 
 def cache_size(jitted: Any) -> int:
