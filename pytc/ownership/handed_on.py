@@ -67,9 +67,10 @@ def kept_on_the_way(
         return []
     if not partial.keywords:
         return arguments
-    # Without anything before the arguments, the one tuple serves for both.
-    tuples = young_tuples(tuple(arguments), 1 if before else 2, found)[:1]
-    tuples += young_tuples((*before, *arguments), 1, found)[:1] if before else tuples
+    if before:
+        tuples = [*young_tuples(tuple(arguments), 1, found)[:1], *young_tuples((*before, *arguments), 1, found)[:1]]
+    else:
+        tuples = young_tuples(tuple(arguments), 2, found)[:1] * 2  # one for both
     return arguments * 2 + tuples if len(tuples) == 2 and partials_are_known else []
 
 

@@ -146,6 +146,10 @@ def _check_size(tree: Any) -> None:
 # An `assert` in a test module is rewritten by pytest to code that uses `locals()`, which keeps everything alive.
 
 
+Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
+"""A stub, and two functions of its own: `first` and `both`."""
+
+
 def expect(truth: bool) -> None:
     """What `assert` does, for functions whose own variables are looked at."""
     assert truth

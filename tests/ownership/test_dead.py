@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import gc
 import sys
 import textwrap
 import types
@@ -24,25 +23,7 @@ import optax
 import pytest
 
 from pytc.ownership import buffers
-from pytc.uncollected import uncollected as without_collections
-from tests.ownership.harness import Stub, both, expect, expect_dead, first, of_length, shares
-
-Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
-
-
-@pytest.fixture(name="made")
-def _made() -> Functions:
-    stub = Stub()
-    return stub, stub.compile(first), stub.compile(both)
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    """On CPython 3.11 what a starred call keeps is looked for among the youngest objects. Once in some hundred times a
-    collection comes before that, or something alike is there, and the leaf is kept."""
-    gc.collect(0)
-    with without_collections():
-        yield
+from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first, of_length, shares
 
 
 def tree(stub: Stub) -> Any:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import operator
 import signal
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,24 +18,7 @@ import pytest
 from pytc.ownership import callers, interpreter
 from pytc.ownership.handed_on import kept_on_the_way
 from pytc.ownership.starred import young_tuples
-from pytc.uncollected import uncollected as without_collections
-from tests.ownership.harness import Stub, both, expect, first
-
-Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
-
-
-@pytest.fixture(name="made")
-def _made() -> Functions:
-    stub = Stub()
-    return stub, stub.compile(first), stub.compile(both)
-
-
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    """What is kept is looked for among the youngest objects."""
-    gc.collect(0)
-    with without_collections():
-        yield
+from tests.ownership.harness import Functions, Stub, expect
 
 
 class Trainer:
@@ -223,10 +205,10 @@ def test_what_the_function_called_reads_again(made: Functions) -> None:
     expect(not any(call.dead for call in stub.calls))
 
 
-def new_and_init(s: Stub, f: Callable[..., Any]) -> Any:
+def new_and_init(s: Stub, f: Callable[..., Any], meta: type = type) -> Any:
     """A class is called: `type` hands what it is given to `__new__`, and then to `__init__`."""
 
-    class State:
+    class State(metaclass=meta):
         def __new__(cls, x: Any) -> Any:
             f(x)
             return super().__new__(cls)
@@ -244,15 +226,7 @@ def metaclass(s: Stub, f: Callable[..., Any]) -> Any:
         def __call__(cls, x: Any) -> Any:
             return super().__call__(x)
 
-    class State(metaclass=Meta):
-        def __new__(cls, x: Any) -> Any:
-            f(x)
-            return super().__new__(cls)
-
-        def __init__(self, x: Any):
-            s.read(x)
-
-    return State
+    return new_and_init(s, f, Meta)
 
 
 def cached(s: Stub, f: Callable[..., Any]) -> Any:

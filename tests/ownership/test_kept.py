@@ -27,16 +27,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytc import ownership
 from pytc.ownership import interpreter
-from tests.ownership.harness import Stub, both, expect, first, of_length
+from tests.ownership.harness import Functions, Stub, expect, first, of_length
 from tests.ownership.odd_objects import Node
-
-Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
-
-
-@pytest.fixture(name="made")
-def _made() -> Functions:
-    stub = Stub()
-    return stub, stub.compile(first), stub.compile(both)
 
 
 def nothing_dead(stub: Stub) -> None:

@@ -1,0 +1,26 @@
+"""What tests of the prover share."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from pytc.uncollected import uncollected as without_collections
+from tests.ownership.harness import Functions, Stub, both, first
+
+
+@pytest.fixture(name="made")
+def _made() -> Functions:
+    stub = Stub()
+    return stub, stub.compile(first), stub.compile(both)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What C code keeps of a call is looked for among the youngest objects. Once in some hundred times a collection
+    comes before that, or something alike is there, and the leaf is kept."""
+    gc.collect(0)
+    with without_collections():
+        yield
