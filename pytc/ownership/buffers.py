@@ -32,7 +32,7 @@ import gc
 import math
 import operator
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import getweakrefcount
 
@@ -294,7 +294,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         found = {id(array): addresses(array) for array in everything}
         seen = collections.Counter(address for places in found.values() for address in places)
         several = {address for address, count in seen.items() if count > 1}
-        there = _at(several, everything) if several else {}
+        there = _at(several, ((array, found[id(array)]) for array in everything)) if several else {}
         taken = []
         for leaf, shards in zip(leaves, own, strict=True):
             places = several.intersection(found.get(id(leaf)) or addresses(leaf))
@@ -309,11 +309,11 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         return [True] * len(leaves)
 
 
-def _at(places: Container[int], arrays: Sequence[Any]) -> dict[int, list[Any]]:
-    """Those of the arrays that have a buffer at one of these addresses."""
+def _at(places: Container[int], arrays: Iterable[tuple[Any, Sequence[int]]]) -> dict[int, list[Any]]:
+    """Those of the arrays, each with its addresses, that have a buffer at one of these."""
     there: dict[int, list[Any]] = {}
-    for array in arrays:
-        for address in addresses(array):
+    for array, own in arrays:
+        for address in own:
             if address in places:
                 there.setdefault(address, []).append(array)
     return there
@@ -362,7 +362,8 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozens
         wanted = {kind for other in alike for kind in kinds_of(other)}
         like = [leaf for leaf in leaves if not wanted.isdisjoint(kinds_of(leaf))]
         taken = {address: k for k, leaf in enumerate(like) for address in addresses(leaf)}
-        there = [(like[taken[address]], some) for address, some in _at(taken, alike).items()]
+        of_alike = ((other, addresses(other)) for other in alike)
+        there = [(like[taken[address]], some) for address, some in _at(taken, of_alike).items()]
         return not all(_are_kept_by(leaf, own_shards(leaf), some) for leaf, some in there)
     except RuntimeError as error:  # as in `shared`
         if is_from_outside(error):
