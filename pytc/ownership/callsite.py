@@ -17,11 +17,11 @@ import dataclasses
 import dis
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
-from pytc.classes import defined
+from pytc.classes import attributes_of, bases_of
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import Flow
 from pytc.ownership.stack import iterators, plain_call, starred_call
@@ -115,8 +115,8 @@ class Site:
         self.refusal = ""
         if named := _introspects(flow, names):
             self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable"
-        if alias := next((name for name in code.co_names if _leads_to_readers(names.get(name), code.co_names)), ""):
-            self.refusal = f"{code.co_qualname} uses `{alias}`, which can read any variable"
+        if named := _readers_global(code.co_names, names):
+            self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable"
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
         behind = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
         self.unpacks = behind.arg if behind is not None and behind.opname == "UNPACK_SEQUENCE" else None
@@ -180,19 +180,32 @@ def _introspects(flow: Flow, names: Mapping[str, Any]) -> str:
     return ""
 
 
-def _leads_to_readers(value: Any, names: Iterable[str]) -> bool:
-    """Whether a global is one of the functions that read variables, or has one: as an item, or as an attribute under
-    one of these names."""
-    found = [value]
-    kind = type(value)
-    if kind is dict:
-        found += value.values()
-    elif kind is ModuleType:
-        found += map(value.__dict__.get, names)
-    else:
-        held = [defined(value if issubclass(kind, type) else kind, name) for name in names]
-        found += [each.__func__ if type(each) is staticmethod else each for each in held]
-    return not _READERS.isdisjoint(map(id, found))
+def _readers_global(used: Sequence[str], names: Mapping[str, Any]) -> str:
+    """The name of a global that is one of the functions that read variables, or has one: as an item, or as an attribute
+    under a name that is `used`. Empty if there is none."""
+    by_class: dict[int, list[Any]] = {}  # many globals are of few classes
+    for name in used:
+        value: Any = names.get(name)
+        kind = type(value)
+        if kind is dict:
+            found = [*value.values()]
+        elif kind is ModuleType:
+            found = [*map(value.__dict__.get, used)]
+        else:
+            owner = value if issubclass(kind, type) else kind
+            if id(owner) not in by_class:
+                by_class[id(owner)] = _under(used, owner)
+            found = by_class[id(owner)]
+        if id(value) in _READERS or not _READERS.isdisjoint(map(id, found)):
+            return name
+    return ""
+
+
+def _under(names: Sequence[str], kind: type) -> list[Any]:
+    """What a class and those that it inherits from have under some names."""
+    spaces = [attributes_of(base) for base in bases_of(kind)]
+    held = [space[name] for space in spaces for name in names if name in space]
+    return [each.__func__ if type(each) is staticmethod else each for each in held]
 
 
 def loaded(flow: Flow, at: int) -> list[Place]:

@@ -569,6 +569,7 @@ INTROSPECTING = {
     "out of the builtins": "import builtins; y = f(x); read(builtins.__dict__['locals']()['x'])",
     "out of a dictionary": "y = f(x); read(TABLE['here']()['x'])",
     "of a class": "y = f(x); read(Tools.here()['x'])",
+    "of a class above": "y = f(x); read(Derived.here()['x'])",
     "of an object": "y = f(x); read(tools.here()['x'])",
     "of a module": "y = f(x); read(helpers.here()['x'])",
     "of a traceback": """import inspect; y = f(x)
@@ -595,6 +596,7 @@ def test_introspection(made: Functions, body: str) -> None:
     stub, f, _ = made
     space: dict[str, Any] = {"f": f, "read": stub.read, "stack": inspect.stack, "others": builtins}
     space |= {"TABLE": {"here": locals}, "Tools": Tools, "tools": Tools(), "helpers": types.ModuleType("helpers")}
+    space["Derived"] = type("Derived", (Tools,), {})
     space["helpers"].here = locals
     space["told"] = lambda frame: frame.f_locals
     exec(f"def run(x):\n    {body}\n", space)
