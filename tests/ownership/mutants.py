@@ -22,7 +22,6 @@ from unittest import mock
 
 import jax
 
-from pytc import ownership
 from pytc.ownership import (
     buffers,
     callers,
@@ -32,9 +31,11 @@ from pytc.ownership import (
     handed_on,
     interpreter,
     liveness,
+    look,
     loops,
     placed,
     plain,
+    proof,
     slots,
     starred,
     walk,
@@ -151,7 +152,7 @@ def observers_are_ignored() -> Any:
 def onlookers_are_ignored() -> Any:
     """Threads, signal handlers and callbacks are ignored."""
     return _patches(
-        mock.patch.object(ownership, "onlookers", lambda *_: ""), mock.patch.object(callers, "onlookers", lambda *_: "")
+        mock.patch.object(look, "onlookers", lambda *_: ""), mock.patch.object(callers, "onlookers", lambda *_: "")
     )
 
 
@@ -223,7 +224,7 @@ def routes_are_not_checked() -> Any:
         with mock.patch.object(Site, "dead", lambda site, *_: _Everything()):
             return _follow(known, frame, references + 1, args, kwargs, outcome, walked)
 
-    return mock.patch.object(ownership, "follow", follow)
+    return mock.patch.object(proof, "follow", follow)
 
 
 _follow = callers.follow

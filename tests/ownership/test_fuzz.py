@@ -9,8 +9,7 @@ from unittest import mock
 
 import pytest
 
-from pytc import ownership
-from pytc.ownership import callers
+from pytc.ownership import callers, look
 from tests.ownership import fuzz_compiled, mutants
 from tests.ownership.fuzz_callers import ASKED, Tally, check
 
@@ -40,7 +39,7 @@ def test_random_programs_in_which_destructors_make_calls() -> None:
 
 
 LAZY: dict[str, Callable[[], Any]] = {
-    "slots": lambda: mock.patch.object(ownership, "onlookers", lambda *_: "somebody"),
+    "slots": lambda: mock.patch.object(look, "onlookers", lambda *_: "somebody"),
     "frames above": lambda: mock.patch.object(callers, "_HIGHEST", 1),
     "handlers": lambda: mock.patch.object(callers, "interrupter", lambda: "somebody"),
 }

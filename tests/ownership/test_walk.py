@@ -58,16 +58,16 @@ def test_only_a_call_from_where_it_is_expected_is_proven():
     answers = []
 
     def between(frame, args, kwargs):
-        return ownership.all_dead(frame, args, kwargs, walk)
+        return ownership.all_dead(frame, args, kwargs, walk, ownership.Outcome())
 
     def compiled(*args, **kwargs):
         frame = sys._getframe(1)
         leaves = jax.tree.leaves(args)
-        dead = not ownership.held(frame, args, kwargs, leaves, wanted)
+        dead = not ownership.held(frame, args, kwargs, leaves, wanted, ownership.Outcome())
         del leaves
         directly = between(frame, args, kwargs)
         somebody = [frame]
-        answers.append((dead, directly, ownership.all_dead(frame, args, kwargs, walk)))
+        answers.append((dead, directly, ownership.all_dead(frame, args, kwargs, walk, ownership.Outcome())))
         del somebody
         return remembered(of_dicts())
 

@@ -1,0 +1,121 @@
+"""What is said of a call besides the proof: what holds a leaf, for people, and what outlives the call in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import jax
+from jax.tree_util import all_leaves, tree_leaves
+
+from pytc.ownership import collector, holders
+from pytc.ownership.callers import Outcome, distance
+from pytc.ownership.holders import Held
+from pytc.ownership.look import Look, look_everywhere
+from pytc.ownership.watchers import interrupter
+
+
+def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> frozenset[int]:
+    """The leaves (indices) that outlive the call for reasons that its site alone shows, without counting.
+
+    `params` in `grads = grad_fn(params, batch)` where the variable is read later; an attribute that the next
+    instructions do not overwrite. A leaf that is held for reasons that may differ at the next call is not among them.
+    For deciding what to compile at the first call; nothing is proven by it.
+    """
+    if holders.explain_interpreter() is not None:
+        return frozenset()
+    numbers: dict[int, frozenset[int]] = {}
+    for i, leaf in enumerate(leaves):
+        numbers[id(leaf)] = numbers.get(id(leaf), frozenset()) | {i}
+    roots = [*args, *kwargs.values()]
+    parts = dict(numbers)
+    for value in _nodes(roots):
+        parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
+    arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
+    return holders.surviving(frame, roots, parts) & arrays
+
+
+def _nodes(roots: Sequence[Any]) -> list[Any]:
+    """The containers of the arguments, as far down as plain containers go."""
+    nodes = []
+    ahead = list(roots)
+    while ahead:
+        value = ahead.pop()
+        if not all_leaves([value]):
+            nodes.append(value)
+            if type(value) in (tuple, list, dict):
+                ahead.extend(value.values() if type(value) is dict else value)
+    return nodes
+
+
+def reasons(
+    frame: FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+    outcome: Outcome,
+) -> dict[int, Held]:
+    """For each leaf of `wanted` that is not proven dead, what holds it. Slow; for messages to people."""
+    everywhere = holders.explain_interpreter()
+    if everywhere is not None:
+        return dict.fromkeys(wanted, everywhere)
+    paused = collector.PAUSED[0]
+    look = look_everywhere(frame, distance(frame, 1) + 1, args, kwargs, leaves, outcome)
+    if not paused:
+        collector.resume()
+    kept = look.held(wanted)
+    roots = [*args, *kwargs.values()]
+    ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables()}
+    return {
+        i: Held("buffer", "another array on the same buffer")
+        if i in look.shared
+        else _reason(leaves[i], frame, look, roots, ours)
+        for i in kept
+    }
+
+
+def _reason(leaf: Any, frame: FrameType, look: Look, roots: list[Any], ours: set[int]) -> Held:
+    path = holders.path_to(leaf, roots)
+    ours = ours | {id(path)}
+    for value in path:
+        if look.census.is_open(id(value)) and not holders.oddity(value):
+            continue  # everything that refers to it is accounted for
+        if (odd := holders.oddity(value)) is not None:
+            return odd
+        found = holders.in_variables(frame, value) or holders.in_objects(
+            value, ours | holders.letting_go(frame, value) | set(map(id, path)), holders.sources(frame)
+        )
+        if found is not None or (found := holders.in_threads(value)) is not None:
+            return holders.lasting(found, frame, look.refusals)
+        if (named := holders.in_handlers(frame, value)) and (who := interrupter()):
+            return Held("thread", f"{named}: {who}, may raise an exception in the midst of the call")
+        break
+    if look.refusals:
+        return Held("introspection", look.refusals[0])
+    return Held("unknown", "code written in C (an iterator, `map`, a sort key, ...), or a suspended function")
+
+
+def glance(
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], wanted: Sequence[int]
+) -> dict[int, Held]:
+    """For each leaf of `wanted`, what holds it as far as the callers' variables and the code of the call show. Quick,
+    unlike `reasons`, which looks at every object there is; what is not seen so is left out."""
+    everywhere = holders.explain_interpreter()
+    if everywhere is not None:
+        return dict.fromkeys(wanted, everywhere)
+    roots = [*args, *kwargs.values()]
+    found: dict[int, Held] = {}
+    for i in wanted:
+        for value in holders.path_to(leaves[i], roots):
+            held = holders.in_variables(frame, value) or holders.in_members(frame, value, roots)
+            if held is not None:
+                found[i] = holders.lasting(held, frame, ())
+                break
+    return found
+
+
+def where(frame: FrameType) -> str:
+    """The call site as people write it: `train.py:57`."""
+    return holders.place_in(frame, None)

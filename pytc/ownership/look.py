@@ -1,0 +1,107 @@
+"""The careful look at one call: every frame above it, and every dead place there that has to do with the arguments.
+
+It takes a tenth of a millisecond and more, and says where to look the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from pytc.ownership import buffers, counts, loops
+from pytc.ownership.callers import Found, Level, Outcome, Route, levels, slots_of
+from pytc.ownership.watchers import onlookers
+
+_BARREN = 2
+"""How many frames without anything of the arguments are passed over on the way up."""
+
+
+def look_everywhere(
+    frame: FrameType,
+    references: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    outcome: Outcome,
+) -> Look:
+    """Look everywhere."""
+    onlooker = onlookers(outcome.calls_python, outcome.atomic)
+    slots = slots_of(args, kwargs, onlooker, outcome)
+    look = Look(args, kwargs, leaves)
+    for found in levels(frame, references, args, slots, outcome, look.places, look.refusals):
+        if not look.add(found):
+            break
+    slots.values.clear()
+    look.settle(args, kwargs)
+    return look
+
+
+class Look:
+    """The careful look at one call."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]):
+        self.leaves = leaves
+        # By id: while frames are looked at, nothing of ours may refer to what is in the arguments.
+        self.parts = counts.Census.of(args, kwargs, leaves).found()
+        self.census: counts.Census
+        self.used: list[Found] = []
+        self.places: list[Any] = []
+        self.left: list[Found] = []
+        """In loops."""
+        self.refusals: list[str] = []
+        self.shared: set[int] = set()
+        self.barren = 0
+
+    def add(self, found: list[Found]) -> bool:
+        """Take over the places of one frame that have to do with the arguments; False when it is time to stop."""
+        useful = [place for place in found if counts.has_part(place.value, self.parts)]
+        self.left += [place for place in useful if place.left is not None]
+        gone_through = {id(place.left.container) for place in self.left if place.left is not None}
+        useful_ids = set(map(id, useful))
+        used = [p for p in found if p.left is None and (id(p) in useful_ids or id(p.value) in gone_through)]
+        self.places += [place.value for place in used]
+        self.used += used
+        # A loop over a generator, or a method that was handed nothing, may stand between two that hold the object.
+        self.barren = 0 if useful else self.barren + 1
+        for place in found:
+            place.value = None
+        return self.barren <= _BARREN
+
+    def settle(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Count, now that the places are known, and so what iterators have left in dead places."""
+        dead = loops.dead([place.left for place in self.left if place.left is not None], self.places)
+        found = set(map(id, dead))
+        self.used += [place for place in self.left if id(place.left) in found]
+        self.places += [left.value for left in dead]
+        for place in self.left:
+            place.left = None
+        del dead
+        self.census = counts.Census.of(args, kwargs, self.leaves)
+        self.census.add(self.places)
+        self.census.settle()
+
+    def held(self, wanted: Sequence[int]) -> list[int]:
+        """The leaves among `wanted` that are not proven dead."""
+        if not self.census.stands():
+            return list(wanted)
+        inside = [i for i in wanted if self.census.is_inside(id(self.leaves[i]))]
+        shared = buffers.shared([self.leaves[i] for i in inside])
+        self.shared = {i for i, is_shared in zip(inside, shared, strict=True) if is_shared}
+        dead = set(inside) - self.shared
+        return [i for i in wanted if i not in dead]
+
+    def route(self) -> Route:
+        """Where the places are that accounted for the arguments: for the next call from the same site."""
+        depth = max((place.level for place in self.used), default=-1)
+        return tuple(self._level(level) for level in range(depth + 1))
+
+    def _level(self, level: int) -> Level:
+        used = [(place.kind, place.number) for place in self.used if place.level == level]
+        kinds = {kind for kind, _ in used}
+        return Level(
+            tuple(number for kind, number in used if kind == "local"),
+            tuple(dict.fromkeys(number for kind, number in used if kind == "loop")),
+            "kept" in kinds,
+            "slot" in kinds,
+        )

@@ -1,0 +1,144 @@
+"""Which leaves of a call are proven dead: a quick look where the call site is known, else a careful one (`look`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+from types import FrameType
+from typing import Any
+
+from pytc.interrupt import is_from_outside
+from pytc.ownership import buffers, counts, interpreter
+from pytc.ownership.callers import NotTrusted, Outcome, distance, follow, known_site, remember, site_of
+from pytc.ownership.callsite import Site
+from pytc.ownership.look import look_everywhere
+from pytc.ownership.slots import Slots
+from pytc.ownership.walk import Walk
+from pytc.ownership.wanted import Wanted
+
+
+def held(
+    frame: FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Wanted,
+    outcome: Outcome,
+) -> Collection[int]:
+    """The leaves among `wanted` that are not proven dead once the call has begun; empty when all are.
+
+    `frame` is the frame that made the call. Each frame between it and this function refers to `frame` by exactly
+    one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments. `wanted` is one and the same
+    object for leaves of the same shapes and dtypes only.
+    """
+    if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
+        return wanted
+    references = distance(frame, 1)
+    site = known_site((id(frame.f_code), frame.f_lasti))
+    if site is not None and site.hint is not None:
+        try:
+            walk = wanted.walk  # a finaliser that runs before slots are counted may itself make a call, and change it
+            places, slots = follow(site, frame, references, args, kwargs, outcome, walk)
+            if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site):
+                return ()
+            del places
+        except (NotTrusted, LookupError) as error:
+            if is_from_outside(error):
+                raise
+    look = look_everywhere(frame, references + 1, args, kwargs, leaves, outcome)
+    kept = look.held(wanted)
+    if site is None:
+        site = site_of(frame)
+    remember(look.route(), site)
+    site.executions = max(1, min(2 * site.executions, buffers.remembered()))
+    return kept
+
+
+def all_dead(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, outcome: Outcome) -> bool:
+    """Whether every array of those arguments that `walk` is of is proven dead once the call has begun, provided that
+    they have the tree that it was made for. Where it says no, `held` looks more closely.
+
+    As for `held`, but that no list of leaves refers to the arguments, and that `frame` is three up.
+    """
+    site = known_site((id(frame.f_code), frame.f_lasti))
+    if site is None or site.hint is None or interpreter.refusal or interpreter.observer():
+        return False
+    if sys._getframe(3) is not frame:
+        return False
+    try:
+        places, slots = follow(site, frame, 3, args, kwargs, outcome, walk)
+        ending = slots.die_quietly if slots is not None else None
+        inside = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
+        return inside is not None and (not inside[1] or _on_their_own(*inside, walk))
+    except (NotTrusted, LookupError) as error:
+        if is_from_outside(error):
+            raise
+        return False
+
+
+def is_dear(wanted: Wanted) -> bool:
+    """Whether so many arrays are alive that to look at them takes longer than to copy those that are `wanted`."""
+    return wanted.nbytes is not None and buffers.are_too_many(len(wanted), wanted.nbytes)
+
+
+def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | Walk) -> bool:
+    """Whether none of `others` is on a buffer of the leaves."""
+    if not others:
+        return True
+    # The shapes are those of the program, but how they are cut into shards is for the arrays of this call to say.
+    placed = [leaf.sharding for leaf in leaves] if buffers.may_be_cut() else []
+    kinds = known.kinds  # another thread may remember others at any moment
+    if kinds is None or kinds.placed != placed:
+        kinds = buffers.Kinds(placed, frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf)))
+        known.kinds = kinds
+    return not buffers.shares_with_any(leaves, others, kinds.alike)
+
+
+def _all_dead(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    places: list[Any],
+    slots: Slots | None,
+    leaves: Sequence[Any],
+    wanted: Wanted,
+    walk: Walk | None,
+    site: Site,
+) -> bool:
+    """Whether the places account for every reference, and the leaves are known to be on buffers of their own; and, if
+    there are slots among the places, whether no code runs when the arguments die that `walk` is of."""
+    lists = 1
+    if len(leaves) != len(wanted):
+        leaves, lists = wanted.take(leaves), 2
+    if walk is not None:
+        ending = slots.die_quietly if slots is not None else None
+        try:
+            inside = walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
+        except LookupError as error:
+            if is_from_outside(error):
+                raise
+            inside = None
+        if inside is not None:
+            return _on_their_own(*inside, wanted)
+        if slots is not None and not slots.end_quietly(walk.arguments(args, kwargs)):
+            return False
+    if counts.weakly_referenced(leaves):
+        return False
+    unshared = buffers.fresh(site.executions).arrays
+    if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
+        # To look for the way flattens the arguments again, by code that may be people's own. So everything is looked at
+        # once more, and the arrays that this code may have made among the rest.
+        sought = wanted.seek(leaves, args, kwargs)
+        if sought and (
+            counts.weakly_referenced(leaves) or counts.remainder(args, kwargs, places, leaves, lists, unshared)
+        ):
+            return False
+        del unshared
+        return _on_their_own(leaves, buffers.fresh(site.executions).others, wanted)
+    del unshared
+    if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
+        if walk is None:
+            wanted.seek(leaves, args, kwargs)  # it may account for more the next time
+        return False
+    # Everything is accounted for, but not all of it came out of executions that are remembered.
+    site.executions = max(1, min(2 * site.executions, buffers.remembered()))
+    return buffers.alone(leaves)
