@@ -98,38 +98,6 @@ def named_by_keys_and_keywords(step):
     return run["state"]
 
 
-class Called:
-    def __init__(self, step):
-        self.step = step
-
-    def __call__(self, state, batch):
-        return self.step(state, batch)
-
-
-@lets_go
-def through_an_object_that_is_called(step):
-    train, state = Called(step), init()
-    for i in range(STEPS):
-        state = train(state, float(i))
-    return state
-
-
-@lets_go
-def through_a_partial(step):
-    train, state = functools.partial(lambda config, state, batch: step(state, batch), {"lr": 1e-3}), init()
-    for i in range(STEPS):
-        state = train(state, float(i))
-    return state
-
-
-@lets_go
-def through_a_partial_with_a_keyword(step):
-    train, state = functools.partial(lambda state, batch, lr: step(state, batch), lr=1e-3), init()
-    for i in range(STEPS):
-        state = train(state, float(i))
-    return state
-
-
 @lets_go
 def through_a_helper(step):
     def helper(state, batch):
@@ -186,7 +154,7 @@ def a_tuple_that_is_unpacked(step):
 def a_list_that_is_unpacked(step):
     state = init()
     for i in range(STEPS):
-        state = step(*[state, float(i)])
+        state = step(*[state], *[float(i)])
     return state
 
 

@@ -7,7 +7,7 @@ is not accounted for means: keep. So ignorance is always safe. The places are
 - `args`, `kwargs` and `leaves` of this very call, and every container that only they refer to (`counts`);
 - local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
   the frame whether the object really stands there (`interpreter`);
-- what C code keeps of the call until it is over (`starred`, `handed_on`);
+- what the interpreter's own C code keeps of a starred call until it is over (`starred`);
 - attributes, items, globals and cells that the next instructions overwrite (`callsite`, `slots`, `plain`).
 
 Because what stands in a place is compared by identity, the argument does not depend on how the call came about. A

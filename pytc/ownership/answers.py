@@ -94,7 +94,7 @@ def _reason(leaf: Any, frame: FrameType, look: Look, roots: list[Any], ours: set
         break
     if look.refusals:
         return Held("introspection", look.refusals[0])
-    return Held("unknown", "code written in C (an iterator, `map`, a sort key, ...), or a suspended function")
+    return Held("unknown", "code written in C (an iterator, `map`, `functools.partial`, ...), or a suspended function")
 
 
 def glance(

@@ -16,13 +16,12 @@ from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
 from pytc.ownership import loops
-from pytc.ownership.callsite import Site, loaded
-from pytc.ownership.handed_on import kept_on_the_way
+from pytc.ownership.callsite import Site
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import Starred
-from pytc.ownership.starred import called_from_the_stack, keeps_a_tuple, kept_by
+from pytc.ownership.starred import called_from_the_stack, kept_by
 from pytc.ownership.walk import Walk
 from pytc.ownership.watchers import interrupter, interruptible, onlookers
 
@@ -51,8 +50,7 @@ class Level:
 
     locals: tuple[int, ...]
     loops: tuple[int, ...]
-    kept: bool
-    """What C code keeps for the frame's call until that is over."""
+    starred: bool
     slots: bool
 
 
@@ -129,7 +127,7 @@ def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
 def remember(route: Route, site: Site) -> None:
     """Let the next call from `site` look where this one has found everything."""
     site.hint = route
-    alone = not route or (len(route) == 1 and route[0] == Level(route[0].locals, (), kept=False, slots=False))
+    alone = not route or (len(route) == 1 and route[0] == Level(route[0].locals, (), starred=False, slots=False))
     site.hinted_locals = None
     if alone and not site.refusal and not site.is_read_by_handlers:
         site.hinted_locals = tuple(number for level in route for number in level.locals)
@@ -152,34 +150,24 @@ _IN_SOME_WAY = _Waiting(None, at_once=False, atomic=False, length=None)
 """Where it is not known how."""
 
 
-def _waiting(frame: FrameType, site: Site, below: FrameType, atomic: bool, length: int | None) -> _Waiting:
-    """How `frame`, which is at `site`, waits for the function in `below`; of which `atomic` and `length` are known."""
-    starred = site.starred
-    if starred is not None and not called_from_the_stack(frame, starred, below):
-        starred = None
-    direct = starred is not None or calls_directly(frame, below)
-    at_once = direct and (starred is None or (keeps_a_tuple(frame, starred) and not interruptible()))
-    atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
-    return _Waiting(starred, at_once, atomic, length if direct else None)
-
-
-def _kept(
+def _waiting(
     frame: FrameType,
     site: Site,
-    starred: Starred | None,
     below: FrameType,
+    readable: str,
     args: tuple[Any, ...],
-    found: Sequence[Any],
-) -> list[Any]:
-    """What C code keeps for the call that a frame is at, if it is known what it does with that: nothing. `found` is
-    what was found so far."""
-    if starred is not None:
-        return kept_by(frame, starred, below, args, found)
-    if site.called is None or not waits_for_c(frame):
-        return []
-    if site.sources is None:
-        site.sources = loaded(flow_of(frame.f_code), site.at)
-    return kept_on_the_way(frame, site.called, site.sources, below, found)
+    atomic: bool,
+    length: int | None,
+) -> _Waiting:
+    """How `frame`, which is at `site` and may be `readable` otherwise, waits for the function in `below`; of which
+    `atomic` and `length` are known, and mostly not the `args`."""
+    starred = site.starred
+    if starred is not None and (readable or not called_from_the_stack(frame, starred, below, args)):
+        starred = None
+    direct = starred is not None or calls_directly(frame, below)
+    at_once = direct and (starred is None or not interruptible())
+    atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
+    return _Waiting(starred, at_once, atomic, length if direct else None)
 
 
 def follow(
@@ -218,8 +206,10 @@ def follow(
     for level in route:
         site, readable = looked_up(frame, references)
         # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
-        waits = overwritten is not None or level.kept or site.is_read_by_handlers or len(route) > 1
-        starred, at_once, atomic, length = _waiting(frame, site, below, atomic, length) if waits else _IN_SOME_WAY
+        waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
+        given = args if level is route[0] else ()
+        way = _waiting(frame, site, below, readable, given, atomic, length) if waits else _IN_SOME_WAY
+        starred, at_once, atomic, length = way
         if overwritten is not None:  # first, because it counts references to what the frame has
             quietly = at_once and (starred is None or level is route[0])
             overwritten.add(frame, site, length, quietly, found, bool(readable))
@@ -230,8 +220,8 @@ def follow(
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
         if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
-        if level.kept:
-            found += _kept(frame, site, starred, below, args if level is route[0] else (), found)
+        if level.starred and starred is not None:
+            found += kept_by(frame, starred)
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         above = frame.f_back
@@ -259,7 +249,7 @@ class Found:
     """What stands in one dead place."""
 
     level: int
-    kind: Literal["local", "loop", "kept", "slot"]
+    kind: Literal["local", "loop", "starred", "slot"]
     value: Any
     number: int = -1
     """Of the local variable, or the position on the stack of the loop's iterator."""
@@ -297,7 +287,8 @@ def levels(
             return
         if readable:
             refusals.append(readable)
-        starred, at_once, atomic, length = _waiting(frame, site, below, atomic, length)
+        given = args if level == 0 else ()
+        starred, at_once, atomic, length = _waiting(frame, site, below, readable, given, atomic, length)
         known = len(slots.values)
         # First, because it counts references to what the frame has; as loops do next.
         # What a starred call of a helper keeps dies with the call, before the store, and nothing else tells of it.
@@ -310,9 +301,8 @@ def levels(
             for number in (() if readable else site.dead(atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
         ]
-        kept = _kept(frame, site, starred, below, args if level == 0 else (), places)
-        found += [Found(level, "kept", value) for value in kept]
-        kept.clear()
+        if starred is not None:
+            found += [Found(level, "starred", value) for value in kept_by(frame, starred)]
         atomic = atomic and site.passes_on
         length = length if site.hands_on else None
         found += [Found(level, "slot", value) for value in slots.values[known:]]

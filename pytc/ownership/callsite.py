@@ -24,7 +24,7 @@ from typing import Any, Literal, TypeAlias
 from pytc.classes import attributes_of, bases_of
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import Flow
-from pytc.ownership.stack import iterators, plain_call, starred_call
+from pytc.ownership.stack import iterators, starred_call
 
 Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
 
@@ -132,10 +132,6 @@ class Site:
         """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
         self.starred = starred_call(flow, self.at)
         """What is on the stack, if this is a starred call."""
-        self.called = plain_call(flow, self.at)
-        """The same of a call with nothing but positional arguments, which may be that of an object."""
-        self.sources: list[Place] | None = None
-        """What the expression reads, once somebody has asked."""
         self.iterators = iterators(flow, self.at)
         """Where on the stack, counted from the first local, the iterators lie of the loops that the call is in."""
         self.is_read_by_handlers = len(set(self._dead)) > 1
@@ -371,10 +367,6 @@ class _Walk:
         match name:
             case "LOAD_ATTR" if not (_METHODS_ARE_ATTRIBUTES and argument & 1):
                 return self._member("attribute", named, self.pop())
-            case "LOAD_ATTR" | "LOAD_METHOD" if self.lenient:  # of a call, which may as well be that of an attribute
-                self._member("attribute", named, self.pop())
-                self.stack.append(None)
-                return True
             case "BINARY_SUBSCR":
                 key = self.pop()
                 return self._member("item", key, self.pop())

@@ -13,7 +13,6 @@ Reading is a load from memory that the interpreter owns for as long as the frame
 from __future__ import annotations
 
 import ctypes
-import functools
 import gc
 import sys
 import sysconfig
@@ -169,19 +168,6 @@ def _copies_of_unpacked() -> int:
     return copies if copies in (0, 1) and counts[1] == counts[0] else 0
 
 
-def _partials_are_known() -> bool:
-    """Whether a partial with keywords has the references to what it is called with that are expected: those of a tuple
-    and of an array, and if it puts something before that, of another tuple."""
-
-    def called(*values: object, key: None) -> int:
-        return getrefcount(values[-1])
-
-    value = object()
-    # The variable, the tuple in the function, and `getrefcount`'s own; the stack here.
-    counts = [functools.partial(called, *before, key=None)(value) - 4 for before in ((), (1,), (1, 2))]
-    return counts == [2, 3, 3]
-
-
 def _find_first_local() -> int:
     """The position of the first local variable in the interpreter's frame, in words; 0 where it is not found."""
     first, second, third, fourth = object(), object(), object(), object()
@@ -260,7 +246,6 @@ def _why_not() -> str:
 refusal = _why_not()
 first_local = 0
 copies_of_unpacked = 0
-partials_are_known = False
 dictionary_before = 0
 running_at = 0
 version_at = 0
@@ -278,7 +263,7 @@ if not refusal:
     elif sys.version_info < (3, 12) and not _tells_entries():
         refusal = "a frame does not tell where CPython has it whether C code has called it"
     else:
-        copies_of_unpacked, partials_are_known = _copies_of_unpacked(), _partials_are_known()
+        copies_of_unpacked = _copies_of_unpacked()
         dictionary_before, running_at, version_at = _before, _running_at, _find_version()
 
 

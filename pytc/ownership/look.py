@@ -102,6 +102,6 @@ class Look:
         return Level(
             tuple(number for kind, number in used if kind == "local"),
             tuple(dict.fromkeys(number for kind, number in used if kind == "loop")),
-            "kept" in kinds,
+            "starred" in kinds,
             "slot" in kinds,
         )

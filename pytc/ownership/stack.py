@@ -19,23 +19,15 @@ class Starred(NamedTuple):
     """Where a call with `*` or `**` keeps what on the stack, counted from the first local."""
 
     function: int
-    """The function. From CPython 3.13 on, it is one below."""
-    positional: int | None
-    """The tuple; None where it is not known to be one. From anything else the interpreter makes one, when it calls, and
-    lets go of what was there."""
+    """The function. Below it there is nothing, until the result is put there."""
+    positional: int
+    """What is starred. If that is no tuple the interpreter makes one, when it calls, and lets go of what was there."""
+    is_tuple: bool
+    """Whether it is known to be one."""
     local: int | None
-    """The variable that the tuple came of, if it came of one; then it may be none."""
+    """The variable that it came of, if it came of one."""
     named: int | None
     """The dictionary, if there is one."""
-
-
-class Called(NamedTuple):
-    """Where a call without keywords, `*` and `**` keeps what on the stack, counted from the first local."""
-
-    function: int
-    nothing: int
-    """Where there is nothing, unless a method is called."""
-    arguments: range
 
 
 def iterators(flow: Flow, at: int) -> tuple[int, ...]:
@@ -72,27 +64,14 @@ def first_of_stack(code: CodeType) -> int:
     return len(code.co_varnames) + len({*code.co_cellvars} - {*code.co_varnames}) + len(code.co_freevars)
 
 
-def plain_call(flow: Flow, at: int) -> Called | None:
-    """Where the function and the arguments of a call without keywords lie; None unless instruction `at` is one, with
-    arguments."""
-    instruction, count = flow.instructions[at], flow.instructions[at].arg
-    if instruction.opname != "CALL" or not count:
-        return None
-    if any(before.opname == "KW_NAMES" for before in flow.instructions[max(at - 2, 0) : at]):
-        return None
-    height = flow.heights[at]
-    if height is None:
-        return None
-    # On CPython 3.11 `PRECALL` counts as what takes the arguments; they are there until the call is over.
-    start = first_of_stack(flow.code) + height - (0 if "PRECALL" in dis.opmap else count)
-    function, nothing = (start - 2, start - 1) if sys.version_info >= (3, 13) else (start - 1, start - 2)
-    return Called(function, nothing, range(start, start + count))
-
-
 def starred_call(flow: Flow, at: int) -> Starred | None:
-    """Where the function, the tuple and the dictionary of a starred call lie; None unless instruction `at` is one."""
+    """Where the function, the tuple and the dictionary of a starred call lie; None unless instruction `at` is one.
+
+    None also from CPython 3.13 on, where no place on the stack tells that such a call is over: the result takes that of
+    the function.
+    """
     instruction = flow.instructions[at]
-    if instruction.opname != "CALL_FUNCTION_EX" or instruction.arg is None:
+    if instruction.opname != "CALL_FUNCTION_EX" or instruction.arg is None or sys.version_info >= (3, 13):
         return None
     heights = flow.heights
     height = heights[at]
@@ -117,12 +96,8 @@ def starred_call(flow: Flow, at: int) -> Starred | None:
     positional = height - 1 - has_keywords
     maker = made(positional)
     local = maker.arg if maker is not None and maker.opname == "LOAD_FAST" else None
-    return Starred(
-        first + positional - 1,
-        first + positional if local is not None or is_made(maker) else None,
-        local,
-        first + height - 1 if has_keywords else None,
-    )
+    named = first + height - 1 if has_keywords else None
+    return Starred(first + positional - 1, first + positional, is_made(maker), local, named)
 
 
 def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:

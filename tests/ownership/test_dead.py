@@ -119,6 +119,8 @@ def test_starred_variable_that_is_dead(made: Functions) -> None:
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("made_of", [tuple, list, iter])
 def test_starred_result_of_a_function(made: Functions, made_of: Callable[..., Any]) -> None:
+    if made_of is not tuple and sys.version_info < (3, 12):
+        pytest.skip("the interpreter's own C code makes a tuple, and keeps it")
     stub, _, f2 = made
     box = [tree(stub)]
     for _ in range(4):
@@ -130,15 +132,19 @@ def test_starred_result_of_a_function(made: Functions, made_of: Callable[..., An
 
 
 @pytest.mark.usefixtures("uncollected")
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="nothing tells when such a call is over")
 def test_starred_result_of_a_function_for_a_method(made: Functions) -> None:
     stub, _, f2 = made
+
+    def taken(box: list[Any]) -> tuple[Any, ...]:
+        return (box.pop(),)
 
     class Trainer:
         step = f2
 
         def fit(self, box: list[Any]) -> None:
             for _ in range(4):
-                _self, state = self.step(*[box.pop()])
+                _self, state = self.step(*taken(box))
                 box.append(state)
                 state = None
 
