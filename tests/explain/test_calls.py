@@ -1,5 +1,6 @@
 """`pytc.explain(fun)`: what happened at each call site."""
 
+import functools
 import json
 import re
 import types
@@ -191,6 +192,48 @@ def test_what_holds_a_leaf_is_said_by_explain_and_by_the_error(caller):
         caller(strict)
     jax.effects_barrier()
     assert ran == []
+
+
+class Learner:
+    """A pytree, which as a static argument is a leaf all the same."""
+
+    def __init__(self):
+        self.state, self.best = jnp.ones(300), None
+
+    @functools.partial(pytc.compile, static_argnums=0)
+    def step(self, state):
+        return state * 2
+
+    @functools.partial(pytc.compile, static_argnums=0, donate="require")
+    def strict(self, state):
+        return state * 2
+
+    def fit(self, steps):
+        for _ in range(steps):
+            self.state = self.step(self.state)
+
+    def fit_best(self, steps):
+        for _ in range(steps):
+            self.state = self.step(self.state)
+            self.best = self.state
+
+    def fit_strictly(self):
+        self.best = self.state
+        self.state = self.strict(self.state)
+
+
+jax.tree_util.register_pytree_node(Learner, lambda each: ((each.state, each.best), None), lambda *_: None)
+
+
+def test_a_static_self_is_not_what_the_state_is_a_part_of():
+    Learner().fit(5)
+    (site,) = explain(Learner.step).sites
+    assert (site.donated, site.copied_calls, site.why) == (1, 0, ())
+    Learner().fit_best(5)
+    _, site = explain(Learner.step).sites
+    assert {held.why for held in site.held} | {why for _, why in site.why} == {"attribute `best` of Learner"}
+    with pytest.raises(pytc.DonationError, match="bytes: attribute `best` of Learner"):
+        Learner().fit_strictly()
 
 
 def from_a_generator(compiled):
