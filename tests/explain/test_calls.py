@@ -118,6 +118,29 @@ def test_each_leaf_is_told_what_holds_it():
     assert [why.split(":")[0] for _, why in site.why] == ["read again in test_calls.py"] * 3
 
 
+def hold_otherwise_later(compiled, steps):
+    state, trainer = new_state(), Trainer()
+    trainer.ema, best = state["a"], []
+    for _ in range(steps):
+        state = compiled(state, jnp.ones(4))
+        best.append(state["a"])
+    return best, trainer, state
+
+
+@pytest.mark.parametrize("steps", [3, 6])
+def test_a_reason_that_was_looked_for_once_is_not_said_of_all_calls(steps):
+    compiled = pytc.compile(step)
+    hold_otherwise_later(compiled, steps)
+    (site,) = explain(compiled).sites
+    text = " ".join(explain(compiled).text(100).split())
+    assert f"state['a']: still in use in {site.held[0].calls} calls, seen once: " in text
+    assert (dict(site.why).keys() == {"state['a']"}) == ("state['a'], seen once: " in text) == (steps > 3)
+    for _ in range(2):
+        remember(other := pytc.compile(step))
+    assert "still in use in 1 call" in str(explain(other))
+    assert "seen once" not in str(explain(other))
+
+
 def new_network():
     """Biases come first, and are small."""
     return {"biases": {str(k): jnp.ones(k) for k in range(1, 20)}, "weights": jnp.ones((30, 30))}
