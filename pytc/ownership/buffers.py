@@ -298,7 +298,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         for leaf, shards in zip(leaves, own, strict=True):
             places = several.intersection(found.get(id(leaf)) or addresses(bits_of(leaf)))
             others = [[array for array in there[place] if array is not leaf] for place in places]
-            taken.append(not all(_are_kept_by(leaf, shards, some) for some in others))
+            taken.append(not all(_are_kept_by(bits_of(leaf), shards, some) for some in others))
         # What no client lists is of one that JAX has let go of (`clear_backends`), as others on its buffer would be.
         unlisted = [id(bits_of(leaf)) not in found for leaf in leaves]
         return [any(each) for each in zip(taken, held, weakly, unlisted, strict=True)]
@@ -322,10 +322,10 @@ def _at(places: Container[int] | None, arrays: Iterable[tuple[Any, Sequence[int]
 def _are_kept_by(leaf: Any, shards: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether `others`, each of which three lists have, are arrays that a leaf, or a shard of it, keeps for itself."""
     # The lists, what keeps it, and `getrefcount` itself.
-    if any(count > 5 for count in map(interpreter.getrefcount, others)) or any(map(getweakrefcount, others)):
+    if not others or max(map(interpreter.getrefcount, others)) > 5 or any(map(getweakrefcount, others)):
         return False
-    kept = {id(new_shard(part)) for part in (bits_of(leaf), *shards) if part.is_fully_replicated}
-    return bool(others) and all(id(other) in kept for other in others)
+    kept = {id(new_shard(part)) for part in (leaf, *shards) if part.is_fully_replicated}
+    return kept.issuperset(map(id, others))
 
 
 def alone(leaves: Sequence[Any]) -> bool:
