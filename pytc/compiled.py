@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 
@@ -15,6 +15,14 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Self_ = TypeVar("Self_")
+Self_contra = TypeVar("Self_contra", contravariant=True)
+
+
+class _Method(Protocol[Self_contra, Q, R_co]):
+    """What is called with an object first, as a method is. (By `Concatenate`, mypy takes one of which no parameters are
+    known, as of what `partial(pytc.compile, ...)` returns, for one that has no others.)"""
+
+    def __call__(self, instance: Self_contra, /, *args: Q.args, **kwargs: Q.kwargs) -> R_co: ...
 
 
 class Compiled(Protocol[P, R_co]):
@@ -29,9 +37,7 @@ class Compiled(Protocol[P, R_co]):
     @overload
     def __get__(self, instance: None, owner: type, /) -> Compiled[P, R_co]: ...
     @overload
-    def __get__(
-        self: Compiled[Concatenate[Self_, Q], R], instance: Self_, owner: type | None = ..., /
-    ) -> Compiled[Q, R]: ...
+    def __get__(self: _Method[Self_, Q, R], instance: Self_, owner: type | None = ..., /) -> Compiled[Q, R]: ...
 
     @property
     def __wrapped__(self) -> Callable[P, R_co]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, assert_type
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import pytc
 from pytc.compiled import Compiled
@@ -47,6 +49,18 @@ class Model:
     def apply(self, x: jax.Array) -> jax.Array:
         return x * self.weight
 
+    @pytc.compile(static_argnums=0)
+    def shift(self, x: jax.Array) -> jax.Array:
+        return x + self.weight
+
+    @functools.partial(pytc.compile, static_argnums=0)
+    def scale(self, x: jax.Array) -> jax.Array:
+        return x * self.weight
+
+    @pytc.pmap(static_broadcasted_argnums=0)
+    def each(self, x: jax.Array) -> jax.Array:
+        return x * self.weight
+
 
 def test_functions_have_their_signatures() -> None:
     x = jnp.ones(3)
@@ -60,6 +74,16 @@ def test_methods_are_bound() -> None:
     model, x = Model(0.5), jnp.ones(3)
     assert assert_type(model.apply(x), jax.Array)[0] == 0.5
     assert assert_type(Model.apply(model, x), jax.Array)[0] == 0.5
+    assert assert_type(model.shift(x), jax.Array)[0] == 1.5
+    with pytest.raises(TypeError):
+        model.shift(x, x)  # type: ignore[call-arg]
+
+
+def test_methods_of_no_known_signature_take_whatever_they_are_given() -> None:
+    model, x = Model(0.5), jnp.ones(3)
+    assert assert_type(model.scale(x), Any)[0] == 0.5
+    assert assert_type(Model.scale(model, x=x), Any)[0] == 0.5
+    assert assert_type(model.each(x[:1]), Any)[0] == 0.5
 
 
 def test_maps_are_compiled_functions_of_whatever_they_stack() -> None:

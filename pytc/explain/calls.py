@@ -23,8 +23,8 @@ class HeldReport:
     calls: int
     """How many calls found it in use."""
     why: str
-    """What held it, as a person would say it: "also `best` in train.py:41". Empty for all but the largest leaves,
-    since finding out takes time."""
+    """What held it, as a person would say it: "also `best` in train.py:41". That takes time to find out, so it is
+    looked for once, and is empty for all but the largest leaves. At other calls it may have been something else."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,8 @@ class SiteReport:
     """Those of them that were not considered, because the code reads them later or something else held on to them. The
     largest first."""
     why: tuple[tuple[str, str], ...]
-    """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57")."""
+    """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57"). Of one that is in
+    `held`, too, and was copied until it was left alone, this is what held it at one of these calls."""
     copied_calls: int
     """Calls that had to copy a leaf still in use."""
     copied_bytes: int

@@ -135,6 +135,8 @@ _TO_FREE = (
     "to free it: have it in one local variable alone, which nothing reads again, no exception handler either; or keep "
     "a copy elsewhere"
 )
+_ONCE = ", seen once"
+"""Of a reason that may be another one at other calls, since it was looked for at one of them only."""
 
 
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
@@ -145,8 +147,9 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     if spared:
         names = ", ".join(each.texts[0] for each in spared[:MOST_NOTES]) + (", ..." if spared[MOST_NOTES:] else "")
         lines += wrapped(f"because the code there reads it again, or it is held elsewhere: {names}", width, 10, 10)
+    often = {each.path for each in site.held if each.calls > 1}
     for path, why in site.why:
-        lines += wrapped(f"{path}: {why}", width, 12, 10)
+        lines += wrapped(f"{path}{_ONCE if path in often else ''}: {why}", width, 12, 10)
     if site.why:
         lines += wrapped(_TO_FREE, width, 12, 10)
     if site.copied_calls:
@@ -159,7 +162,8 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
             text = (
                 f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {counted(first.calls, 'call')}"
             )
-            lines += wrapped(f"{text}: {first.why}" if first.why else text, width, 12, 10)
+            told = f"{_ONCE if first.calls > 1 else ''}: {first.why}" if first.why else ""
+            lines += wrapped(text + told, width, 12, 10)
         lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines
 

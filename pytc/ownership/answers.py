@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.tree_util import all_leaves, tree_leaves
 
+from pytc.arguments.leaves import StaticArgument
 from pytc.ownership import collector, holders
 from pytc.ownership.callers import Outcome, distance
 from pytc.ownership.holders import Held
@@ -49,6 +50,11 @@ def _nodes(roots: Sequence[Any]) -> list[Any]:
     return nodes
 
 
+def _ends(leaves: Sequence[Any]) -> set[int]:
+    """The ids of what is a leaf, a static argument too, whatever that holds."""
+    return {id(leaf.value if type(leaf) is StaticArgument else leaf) for leaf in leaves}
+
+
 def reasons(
     frame: FrameType,
     args: tuple[Any, ...],
@@ -68,16 +74,16 @@ def reasons(
     kept = look.held(wanted)
     roots = [*args, *kwargs.values()]
     ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables()}
+    ends = _ends(leaves)
     return {
         i: Held("buffer", "another array on the same buffer")
         if i in look.shared
-        else _reason(leaves[i], frame, look, roots, ours)
+        else _reason(holders.path_to(leaves[i], roots, ends), frame, look, ours)
         for i in kept
     }
 
 
-def _reason(leaf: Any, frame: FrameType, look: Look, roots: list[Any], ours: set[int]) -> Held:
-    path = holders.path_to(leaf, roots)
+def _reason(path: list[Any], frame: FrameType, look: Look, ours: set[int]) -> Held:
     ours = ours | {id(path)}
     for value in path:
         if look.census.is_open(id(value)) and not holders.oddity(value):
@@ -106,9 +112,10 @@ def glance(
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
     roots = [*args, *kwargs.values()]
+    ends = _ends(leaves)
     found: dict[int, Held] = {}
     for i in wanted:
-        for value in holders.path_to(leaves[i], roots):
+        for value in holders.path_to(leaves[i], roots, ends):
             held = holders.in_variables(frame, value) or holders.in_members(frame, value, roots)
             if held is not None:
                 found[i] = holders.lasting(held, frame, ())

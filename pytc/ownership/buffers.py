@@ -242,11 +242,11 @@ def remembered() -> int:
 
 
 def addresses(array: Any) -> list[int]:
-    """Where the buffers of an array are, one for each device of this process that has a part of it."""
-    if array.is_deleted() or array.size == 0:
+    """Where the buffers of an array, no key, are, one for each device of this process that has a part of it."""
+    if array.is_deleted() or 0 in array.shape:
         return []
     try:
-        return [_address(each) for each in ([array] if _is_whole(array) else own_shards(array))]
+        return [_address(array)] if _is_whole(array) else [*map(_address, own_shards(array))]
     except _Failed:
         return []
 
@@ -257,7 +257,6 @@ class _Failed(Exception):
 
 def _address(array: Any) -> int:
     # To ask an array for its address for which there was no memory ends the process; to wait for it only raises.
-    array = bits_of(array)
     if array.is_ready():
         try:
             array.block_until_ready()
@@ -297,9 +296,9 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         there = _at(several, ((array, found[id(array)]) for array in everything)) if several else {}
         taken = []
         for leaf, shards in zip(leaves, own, strict=True):
-            places = several.intersection(found.get(id(leaf)) or addresses(leaf))
+            places = several.intersection(found.get(id(leaf)) or addresses(bits_of(leaf)))
             others = [[array for array in there[place] if array is not leaf] for place in places]
-            taken.append(not all(_are_kept_by(leaf, shards, some) for some in others))
+            taken.append(not all(_are_kept_by(bits_of(leaf), shards, some) for some in others))
         # What no client lists is of one that JAX has let go of (`clear_backends`), as others on its buffer would be.
         unlisted = [id(bits_of(leaf)) not in found for leaf in leaves]
         return [any(each) for each in zip(taken, held, weakly, unlisted, strict=True)]
@@ -309,12 +308,13 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
         return [True] * len(leaves)
 
 
-def _at(places: Container[int], arrays: Iterable[tuple[Any, Sequence[int]]]) -> dict[int, list[Any]]:
-    """Those of the arrays, each with its addresses, that have a buffer at one of these."""
+def _at(places: Container[int] | None, arrays: Iterable[tuple[Any, Sequence[int]]]) -> dict[int, list[Any]]:
+    """Those of the arrays, each with its addresses, that have a buffer at one of these places; at any if None. (A
+    function of its own, so that none of its variables is left when references are counted next.)"""
     there: dict[int, list[Any]] = {}
     for array, own in arrays:
         for address in own:
-            if address in places:
+            if places is None or address in places:
                 there.setdefault(address, []).append(array)
     return there
 
@@ -322,10 +322,10 @@ def _at(places: Container[int], arrays: Iterable[tuple[Any, Sequence[int]]]) -> 
 def _are_kept_by(leaf: Any, shards: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether `others`, each of which three lists have, are arrays that a leaf, or a shard of it, keeps for itself."""
     # The lists, what keeps it, and `getrefcount` itself.
-    if any(count > 5 for count in map(interpreter.getrefcount, others)) or any(map(getweakrefcount, others)):
+    if not others or max(map(interpreter.getrefcount, others)) > 5 or any(map(getweakrefcount, others)):
         return False
-    kept = {id(new_shard(part)) for part in (bits_of(leaf), *shards) if part.is_fully_replicated}
-    return bool(others) and all(id(other) in kept for other in others)
+    kept = {id(new_shard(part)) for part in (leaf, *shards) if part.is_fully_replicated}
+    return kept.issuperset(map(id, others))
 
 
 def alone(leaves: Sequence[Any]) -> bool:
@@ -344,31 +344,53 @@ def alone(leaves: Sequence[Any]) -> bool:
     return not any(shared(leaves))
 
 
-class Kinds(NamedTuple):
-    """What arrays look like that may be on a buffer of some others."""
+@dataclasses.dataclass(slots=True, eq=False)
+class Kinds:
+    """What arrays look like that may be on a buffer of some leaves."""
 
     placed: list[Any]
-    """The shardings of those others, where they may differ."""
-    alike: frozenset[Any]
-    """Shapes and dtypes: theirs, and those of their shards."""
+    """The shardings of the leaves, where they may differ."""
+    where: dict[Any, list[int]]
+    """Which leaves (indices) have each shape and dtype, or shards that do."""
+    shown: Sequence[int] = ()
+    """Those on whose buffers others were found the last time: a loop shows the same numbers at each step."""
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], placed: list[Any]) -> Kinds:
+        """Those of these leaves, which are placed so."""
+        where: dict[Any, list[int]] = {}
+        for k, leaf in enumerate(leaves):
+            for kind in dict.fromkeys(kinds_of(leaf)):
+                where.setdefault(kind, []).append(k)
+        return cls(placed, where)
 
 
-def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: frozenset[Any]) -> bool:
-    """Whether one of `others` is on a buffer of `leaves`, whose shapes and dtypes, shards' too, are `kinds`."""
-    alike = [other for other in others if not kinds.isdisjoint(kinds_of(other))]
+def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: Kinds) -> bool:
+    """Whether one of `others` is on a buffer of `leaves`, which are of these `kinds`, and each on buffers of its own.
+
+    So where the leaf is known on whose buffer another array is, the rest need not be asked for their addresses, which
+    takes a microsecond each. Those that were found the last time are asked first.
+    """
+    alike = [other for other in others if not kinds.where.keys().isdisjoint(kinds_of(other))]
     if not alike:
         return False
     try:
-        wanted = {kind for other in alike for kind in kinds_of(other)}
-        like = [leaf for leaf in leaves if not wanted.isdisjoint(kinds_of(leaf))]
-        taken = {address: k for k, leaf in enumerate(like) for address in addresses(leaf)}
-        of_alike = ((other, addresses(other)) for other in alike)
-        there = [(like[taken[address]], some) for address, some in _at(taken, of_alike).items()]
-        return not all(_are_kept_by(leaf, own_shards(leaf), some) for leaf, some in there)
+        there = _at(None, ((other, addresses(other)) for other in alike))
+        owners = _owners(leaves, kinds.shown, there)
+        if len(owners) < len(there):
+            like = {k for other in alike for kind in kinds_of(other) for k in kinds.where.get(kind, ())}
+            owners = _owners(leaves, like, there)
+            kinds.shown = [*dict.fromkeys(owners.values())]
+        return not all(_are_kept_by(leaves[k], own_shards(leaves[k]), there[at]) for at, k in owners.items())
     except RuntimeError as error:  # as in `shared`
         if is_from_outside(error):
             raise
         return True
+
+
+def _owners(leaves: Sequence[Any], some: Iterable[int], places: Container[int]) -> dict[int, int]:
+    """Which of the places are buffers of some leaves (indices), and of which."""
+    return {place: k for k in some for place in addresses(leaves[k]) if place in places}
 
 
 def kinds_of(array: Any) -> list[Any]:

@@ -327,24 +327,28 @@ def in_threads(value: Any) -> Held | None:
     return None
 
 
-def path_to(leaf: Any, roots: Sequence[Any]) -> list[Any]:
-    """The objects from one of the roots down to the leaf, both included; only the leaf if none leads there."""
+def path_to(leaf: Any, roots: Sequence[Any], ends: Set[int]) -> list[Any]:
+    """The objects from one of the roots down to the leaf, both included; only the leaf if none leads there. `ends` are
+    the ids of all leaves: of what one of them refers to, as a static `self` does to `self.state`, none is its part."""
     for root in roots:
-        for path in _paths(root, leaf, []):
+        for path in _paths(root, leaf, [], ends):
             return path
     return [leaf]
 
 
-def _paths(value: Any, leaf: Any, above: list[Any]) -> Iterator[list[Any]]:
+def _paths(value: Any, leaf: Any, above: list[Any], ends: Set[int]) -> Iterator[list[Any]]:
     path = [*above, value]
     if value is leaf:
         yield path
     elif (
-        len(path) < 24 and gc.is_tracked(value) and not isinstance(value, type | types.FunctionType | types.ModuleType)
+        id(value) not in ends
+        and len(path) < 24
+        and gc.is_tracked(value)
+        and not isinstance(value, type | types.FunctionType | types.ModuleType)
     ):
         for part in gc.get_referents(value):
             if not any(part is known for known in path):
-                yield from _paths(part, leaf, path)
+                yield from _paths(part, leaf, path, ends)
 
 
 def oddity(value: Any) -> Held | None:

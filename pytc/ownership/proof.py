@@ -89,9 +89,8 @@ def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | 
     placed = [leaf.sharding for leaf in leaves] if buffers.may_be_cut() else []
     kinds = known.kinds  # another thread may remember others at any moment
     if kinds is None or kinds.placed != placed:
-        kinds = buffers.Kinds(placed, frozenset(kind for leaf in leaves for kind in buffers.kinds_of(leaf)))
-        known.kinds = kinds
-    return not buffers.shares_with_any(leaves, others, kinds.alike)
+        known.kinds = kinds = buffers.Kinds.of(leaves, placed)
+    return not buffers.shares_with_any(leaves, others, kinds)
 
 
 def _all_dead(

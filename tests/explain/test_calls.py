@@ -1,5 +1,6 @@
 """`pytc.explain(fun)`: what happened at each call site."""
 
+import functools
 import json
 import re
 import types
@@ -117,6 +118,29 @@ def test_each_leaf_is_told_what_holds_it():
     assert [why.split(":")[0] for _, why in site.why] == ["read again in test_calls.py"] * 3
 
 
+def hold_otherwise_later(compiled, steps):
+    state, trainer = new_state(), Trainer()
+    trainer.ema, best = state["a"], []
+    for _ in range(steps):
+        state = compiled(state, jnp.ones(4))
+        best.append(state["a"])
+    return best, trainer, state
+
+
+@pytest.mark.parametrize("steps", [3, 6])
+def test_a_reason_that_was_looked_for_once_is_not_said_of_all_calls(steps):
+    compiled = pytc.compile(step)
+    hold_otherwise_later(compiled, steps)
+    (site,) = explain(compiled).sites
+    text = " ".join(explain(compiled).text(100).split())
+    assert f"state['a']: still in use in {site.held[0].calls} calls, seen once: " in text
+    assert (dict(site.why).keys() == {"state['a']"}) == ("state['a'], seen once: " in text) == (steps > 3)
+    for _ in range(2):
+        remember(other := pytc.compile(step))
+    assert "still in use in 1 call" in str(explain(other))
+    assert "seen once" not in str(explain(other))
+
+
 def new_network():
     """Biases come first, and are small."""
     return {"biases": {str(k): jnp.ones(k) for k in range(1, 20)}, "weights": jnp.ones((30, 30))}
@@ -191,6 +215,48 @@ def test_what_holds_a_leaf_is_said_by_explain_and_by_the_error(caller):
         caller(strict)
     jax.effects_barrier()
     assert ran == []
+
+
+class Learner:
+    """A pytree, which as a static argument is a leaf all the same."""
+
+    def __init__(self):
+        self.state, self.best = jnp.ones(300), None
+
+    @functools.partial(pytc.compile, static_argnums=0)
+    def step(self, state):
+        return state * 2
+
+    @functools.partial(pytc.compile, static_argnums=0, donate="require")
+    def strict(self, state):
+        return state * 2
+
+    def fit(self, steps):
+        for _ in range(steps):
+            self.state = self.step(self.state)
+
+    def fit_best(self, steps):
+        for _ in range(steps):
+            self.state = self.step(self.state)
+            self.best = self.state
+
+    def fit_strictly(self):
+        self.best = self.state
+        self.state = self.strict(self.state)
+
+
+jax.tree_util.register_pytree_node(Learner, lambda each: ((each.state, each.best), None), lambda *_: None)
+
+
+def test_a_static_self_is_not_what_the_state_is_a_part_of():
+    Learner().fit(5)
+    (site,) = explain(Learner.step).sites
+    assert (site.donated, site.copied_calls, site.why) == (1, 0, ())
+    Learner().fit_best(5)
+    _, site = explain(Learner.step).sites
+    assert {held.why for held in site.held} | {why for _, why in site.why} == {"attribute `best` of Learner"}
+    with pytest.raises(pytc.DonationError, match="bytes: attribute `best` of Learner"):
+        Learner().fit_strictly()
 
 
 def from_a_generator(compiled):

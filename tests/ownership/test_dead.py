@@ -12,6 +12,7 @@ import textwrap
 import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
+from unittest import mock
 
 import equinox as eqx
 import flax.core
@@ -785,3 +786,40 @@ def test_what_an_array_keeps_for_itself_when_asked_for_its_value(made: Functions
         ask(box.x)
     expect_dead(stub, 12)
     stub.read((x, box.x))
+
+
+def test_what_is_shown_at_each_step_is_looked_for_where_it_was_the_last_time(made: Functions) -> None:
+    stub, f, _ = made
+    state = [stub.new() for _ in range(32)]
+    asked: list[int] = []
+    ask = buffers._address
+
+    def counted(array: Any) -> int:
+        asked[-1] += 1
+        return ask(array)
+
+    with mock.patch.object(buffers, "_address", counted):
+        for k in (2, 2, 2, 2, 5, 5):
+            asked.append(0)
+            state = f(state)
+            shares(state[k])
+            shares(state[k + 1])
+    expect_dead(stub, 6, leaves=32)
+    expect(asked[2:4] == [4, 4])
+    expect(asked[5] > 32)
+    stub.read(state)
+
+
+@pytest.mark.parametrize("held", [2, 3, 5])
+def test_what_is_shown_hides_no_other_array_that_somebody_has(made: Functions, held: int) -> None:
+    stub, f, _ = made
+    state = [stub.new() for _ in range(8)]
+    for _ in range(4):
+        state = f(state)
+        shares(state[2])
+        shares(state[5])
+    kept = shares(state[held])
+    state = f(state)
+    stub.read(kept)
+    expect([len(call.dead) for call in stub.calls] == [8, 8, 8, 8, 7])
+    stub.read(state)

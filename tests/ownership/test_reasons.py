@@ -20,7 +20,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 from pytc import ownership
 from pytc.ownership import holders, watchers
-from tests.ownership.harness import Stub, expect, first
+from tests.ownership.harness import Stub, both, expect, first
 
 
 class Asking(Stub):
@@ -114,6 +114,37 @@ def test_what_is_overwritten_does_not_hold(made: Functions) -> None:
     trainer.run["last"] = f(trainer.run["last"])
     stub.says("^attribute `run` of SimpleNamespace\\['best'\\]$")
     stub.read((trainer, slotted))
+
+
+class _Trainer:
+    """What is no pytree is a leaf itself, a static one."""
+
+    state: Any
+    best: Any = None
+
+    def step(self, f: Callable[..., Any]) -> None:
+        _, self.state = f(self, self.state)
+
+
+def test_what_a_leaf_holds_is_not_how_the_call_got_another(made: Functions) -> None:
+    stub, _ = made
+    f = stub.compile(both)
+    trainer = _Trainer()
+    trainer.state = trainer.best = stub.new()
+    trainer.step(f)
+    _says_last(stub, "^attribute `best` of _Trainer$")
+    with _another_thread("prefetch"):
+        trainer.step(f)
+    _says_last(stub, "^attribute `state` of _Trainer: another thread, 'prefetch', may read it$")
+    trainer.step(f)
+    expect(stub.why[-1] == {})
+    expect(stub.survivors == [set(), set(), set()])
+    stub.read(trainer.state)
+
+
+def _says_last(stub: Asking, pattern: str) -> None:
+    (told,) = stub.why[-1].values()
+    assert re.search(pattern, told.text), told
 
 
 class _Slotted:
