@@ -45,7 +45,7 @@ from pytc.jax_compat.clients import every_array, lister
 from pytc.jax_compat.clients import may_be_cut as may_be_cut
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
-from pytc.ownership.counts import Mark
+from pytc.ownership.counts import Mark, new_mark
 
 _FEW = 1024
 _QUICK = 64
@@ -174,7 +174,7 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         if not _client.are_newest(made):
             return
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
-    _recent.insert(0, _Execution(tuple(map(Mark, marked)), count))
+    _recent.insert(0, _Execution(tuple(map(new_mark, marked)), count))
     if len(_recent) > 2 * _MOST:
         _forget_spent()
 

@@ -17,6 +17,7 @@ them is never opened.
 
 from __future__ import annotations
 
+import collections
 import functools
 import gc
 import itertools
@@ -24,7 +25,7 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -144,10 +145,18 @@ def _openable(values: list[Any]) -> list[Any]:
     return [value for value in nodes if getrefcount(value) == 5 and (type(value) in _PLAIN or opens(value))]
 
 
-class Mark(weakref.ref[Any]):
-    """A weak reference of our own, which reaches nobody else."""
+Mark: TypeAlias = "weakref.ref[Any]"
+"""A weak reference of our own, which reaches nobody else. Told by its callback, which does nothing and is written in C.
 
-    __slots__ = ()
+(One of a class of our own could be about to die while somebody asks for the weak references that there are: deep among
+objects that die, CPython puts off the end of what is of such a class, and up to 3.12 hands it out until then.)
+"""
+_ENDED = collections.deque[Any](maxlen=0).append
+
+
+def new_mark(array: Any) -> Mark:
+    """A mark on an array."""
+    return weakref.ref(array, _ENDED)
 
 
 def weakly_referenced(leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool:
@@ -181,7 +190,10 @@ def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
 def only_marked(leaf: Any) -> bool:
     """Whether all weak references to the leaf are marks that only `buffers` has."""
     # Of each mark: the tuple that it is remembered in, the list here, the variable, and `getrefcount`'s own.
-    return all(type(mark) is Mark and getrefcount(mark) == 4 for mark in weakref.getweakrefs(leaf))
+    return all(
+        type(mark) is weakref.ref and mark.__callback__ is _ENDED and getrefcount(mark) == 4
+        for mark in weakref.getweakrefs(leaf)
+    )
 
 
 class Census:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import textwrap
 import weakref
 from typing import Any
 
@@ -228,3 +231,31 @@ def test_a_metaclass_that_takes_the_state_away_when_it_is_asked(method: str, que
     run()
     assert not any(held.x.is_deleted() for held in taken)
     assert not holder.x.x.is_deleted()
+
+
+def test_a_look_deep_among_objects_that_die() -> None:
+    """CPython puts off the end of what lies there, and up to 3.12 tells of weak references that are in its midst."""
+    script = """
+        import gc
+        import jax.numpy as jnp
+        from pytc.ownership import counts
+
+        gc.disable()
+        x, seen = jnp.ones(3), []
+
+        class Dies:
+            def __del__(self):
+                seen.append(counts.only_marked(x))
+
+        for depth in range(40, 60):
+            for backwards in (False, True):
+                value = [counts.new_mark(x), Dies()]
+                if backwards:
+                    value.reverse()
+                for _ in range(depth):
+                    value = [value]
+        del value
+        print("came through", len(seen))
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "came through 40\n")
