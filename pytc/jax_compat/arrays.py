@@ -1,6 +1,7 @@
 """Arrays that hold memory: copies of them, the shards that they consist of, and where they are.
 
-For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, and what an array remembers of its own shards.
+For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, what an array remembers of its own shards, and from when on it
+knows its address.
 """
 
 from __future__ import annotations
@@ -80,3 +81,16 @@ def shards_of(array: jax.Array) -> list[jax.Array]:
     if not asked_before:
         vars(array).pop("addressable_shards", None)
     return shards
+
+
+if jax.__version_info__ < (0, 11):
+
+    def fails_late(array: jax.Array) -> bool:
+        """Whether it may yet turn out that there is no memory for an array: that of a CPU is asked for only when the
+        execution has begun, and up to JAX 0.10 the array does not know its address until then."""
+        return bool(next(iter(array.devices())).platform == "cpu")
+else:
+
+    def fails_late(array: jax.Array) -> bool:
+        """Never."""
+        return False

@@ -40,7 +40,7 @@ import jax
 import numpy as np
 
 from pytc.interrupt import is_from_outside
-from pytc.jax_compat.arrays import new_shard, shards_of
+from pytc.jax_compat.arrays import fails_late, new_shard, shards_of
 from pytc.jax_compat.clients import every_array, lister
 from pytc.jax_compat.clients import may_be_cut as may_be_cut
 from pytc.jax_compat.keys import bits_of
@@ -257,7 +257,7 @@ class _Failed(Exception):
 
 def _address(array: Any) -> int:
     # To ask an array for its address for which there was no memory ends the process; to wait for it only raises.
-    if array.is_ready():
+    if array.is_ready() or fails_late(array):
         try:
             array.block_until_ready()
         except jax.errors.JaxRuntimeError as error:

@@ -61,6 +61,8 @@ class NotTrusted(Exception):
     """The bytecode of a frame cannot be analysed; the message says why."""
 
 
+# By the ids of code. What is forgotten with it may be found in the place of another's, for where the stack is full, or
+# a signal comes, nothing is forgotten; so it is asked each time whose it is.
 _sites: dict[tuple[int, int], Site] = {}
 _flows: dict[int, tuple[weakref.ref[CodeType], Flow | str]] = {}
 
@@ -69,7 +71,7 @@ def flow_of(code: CodeType) -> Flow:
     """The analysis of a code object, made once and forgotten with it. Raises `NotTrusted` if it cannot be made."""
     key = id(code)
     known = _flows.get(key)
-    if known is None:
+    if known is None or known[0]() is not code:
         # The dictionaries as defaults: this also runs when the interpreter ends, and this module's names are gone.
         def forget(_: object, flows: dict[int, Any] = _flows, sites: dict[tuple[int, int], Site] = _sites) -> None:
             flows.pop(key, None)
@@ -88,14 +90,18 @@ def flow_of(code: CodeType) -> Flow:
 
 def site_of(frame: FrameType) -> Site:
     """What is known in advance of the instruction that a frame is at. Raises `NotTrusted`."""
-    key = id(frame.f_code), frame.f_lasti
-    site = _sites.get(key)
+    site = known_site(frame)
     if site is None:
-        site = _sites[key] = Site(flow_of(frame.f_code), frame.f_lasti, frame.f_globals)
+        code, lasti = frame.f_code, frame.f_lasti
+        site = _sites[id(code), lasti] = Site(flow_of(code), lasti, frame.f_globals)
     return site
 
 
-known_site = _sites.get
+def known_site(frame: FrameType) -> Site | None:
+    """The same, if it is known yet."""
+    code = frame.f_code
+    site = _sites.get((id(code), frame.f_lasti))
+    return site if site is not None and site.of() is code else None
 
 
 def distance(frame: FrameType, level: int) -> int:

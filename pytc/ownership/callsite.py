@@ -111,6 +111,7 @@ class Site:
     def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any]):
         """`names` are the globals that the code sees."""
         code = flow.code
+        self.of = flow.of
         self.at = flow.index(lasti)
         self.refusal = ""
         if named := _introspects(flow, names):

@@ -63,7 +63,7 @@ class Flow:
     """The control flow of one code object, and the locals live at each of its instructions."""
 
     def __init__(self, code: CodeType):
-        self._code = weakref.ref(code)  # what is known of code must not keep it alive
+        self.of = weakref.ref(code)  # what is known of code must not keep it alive
         self.instructions = list(dis.get_instructions(code))
         self.offsets = [i.offset for i in self.instructions]
         position = {offset: at for at, offset in enumerate(self.offsets)}
@@ -102,7 +102,7 @@ class Flow:
     @property
     def code(self) -> CodeType:
         """The code that this is about. Raises `ReferenceError` if it is gone."""
-        code = self._code()
+        code = self.of()
         if code is None:
             raise ReferenceError("the code that was analysed is gone")
         return code

@@ -34,7 +34,7 @@ def held(
     if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
         return wanted
     references = distance(frame, 1)
-    site = known_site((id(frame.f_code), frame.f_lasti))
+    site = known_site(frame)
     if site is not None and site.hint is not None:
         try:
             walk = wanted.walk  # a finaliser that runs before slots are counted may itself make a call, and change it
@@ -60,7 +60,7 @@ def all_dead(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], wa
 
     As for `held`, but that no list of leaves refers to the arguments, and that `frame` is three up.
     """
-    site = known_site((id(frame.f_code), frame.f_lasti))
+    site = known_site(frame)
     if site is None or site.hint is None or interpreter.refusal or interpreter.observer():
         return False
     if sys._getframe(3) is not frame:
@@ -125,10 +125,13 @@ def _all_dead(
     unshared = buffers.fresh(site.executions).arrays
     if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
         # To look for the way flattens the arguments again, by code that may be people's own. So everything is looked at
-        # once more, and the arrays that this code may have made among the rest.
+        # once more, and the arrays that this code may have made among the rest. For slots more would have to be asked
+        # again, and garbage may be collected again, if that code has made a call: there the careful look decides.
         sought = wanted.seek(leaves, args, kwargs)
         if sought and (
-            counts.weakly_referenced(leaves) or counts.remainder(args, kwargs, places, leaves, lists, unshared)
+            slots is not None
+            or counts.weakly_referenced(leaves)
+            or counts.remainder(args, kwargs, places, leaves, lists, unshared)
         ):
             return False
         del unshared

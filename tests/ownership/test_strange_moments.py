@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import pytest
 
 import pytc
+from pytc import ownership
+from pytc.ownership import callers
 
 ROUNDS = 10
 
@@ -259,3 +261,87 @@ def test_a_look_deep_among_objects_that_die() -> None:
     """
     run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "came through 40\n")
+
+
+def test_a_call_of_peoples_own_as_the_way_to_the_arrays_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has garbage collected again, and finalisers may look at slots: these do not count then."""
+    executions: list[tuple[bool, bool]] = []
+    execute = ownership.executed
+
+    def executed(*args: Any) -> None:
+        executions.append((gc.isenabled(), holder.state.value.is_deleted()))
+        execute(*args)
+
+    class Node:
+        def __init__(self, value: jax.Array):
+            self.value = value
+
+    def flatten(node: Node) -> tuple[tuple[jax.Array], None]:
+        double(one)
+        return (node.value,), None
+
+    jax.tree_util.register_pytree_node(Node, flatten, lambda _, parts: Node(*parts))
+    double, step = pytc.compile(lambda x: x * 2), pytc.compile(lambda node: Node(node.value + 1))
+    one, holder = jnp.ones(10), Holder()
+    holder.state = Node(jnp.zeros(1000))
+
+    def train() -> None:
+        holder.state = step(holder.state)
+
+    for _ in range(4):
+        train()
+    monkeypatch.setattr(ownership, "executed", executed)
+    for k in range(4):
+        train()
+        node = Node.__new__(Node)
+        for extra in range(k + 1):
+            setattr(node, f"extra{extra}", extra)  # the way to the array is another one
+        node.value = holder.state.value
+        holder.state = node
+        del node
+        train()
+    assert any(deleted for _, deleted in executions)
+    assert (True, True) not in executions
+
+
+def test_what_is_known_of_code_is_not_taken_for_that_of_other_code_in_its_place() -> None:
+    """As when the stack is full, and nothing can be forgotten."""
+    step = pytc.compile(lambda x: x + 1)
+
+    def overwrites(x: jax.Array) -> tuple[jax.Array, int]:
+        y = 0
+        x = step(x)
+        return x, y
+
+    def reads(x: jax.Array) -> tuple[jax.Array, jax.Array | int]:
+        y: jax.Array | int = 0
+        y = step(x)
+        return x, y
+
+    for _ in range(4):
+        overwrites(jnp.zeros(100))
+    old, new = id(overwrites.__code__), id(reads.__code__)
+    callers._flows[new] = callers._flows[old]
+    callers._sites.update({(new, at): site for (code, at), site in callers._sites.items() if code == old})
+    for _ in range(2):
+        x, y = reads(jnp.zeros(100))
+        assert float(x[0] + y[0]) == 1.0
+
+
+def test_an_execution_for_which_there_is_no_memory() -> None:
+    script = """
+        import jax, jax.numpy as jnp, pytc
+
+        step = pytc.compile(lambda x: (x + 1, jnp.zeros((1 << 46,), jnp.float32) + x[0]))
+
+        for _ in range(3):
+            x = jnp.zeros(1000)
+            try:
+                for _ in range(3):
+                    x, y = step(x)
+                jax.block_until_ready(x)
+            except jax.errors.JaxRuntimeError:
+                print("raised", x.is_deleted())
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, 3 * "raised False\n")
