@@ -24,7 +24,16 @@ import operator
 from types import FrameType, MethodType
 from typing import Any
 
-from pytc.ownership.interpreter import copies_of_unpacked, first_local, lives, running, variable, waits_for_c, words
+from pytc.ownership.interpreter import (
+    alone,
+    copies_of_unpacked,
+    first_local,
+    lives,
+    running,
+    variable,
+    waits_for_c,
+    words,
+)
 from pytc.ownership.stack import Starred
 
 
@@ -62,7 +71,9 @@ def is_over(frame: FrameType, call: Starred) -> bool:
 
 def _is_young_tuple(address: int, args: tuple[Any, ...]) -> bool:
     """Whether one of the youngest objects is at this address, a tuple of `args`, or of all but the object that a method
-    is of."""
+    is of. False where other threads are: a tuple that one of them is making must not be referred to meanwhile."""
+    if not args or not alone():
+        return False
     found = [value for value in gc.get_objects(0) if id(value) == address and type(value) is tuple]
     items = gc.get_referents(*found)
     return any(
