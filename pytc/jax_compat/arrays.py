@@ -13,6 +13,7 @@ import numpy as np
 
 from pytc.jax_compat.avals import AbstractValue, is_extended
 from pytc.jax_compat.keys import bits_of
+from pytc.jax_compat.layouts import memory_of
 
 
 def private_copy(array: jax.Array) -> jax.Array:
@@ -58,7 +59,7 @@ def place_of(array: jax.Array) -> tuple[Hashable, Hashable]:
     """Where an array is, as far as one program serves no other place: the mesh that its type names, with how it is
     spread over explicit axes; and the kind of memory, of which the type does not tell all."""
     bits = bits_of(array) if is_extended(array.dtype) else array
-    return jax.typeof(bits).sharding, bits.sharding.memory_kind or "device"
+    return jax.typeof(bits).sharding, memory_of(bits.sharding)
 
 
 def place_at(captured: Any, home: Any) -> Any:
