@@ -19,7 +19,7 @@ from pytc import passes as _passes
 from pytc.arguments.leaves import StaticArgument, numbers_in
 from pytc.arguments.parted import put_together
 from pytc.calls.ahead import Hiding
-from pytc.calls.cache import describe
+from pytc.calls.cache import Describe, describe
 from pytc.calls.function import Function, wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
@@ -192,6 +192,10 @@ class MappedFunction(Function):
         self._traced: Any = api.jit(functools.partial(self._whole, traced=True), **options)
         self._ahead_of_time = functools.partial(self._whole, traced=False)
         self._by_jax: dict[Any, tuple[Callable[..., Any], Returned]] = {}
+
+    def _describe(self) -> Describe:
+        """As where `in_shardings` says where arguments go: the axes do."""
+        return describe
 
     def _whole(self, *args: Any, traced: bool, **kwargs: Any) -> Returned:
         """The map as a function that `jax.jit` can trace, of arguments without static leaves."""

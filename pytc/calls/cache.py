@@ -11,9 +11,9 @@ import dataclasses
 import sys
 import threading
 import types
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -23,6 +23,7 @@ from pytc.arguments.leaves import Kind, static_key
 from pytc.context import Context
 from pytc.emit import Emitted
 from pytc.interrupt import is_from_outside
+from pytc.jax_compat.arrays import place_of
 from pytc.jax_compat.avals import AbstractValue, of_each
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
@@ -38,7 +39,11 @@ MANY_CALLS = 64
 """How many calls make a miss forgotten."""
 
 MOST_ALIKE = 8
-"""Signatures of the same shapes and dtypes that are kept: one for each of JAX's contexts (64-bit mode, meshes, ...)."""
+"""Signatures for leaves like one another that are kept: one for each of JAX's contexts (64-bit mode, meshes, ...)."""
+
+
+Describe: TypeAlias = Callable[[Any], tuple[Hashable, ...]]
+"""`describe`, or `describe_placed`."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -123,8 +128,9 @@ class Staged:
     """A staged and prepared program, and all that has been made of it."""
 
     program: Program
-    described: tuple[Hashable, ...]
-    """`describe` of each leaf that it was staged for."""
+    describe: Describe
+    described: tuple[tuple[Hashable, ...], ...]
+    """Each leaf that it was staged for, as `describe` tells of it."""
     compiled: dict[tuple[int, ...], Emitted] = dataclasses.field(default_factory=dict)
     """By what the flow of the data would have them take over (`Plan.could_donate`)."""
     moved: dict[frozenset[int], Plan] = dataclasses.field(default_factory=dict)
@@ -139,19 +145,21 @@ class Staged:
 class Shared:
     """What there is of one layout, static values and sharing for all that are made of the same function."""
 
+    describe: Describe
+    """What tells leaves apart that a program has been staged for."""
     newest: tuple[Staged, ...] = ()
     _being_made: dict[tuple[Hashable, ...], AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Staged, ...]:
-        """Every staged program for leaves of these shapes and dtypes, newest first."""
+        """Every staged program for leaves like these, newest first."""
         if not self.newest:
             return ()
-        described = tuple(map(describe, leaves))
+        described = tuple(map(self.describe, leaves))
         return tuple(staged for staged in self.newest if staged.described == described)
 
     def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
-        """A lock for the thread that stages and compiles for leaves of these shapes and dtypes."""
-        return self._being_made.setdefault(tuple(map(describe, leaves)), threading.RLock())
+        """A lock for the thread that stages and compiles for leaves like these."""
+        return self._being_made.setdefault(tuple(map(self.describe, leaves)), threading.RLock())
 
     def make_room(self, staged: Staged) -> None:
         """As `Signatures.make_room`."""
@@ -185,6 +193,11 @@ class Signature:
         self.passes_one_twice = any(leaf.elsewhere for leaf in self.program.leaves)
         """Whether an array that is at two leaves is also passed as two."""
 
+    def is_for(self, leaves: Sequence[Any]) -> bool:
+        """Whether it was staged for leaves like these, of which keys may be their bits."""
+        pairs = enumerate(zip(self.described, leaves, strict=True))
+        return all(i in self.keys or was == self.staged.describe(leaf) for i, (was, leaf) in pairs)
+
 
 @dataclasses.dataclass(eq=False)
 class Signatures:
@@ -193,19 +206,22 @@ class Signatures:
     shared: Shared
     newest: tuple[Signature, ...] = ()
     _probe: tuple[int, ...] = ()
-    _found: dict[tuple[Hashable, ...], Signature] = dataclasses.field(default_factory=dict)
+    _found: dict[tuple[tuple[Hashable, ...], ...], Signature] = dataclasses.field(default_factory=dict)
+    _by_place: bool = False
+    """Whether some differ in nothing but where the leaves are, for which it takes longer to ask."""
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
         if not self._probe:
             return self.newest[0] if self.newest else None
-        return self._found.get(tuple(describe(leaves[i]) for i in self._probe))
+        tell = self.shared.describe if self._by_place else describe
+        return self._found.get(tuple(tell(leaves[i]) for i in self._probe))
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
-        """Every signature whose leaves have these shapes and dtypes, newest first."""
+        """Every signature for leaves like these, newest first."""
         if not self.newest:
             return ()
-        described = tuple(map(describe, leaves))
+        described = tuple(map(self.shared.describe, leaves))
         return tuple(s for s in self.newest if s.described == described)
 
     def make_room(self, signature: Signature) -> None:
@@ -229,13 +245,15 @@ class Signatures:
             if differ and not any(i in probe for i in differ):
                 probe.append(differ[0])
         probe = sorted({*self._probe, *probe})
-        found: dict[tuple[Hashable, ...], Signature] = {}
-        for each in reversed(newest):
-            found[tuple(each.described[i] for i in probe)] = each
+        described = [tuple(each.described[i] for i in probe) for each in newest]
+        unplaced = [tuple(leaf[:_UNPLACED] for leaf in each) for each in described]
+        self._by_place = len({*unplaced}) < len({*described})
+        told = described if self._by_place else unplaced
+        found = dict(zip(reversed(told), reversed(newest), strict=True))
         self.newest, self._found, self._probe = newest, found, tuple(probe)
 
 
-def describe(leaf: Any) -> Hashable:
+def describe(leaf: Any) -> tuple[Hashable, ...]:
     """Shape and dtype of a leaf, and whether that is weak; a Python scalar and a static leaf, which may be of any
     class, are told by their layout."""
     kind = type(leaf)
@@ -244,6 +262,15 @@ def describe(leaf: Any) -> Hashable:
     return (leaf.shape, leaf.dtype, issubclass(kind, jax.Array) and getattr(leaf, "weak_type", False))
 
 
+def describe_placed(leaf: Any) -> tuple[Hashable, ...]:
+    """The same, and where an array is as far as `jax.jit` traces anew for that. What the function was traced for names
+    the mesh: it cannot serve arguments on another one, or on none."""
+    described = describe(leaf)
+    return (*described, *place_of(leaf)) if issubclass(type(leaf), jax.Array) else described
+
+
+_UNPLACED = 3
+"""How many parts of what `describe_placed` tells are `describe`'s."""
 _DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
 
 

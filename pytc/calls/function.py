@@ -5,7 +5,7 @@ would overwrite are still alive, gives the program private copies of those, and 
 with nothing to copy, the next call goes straight to `jax.jit` if it can (`direct`).
 
     layout      the tree of the arguments and the types of their leaves
-    signature   a layout with static values, sharing of arrays, shapes and dtypes: one staged program
+    signature   a layout with static values, sharing of arrays, shapes, dtypes and meshes: one staged program
     plan        a signature with a choice of what may be donated: one compiled executable
 
 What a signature's leaves are is not looked at on the way: `jax.jit`, which runs the plan, checks shapes and dtypes
@@ -30,7 +30,7 @@ from pytc import passes as _passes
 from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.attributes import give, plain, resemble
 from pytc.calls.ahead import Hiding
-from pytc.calls.cache import UNSHARED, Signature
+from pytc.calls.cache import UNSHARED, Describe, Signature, describe, describe_placed
 from pytc.calls.direct import Ways, check_not_deleted
 from pytc.calls.known import known_of
 from pytc.calls.lookup import Lookup, Stopped
@@ -108,7 +108,12 @@ class Function:
     @functools.cached_property
     def lookup(self) -> Lookup:
         """Which staged program serves a call."""
-        return Lookup(self.stageable, self.planner, self.share, known_of(*self._made_of, type(self)))
+        known = known_of(*self._made_of, type(self))
+        return Lookup(self.stageable, self.planner, self.share, self._describe(), known)
+
+    def _describe(self) -> Describe:
+        """What tells leaves apart: not where they are, where `in_shardings` says where they go."""
+        return describe_placed if self.stageable.in_shardings is None else describe
 
     def __reduce__(self) -> tuple[type[Function], tuple[Any, ...]]:
         """A copy made by `cloudpickle`, in another process as a rule, begins with nothing compiled."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax.tree_util import PyTreeDef
 
-from pytc.calls.cache import Layout, Shared, Signature, Signatures, Staged, describe
+from pytc.calls.cache import Describe, Layout, Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.plan import Planner
 from pytc.jax_compat.effects import may_call_python
@@ -28,6 +28,8 @@ class Lookup:
     stageable: Stageable
     planner: Planner
     share: bool
+    describe: Describe
+    """What tells leaves apart that are of one layout."""
     known: Known
     layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
     """By the tree of the arguments and the types of their leaves."""
@@ -63,7 +65,7 @@ class Lookup:
             self.stageable.leaves(args, kwargs, share=False)  # names the leaf
             raise
         if found is None:
-            shared = self.known.setdefault((tree, types, key), Shared())
+            shared = self.known.setdefault((tree, types, key), Shared(self.describe))
             found = layout.by_values.setdefault(key, Signatures(shared))
         return found
 
@@ -96,7 +98,7 @@ class Lookup:
                 prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
             except StopIteration as stop:
                 raise Stopped(stop) from stop
-            signature = Signature(Staged(prepared, tuple(map(describe, leaves))))
+            signature = Signature(Staged(prepared, self.describe, tuple(map(self.describe, leaves))))
             signatures.make_room(signature)
             if not may_call_python(signature.program.jaxpr):
                 yield signature
@@ -133,4 +135,5 @@ class Lookup:
                     continue
                 plans = self.planner.inherited(signature.plans, leaves)
                 compiled = {plan.could_donate: plan.emitted for plan in plans}
-                yield Signature(Staged(program, tuple(map(describe, leaves)), compiled), plans)
+                described = tuple(map(self.describe, leaves))
+                yield Signature(Staged(program, self.describe, described, compiled), plans)

@@ -155,7 +155,8 @@ class Planner:
 
     def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any]) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
-        that copies least. Raises `Retrace` where a new one would have to be compiled in another context.
+        that copies least. Raises `Retrace` where a new one would have to be compiled in another context, or for leaves
+        that the program was not staged for: it would serve these, and no longer those that it is for.
         """
         staged = signature.staged
         never = self._never(signature.program, leaves)
@@ -176,7 +177,7 @@ class Planner:
         could_donate = program.donated
         emitted = staged.compiled.get(could_donate)
         if emitted is None:
-            if not staged.context.is_current():
+            if not (staged.context.is_current() and signature.is_for(leaves)):
                 raise Retrace
             emitted = staged.compiled[could_donate] = self.emitted(staged.program, program, leaves)
             emitted.context = staged.context
@@ -213,7 +214,7 @@ class Planner:
         """The plan that takes over exactly what the caller moved."""
         staged = signature.staged
         if moved not in staged.moved:
-            if not staged.context.is_current():
+            if not (staged.context.is_current() and signature.is_for(leaves)):
                 raise Retrace
             program = staged.program
             keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}

@@ -38,13 +38,15 @@ from pytc.jax_compat.donated import first_come, unusable_donations_ignored
 from pytc.jax_compat.inlined import inlined
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
+from pytc.jax_compat.layouts import memory_of
 from pytc.picking import picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected
 
 
 class Retrace(Exception):
-    """`jax.jit` asks to trace again what was staged once: this call has another signature or another context."""
+    """`jax.jit` asks to trace again what was staged once, or to lower it for what it may not be given: this call has
+    another signature or another context."""
 
 
 class _Path(str):
@@ -59,8 +61,8 @@ class Emitted:
     """A program compiled for calls: `call` appends results to a list, and `result(results, leaves)` is what
     the caller gets of them.
 
-    The first call, or `lower`, traces and compiles. A later call that JAX would trace again raises `Retrace` before
-    anything ran.
+    The first call, or `lower`, traces and compiles. A call that JAX would trace again, or whose arguments are in
+    other kinds of memory than the program is for, raises `Retrace` before anything ran.
     """
 
     def __init__(self, program: Program, options: Mapping[str, Any]) -> None:
@@ -78,6 +80,10 @@ class Emitted:
         """For each invar of the program, which of the flat function's arguments it is."""
         self.arguments = len(passed) + len(captured)
         """How many arguments the flat function takes."""
+        self._memories = [
+            None if given.leaf is None else memory_of(program.leaves[given.leaf].placed) for given in program.inputs
+        ]
+        """For each invar the kind of memory that its leaf is in; None where it is captured."""
         self._captured = [program.inputs[i].captured for i in captured]
         self._captured_at: dict[Any, list[Any]] = {}
         """The same where the committed arguments of calls were, as `home_of` says."""
@@ -136,7 +142,7 @@ class Emitted:
         closed = self.program.jaxpr
         given = [values[place] for place in self.place_of_input]
         with uncollected():
-            results = inlined(closed, given)
+            results = inlined(closed, given, self._memories, Retrace)
         results = [results[i] for i in self._order]
         return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 

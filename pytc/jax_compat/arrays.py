@@ -6,13 +6,15 @@ knows its address.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
 from pytc.jax_compat.avals import AbstractValue, is_extended
+from pytc.jax_compat.keys import bits_of
+from pytc.jax_compat.layouts import memory_of
 
 
 def private_copy(array: jax.Array) -> jax.Array:
@@ -52,6 +54,13 @@ def home_of(leaves: Iterable[Any]) -> Any:
         if sharding is not None and getattr(leaf, "committed", True):
             return sharding.mesh if isinstance(sharding, jax.sharding.NamedSharding) else sharding
     return None
+
+
+def place_of(array: jax.Array) -> tuple[Hashable, Hashable]:
+    """Where an array is, as far as one program serves no other place: the mesh that its type names, with how it is
+    spread over explicit axes; and the kind of memory, of which the type does not tell all."""
+    bits = bits_of(array) if is_extended(array.dtype) else array
+    return jax.typeof(bits).sharding, memory_of(bits.sharding)
 
 
 def place_at(captured: Any, home: Any) -> Any:

@@ -18,6 +18,11 @@ def sharding_of(placed: Any) -> Any:
     return placed.sharding if isinstance(placed, Format) else placed
 
 
+def memory_of(placed: Any) -> str:
+    """The kind of memory that a sharding or a format names; the device's own where it names none."""
+    return getattr(sharding_of(placed), "memory_kind", None) or "device"
+
+
 def devices_of(placed: Any) -> Collection[jax.Device]:
     """The devices that a sharding or a format names; none where it names none, as over a mesh that has only a shape."""
     sharding = sharding_of(placed)

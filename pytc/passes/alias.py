@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from pytc.jax_compat.avals import AbstractValue, is_array, nbytes, of_each, short, spec_on_axes
 from pytc.jax_compat.jaxprs import Jaxpr
-from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, sharding_of
+from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, memory_of, sharding_of
 from pytc.jax_compat.running import device_of
 from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
@@ -371,6 +371,6 @@ def _parts(aval: AbstractValue, sharding: Any) -> int:
 def _memory(aval: AbstractValue, sharding: object) -> str:
     """The kind of memory that an array lives in. A type tells the host's memory beside a device, "pinned_host", from
     the device's own; a sharding may also ask for "unpinned_host"."""
-    kind = getattr(sharding, "memory_kind", None) or "device"
+    kind = memory_of(sharding)
     in_host_memory = kind == "device" and "host" in str(getattr(aval, "memory_space", "")).lower()
-    return "pinned_host" if in_host_memory else str(kind)
+    return "pinned_host" if in_host_memory else kind

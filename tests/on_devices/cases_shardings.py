@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import monitoring
 from jax.experimental.layout import Format, Layout
 
 import pytc
+from pytc.calls import plan
 from pytc.jax_compat.arrays import shards_of
 from pytc.jax_compat.keys import bits_of
 from tests.on_devices import devices  # noqa: F401 - sets up
@@ -417,3 +419,52 @@ def test_one_array_that_is_asked_for_in_two_places(kind):
         got = repeat(pytc.compile(both, in_shardings=asked), jax.device_put(x, whole))
         for ours, theirs in zip(got, repeat(jax.jit(both, in_shardings=asked), jax.device_put(x, whole)), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+COMPILED = []
+monitoring.register_event_duration_secs_listener(
+    lambda name, _, **__: COMPILED.append(name) if name.endswith("backend_compile_duration") else None
+)
+
+
+def placed(kind, spec, **how):
+    return lambda array: jax.device_put(array, jax.NamedSharding(mesh_of(kind), spec, **how))
+
+
+STARTS = {
+    "on one device": (AUTO, jnp.asarray),
+    "whole on each device": (AUTO, placed(AUTO, P())),
+    "of another type": (EXPLICIT, placed(EXPLICIT, P())),
+    "in the host's memory": (AUTO, placed(AUTO, P("a"), memory_kind="pinned_host")),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_state_that_begins_elsewhere_than_it_comes_back(start, monkeypatch):
+    """As what `optimizer.init` makes, in a training that is started time and again: compiled for both places once, and
+    once more each as the plan changes; and nothing is copied but the state that is held."""
+    kind, begin = STARTS[start]
+    weights, momentum = placed(kind, P("a"))(jnp.ones((64, 8))), begin(jnp.ones((64, 8)))
+
+    def update(weights, momentum, batch):
+        momentum = 0.9 * jax.device_put(momentum, jax.memory.Space.Device) + batch * weights
+        return weights - 0.1 * momentum, momentum
+
+    def train(step, weights, momentum, batch):
+        for _ in range(5):
+            weights, momentum = step(weights, momentum, batch)
+        return weights
+
+    copied, by_training = [], []
+    copy = plan.private_copy
+    monkeypatch.setattr(plan, "private_copy", lambda array: copied.append(array.sharding) or copy(array))
+    batch, step = weights * 2, pytc.compile(update)
+    wanted = train(jax.jit(update), weights, momentum, batch)
+    for _ in range(8):
+        COMPILED.clear()
+        copied.clear()
+        np.testing.assert_array_equal(train(step, weights, momentum, batch), wanted)
+        by_training.append((len(COMPILED), len(copied)))
+    assert sum(compilations for compilations, _ in by_training) <= 4
+    assert [compilations for compilations, _ in by_training[2:]] == [0] * 6
+    assert max(copies for _, copies in by_training[2:]) <= 2
