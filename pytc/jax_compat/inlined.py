@@ -17,6 +17,7 @@ from jax.interpreters import mlir
 
 from pytc.jax_compat.avals import is_ref
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, Primitive, input_names
+from pytc.jax_compat.layouts import laid_out
 from pytc.jax_compat.rewriting import with_inputs
 from pytc.jax_compat.rules import dce, evaluate
 
@@ -27,12 +28,12 @@ INLINED.multiple_results = True
 def inlined(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
     """What `evaluate` traces.
 
-    As a single equation where the jaxpr has no effects, no `Ref`s and no `HiPrim`s, for which JAX looks itself, and
-    the operands are of its very types, from which those of the results follow.
+    As a single equation where the jaxpr has no effects, no `Ref`s, no `HiPrim`s and no constraints on the layout of a
+    result, for which JAX looks itself, and the operands are of its very types, from which those of the results follow.
     """
     jaxpr = closed.jaxpr
     avals = [v.aval for v in jaxpr.invars]
-    if jaxpr.effects or getattr(jaxpr, "is_high", False) or any(map(is_ref, avals)):
+    if jaxpr.effects or getattr(jaxpr, "is_high", False) or any(map(is_ref, avals)) or laid_out(jaxpr):
         return evaluate(closed, operands)
     if avals != [*map(jax.typeof, operands)]:
         return evaluate(closed, operands)
