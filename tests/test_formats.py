@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.layout import Format, Layout
+from jax.experimental.layout import Format, Layout, with_layout_constraint
 from jax.sharding import SingleDeviceSharding
 
 import pytc
@@ -78,3 +78,28 @@ def test_memory_of_another_kind_is_not_written_over(place, options):
     """XLA ends the process where it is."""
     same = options.get("out_shardings", HERE) == place
     assert compare(lambda x: x + 1, lambda: jax.device_put(jnp.arange(8.0), place), **options) or not same
+
+
+ON_ONE = jax.NamedSharding(jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda x: with_layout_constraint(x, Layout((1, 0))),
+        lambda x: jax.lax.with_sharding_constraint(x, Format(Layout((1, 0)), ON_ONE)),
+        lambda x: jax.jit(lambda v: with_layout_constraint(v, Layout((1, 0))))(x),
+        lambda x: with_layout_constraint(x, Layout((1, 0))) + 1,
+    ],
+)
+@pytest.mark.parametrize("donate", ["none", "all"])
+def test_a_layout_that_is_asked_for_inside(ask, donate):
+    def fun(x, y):
+        return ask(x * 2), y + 1, x.sum()
+
+    wanted = jax.jit(fun)(jnp.ones((3, 4)), jnp.arange(12.0).reshape(3, 4))
+    y = jnp.arange(12.0).reshape(3, 4)
+    got = pytc.compile(fun, donate=donate)(jnp.ones((3, 4)), y)
+    assert [each.format for each in got] == [each.format for each in wanted]
+    jax.tree.map(np.testing.assert_array_equal, got, wanted)
+    assert y.is_deleted() == (donate == "all")

@@ -91,6 +91,13 @@ def test_a_jaxpr_that_does_not_type_check_is_an_error() -> None:
         verify(before, dataclasses.replace(before, jaxpr=broken), by="wrong")
 
 
+def test_no_pass_is_blamed_for_what_never_type_checked() -> None:
+    before = program_of(lambda x: lax.scan(lambda c, y: (c + y, c), jnp.float32(0), x, reverse=1), X)
+    with pytest.raises(Exception, match="bool required"):
+        type_check(before.jaxpr)
+    verify(before, passes.run(before), by="all")
+
+
 def test_a_lost_effect_is_an_error_and_no_callback_is_called() -> None:
     def fun(x: Any) -> Any:
         jax.debug.callback(lambda _: pytest.fail("called"), x)
@@ -111,6 +118,47 @@ def test_a_write_to_a_ref_that_was_lost_is_an_error() -> None:
     verify(before, before, by="p")
     with pytest.raises(VerificationError, match="what x0 holds"):
         verify(before, _with_jaxpr_of(before, lambda ref, x: x + 1, jax.new_ref(X), Y), by="wrong")
+
+
+@pytest.mark.parametrize("inside", [lambda f: f, jax.jit], ids=["outside", "in a jit"])
+def test_a_captured_ref_is_neither_read_nor_written(inside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTC_VERIFY", "1")
+    ref = jax.new_ref(X)
+
+    def fun(x: Any) -> Any:
+        ref[...] += x
+        return ref[...] * 2
+
+    np.testing.assert_array_equal(pytc.compile(inside(fun))(Y), 2 * (X + Y))
+    np.testing.assert_array_equal(ref[...], X + Y)
+
+
+def test_a_write_to_a_captured_ref_that_was_lost_is_an_error() -> None:
+    ref = jax.new_ref(X)
+
+    def fun(x: Any) -> Any:
+        ref[...] = x
+        return x + 1
+
+    before = program_of(fun, Y)
+    with pytest.raises(VerificationError, match="what a captured Ref holds"):
+        verify(before, _with_jaxpr_of(before, lambda x: x + 1, Y), by="wrong")
+    np.testing.assert_array_equal(ref[...], X)
+
+
+def test_a_loop_that_reads_a_ref_in_its_condition_and_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTC_VERIFY", "1")
+
+    def fun(x: Any) -> Any:
+        ref = jax.new_ref(jnp.zeros(()))
+
+        def step(i: Any) -> Any:
+            ref[...] += x[i]
+            return i + 1
+
+        return lax.while_loop(lambda i: (i < 3) & (ref[...] < 5), step, 0), ref[...]
+
+    jax.tree.map(np.testing.assert_array_equal, pytc.compile(fun)(X), jax.jit(fun)(X))
 
 
 def test_a_loop_that_made_up_data_would_never_end_is_checked_too() -> None:

@@ -23,6 +23,7 @@ from jax.interpreters import mlir
 
 from pytc.jax_compat.avals import is_array, is_ref
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, Primitive, input_names
+from pytc.jax_compat.layouts import laid_out
 from pytc.jax_compat.rewriting import with_inputs
 from pytc.jax_compat.rules import dce, evaluate
 
@@ -43,12 +44,12 @@ def inlined(
     To lower it raises `refused` where an operand is in another kind of memory than `memories` says (None: in any), as
     far as its type does not tell.
 
-    As a single equation where the jaxpr has no effects, no `Ref`s and no `HiPrim`s, for which JAX looks itself, and
-    the operands are of its very types, from which those of the results follow.
+    As a single equation where the jaxpr has no effects, no `Ref`s, no `HiPrim`s and no constraints on the layout of a
+    result, for which JAX looks itself, and the operands are of its very types, from which those of the results follow.
     """
     jaxpr = closed.jaxpr
     avals = [v.aval for v in jaxpr.invars]
-    is_odd = jaxpr.effects or getattr(jaxpr, "is_high", False) or any(map(is_ref, avals))
+    is_odd = jaxpr.effects or getattr(jaxpr, "is_high", False) or any(map(is_ref, avals)) or laid_out(jaxpr)
     if is_odd or avals != [*map(jax.typeof, operands)]:
         looked_at = [
             value

@@ -1,16 +1,20 @@
 """Where arrays are, and how: shardings, and formats, which ask for a layout in memory beside a sharding.
 
-For JAX 0.10 to 0.12: `jax.experimental.layout`; a mesh that has only a shape has no `device_set`.
+For JAX 0.10 to 0.12: `jax.experimental.layout`, and the equations that ask for one; a mesh that has only a shape has no
+`device_set`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
 from jax.experimental.layout import Format, Layout
 from jax.sharding import AbstractMesh
+
+from pytc.jax_compat.jaxprs import Jaxpr, Literal
 
 
 def sharding_of(placed: Any) -> Any:
@@ -45,6 +49,18 @@ def is_over_several(placed: Any) -> bool:
 def is_by_the_compiler(placed: Any) -> bool:
     """Whether the compiler is to choose the layout."""
     return isinstance(placed, Format) and placed.layout is Layout.AUTO
+
+
+_CONSTRAINTS = frozenset("layout_constraint relayout sharding_constraint".split())  # of the last not all have a layout
+
+
+def laid_out(jaxpr: Jaxpr) -> frozenset[int]:
+    """The results (numbers of outvars) that a constraint on their layout makes, which JAX hands out as they are laid
+    out there. It looks for such constraints among the equations of the whole, and nowhere deeper."""
+    constraints = (eqn for eqn in jaxpr.eqns if eqn.primitive.name in _CONSTRAINTS)
+    asked = (eqn.outvars for eqn in constraints if eqn.params.get("layout", True) is not None)
+    made = {*itertools.chain.from_iterable(asked)}
+    return frozenset(k for k, v in enumerate(jaxpr.outvars) if not isinstance(v, Literal) and v in made)
 
 
 def extended(placed: Format, more: int, extend: Callable[[Any], Any]) -> Format:

@@ -6,6 +6,7 @@ are there from 0.12 on.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -43,16 +44,23 @@ def evaluate(closed: ClosedJaxpr, operands: Sequence[Any]) -> list[Any]:
 
 
 def trace_rule(eqn: JaxprEqn, rule: Callable[..., Any], known: Mapping[Var, Any] | None = None) -> ClosedJaxpr:
-    """The jaxpr of `rule` called as the equation's primitive is, with values for literals and the vars of `known`."""
+    """The jaxpr of `rule` called as the equation's primitive is, with values for literals and the vars of `known`.
+
+    A `Ref` that is several operands is one to the rule, as JAX allows no two names of one; the others go unread.
+    """
     values = {i: v.val if isinstance(v, Literal) else (known or {}).get(v) for i, v in enumerate(eqn.invars)}
+    refs = [v if isinstance(v, Var) and is_ref(v.aval) else None for v in eqn.invars]
+    first = [i if ref is None else refs.index(ref) for i, ref in enumerate(refs)]
 
     def flat(*operands: Any) -> list[Any]:
-        given = [operand if values[i] is None else values[i] for i, operand in enumerate(operands)]
+        given = [operands[first[i]] if values[i] is None else values[i] for i in range(len(operands))]
         results = rule(*given, **eqn.params)
         return list(results) if eqn.primitive.multiple_results else [results]
 
-    with eqn.ctx.manager:
-        return jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars))
+    with eqn.ctx.manager:  # one type at two operands is one `Ref` to JAX
+        return jax.make_jaxpr(flat)(
+            *(v.aval if ref is None else copy.copy(v.aval) for v, ref in zip(eqn.invars, refs, strict=True))
+        )
 
 
 def expanded(eqn: JaxprEqn) -> ClosedJaxpr | None:

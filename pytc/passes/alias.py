@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from pytc.jax_compat.avals import AbstractValue, is_array, nbytes, of_each, short, spec_on_axes
 from pytc.jax_compat.jaxprs import Jaxpr
-from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, memory_of, sharding_of
+from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, laid_out, memory_of, sharding_of
 from pytc.jax_compat.running import device_of
 from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
@@ -288,12 +288,14 @@ class Choices:
         spread = all(wanted is not None for wanted in (*traced, *requested.values()))
         # Of types for which results are asked for in parts: what is not said to be cut alike may be cut otherwise.
         in_parts = {self._out_types[k] for k, wanted in requested.items() if is_over_several(wanted)}
-        known: dict[tuple[int, int], tuple[Hashable, ...]] = {}
+        # JAX leaves the layout of these to the compiler, which was asked for one inside.
+        inside = laid_out(program.jaxpr.jaxpr)
+        known: dict[tuple[int, int, bool], tuple[Hashable, ...]] = {}
 
-        def key(aval: AbstractValue, placed: Any, is_in_parts: bool) -> tuple[Hashable, ...]:
-            at = id(aval), id(placed)  # which the program holds
+        def key(aval: AbstractValue, placed: Any, is_in_parts: bool, is_laid_out: bool = False) -> tuple[Hashable, ...]:
+            at = id(aval), id(placed), is_laid_out  # which the program holds
             if at not in known:
-                known[at] = _key(aval, placed, spread or is_in_parts)
+                known[at] = _key(aval, placed, spread or is_in_parts, is_laid_out)
             return known[at]
 
         inputs, results = {}, {}
@@ -308,7 +310,7 @@ class Choices:
             # The same array twice: one buffer holds it, the other is a copy.
             kind, placed = self._out_types[number], requested.get(number)
             if kind is not None and value not in seen and (placed is not None or kind not in in_parts):
-                results[number] = key(aval, placed, kind in in_parts)
+                results[number] = key(aval, placed, kind in in_parts, number in inside)
             if value is not None:
                 seen.add(value)
         return inputs, results
@@ -347,12 +349,12 @@ def _is_array(aval: AbstractValue) -> bool:
     return is_array(aval) and nbytes(aval) > 0
 
 
-def _key(aval: AbstractValue, placed: Any, spread: bool) -> tuple[Hashable, ...]:
+def _key(aval: AbstractValue, placed: Any, spread: bool, is_laid_out: bool) -> tuple[Hashable, ...]:
     """What must be equal for one to be written over the other. `placed` is a sharding, with a layout (a `Format`) or
     without; `spread` says that over how many devices the elements are divided is among it."""
     sharding = sharding_of(placed)
     # JAX refuses to pair an array whose layout the compiler chooses with one that has a layout.
-    by_compiler = is_by_the_compiler(placed)
+    by_compiler = is_by_the_compiler(placed) or is_laid_out
     parts = _parts(aval, sharding) if spread else 0
     return aval.shape, aval.dtype, _memory(aval, sharding), by_compiler, spec_on_axes(aval), parts
 
