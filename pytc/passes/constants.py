@@ -13,14 +13,8 @@ from pytc.jax_compat import jaxprs
 from pytc.jax_compat.avals import is_extended
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 
-# Move data without computing: of a constant they make the same constant at compile time as at run time.
-_MOVES = frozenset(
-    """broadcast_in_dim concatenate copy dynamic_slice gather pad reshape rev select_n slice squeeze
-    transpose""".split()
-)
-
-# Exact, so that it does not matter who computes them, or when.
-_EXACT = frozenset("abs and ceil convert_element_type eq floor ge gt le lt max min ne neg not or sign xor".split())
+# Give the same elements, in the same order.
+_RESHAPES = frozenset("broadcast_in_dim copy reshape squeeze".split())
 
 
 _OF_ITSELF_KNOWN = frozenset("eq ne lt le gt ge sub xor div rem".split())
@@ -28,8 +22,12 @@ _ABSORBING: dict[str, tuple[int, ...]] = {"mul": (0,), "and": (0,), "or": (1, -1
 
 
 def same_by_anyone(eqn: JaxprEqn) -> bool:
-    """Whether constants alone give the same bits whoever computes them, and when."""
-    if eqn.primitive.name in _MOVES or eqn.primitive.name in _EXACT:
+    """Whether constants alone give the same bits whoever computes them, and when, and so does what is made of them.
+
+    Floats that are moved do not: what a compiler has moved is an array like any other, while a move at run time becomes
+    part of what reads it, a dot product or a sum, which then may add up in another order.
+    """
+    if eqn.primitive.name in _RESHAPES:
         return True
     return not list(jaxprs.subjaxprs(eqn)) and all(map(_is_exact, (*eqn.invars, *eqn.outvars)))
 

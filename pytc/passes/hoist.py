@@ -18,6 +18,7 @@ constant; each array that becomes an input is read once and copied; nothing wher
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -47,6 +48,10 @@ _JOINED |= dict.fromkeys(_POWERS, "product")
 # constant itself.
 _PARTS = "parts"
 
+# And where all axes that a transpose of the other operand has moved are summed over, it moves the constant's instead.
+# How many elements these axes and those after them have is noted.
+_MOVED = "moved"
+
 # Equations through which it sees that.
 _HAND_ON = frozenset(
     """broadcast_in_dim convert_element_type copy name neg reduce_precision reshape rev slice squeeze
@@ -65,11 +70,11 @@ def hoist(program: Program) -> Program:
     lifted = rewriting.lift_inner_consts(program.jaxpr)
     if not lifted.jaxpr.constvars:
         return program
-    seen = _Looks(lifted.jaxpr).reasons
+    looks = _Looks(lifted.jaxpr)
     hoisted: set[int] = set()
     notes = []
     for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
-        why = seen.get(i, "") or _cheap(value, var.aval)
+        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, bool(looks.subtracted >> i & 1))
         hoisted.update([] if why else [id(value)])
         what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
@@ -92,8 +97,8 @@ def hoist(program: Program) -> Program:
     )
 
 
-def _cheap(value: Any, aval: AbstractValue) -> str:
-    """Why a constant of this type is not worth hoisting, or nothing."""
+def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool) -> str:
+    """Why a constant of this type and with these elements is not hoisted, or nothing."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
     if on_axes(aval) is not None:
@@ -104,7 +109,10 @@ def _cheap(value: Any, aval: AbstractValue) -> str:
         return ""
     with jax.transfer_guard("allow"):
         data = np.asarray(value)
-    return "all its elements are equal" if bool((data == data.flat[0]).all()) else ""
+    if bool((data == data.flat[0]).all()):
+        return "all its elements are equal"
+    # XLA adds the negative of a constant, and a NaN's has the other sign.
+    return "it is subtracted and has a NaN" if is_subtracted and bool((data != data).any()) else ""
 
 
 class _Looks:
@@ -113,8 +121,11 @@ class _Looks:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.reasons: dict[int, str] = {}
+        self.subtracted = 0
+        """Which constvars are taken from a value that varies."""
         self._held: dict[Var, dict[str, int]] = {}
-        """Of a value that varies: as what it holds constants (`_JOINED`), and which constvars are among these."""
+        """Of a value that varies: as what it holds constants (`_JOINED`), and which constvars are among these; and what
+        else its products depend on (`_MOVED`)."""
         self._called: dict[Hashable, tuple[list[int], list[dict[str, int]]]] = {}
         """By what is called (id), and what is known of what it is given: the same of what it returns."""
         # A set of constvars as the bits of an integer.
@@ -147,7 +158,7 @@ class _Looks:
                 results = [_VARYING] * len(eqn.outvars) if eqn.primitive.name == "cond" else made_inside[-1]
             elif captured and made == _CONSTANT and same_by_anyone(eqn):
                 results = [captured] * len(eqn.outvars)
-            elif captured and not (made == _VARYING and eqn.primitive.name in _VALUE_BLIND):
+            elif captured and not (made == _VARYING and _is_value_blind(eqn, given)):
                 what = "takes part in work on constants alone" if made == _CONSTANT else "is read by an equation"
                 self._seen(captured, f"it {what} (`{eqn.primitive.name}`), which XLA does otherwise for a constant")
             marks.update(zip(eqn.outvars, results, strict=True))
@@ -171,6 +182,8 @@ class _Looks:
         """What the results hold, and which constvars are joined for it."""
         name = eqn.primitive.name
         held: dict[str, int] = {}
+        if name == "sub":
+            self.subtracted |= max(given[1], 0)
         if name in _JOINED:
             kind = _JOINED[name]
             parts: list[int] = []
@@ -186,17 +199,32 @@ class _Looks:
         elif name in _HAND_ON:
             for v in eqn.invars:
                 held.update(self._of(v))
+            if name == "transpose":
+                first = next((k for k, axis in enumerate(eqn.params["permutation"]) if k != axis), 0)
+                held[_MOVED] = math.prod(_shape(eqn.outvars[0])[first:])
         elif name == "concatenate":
             held = {_PARTS: 0}
         elif name == "dynamic_slice":
             held = {_PARTS: max(given[0], 0)} if given[0] != _VARYING else {}
+        elif name == "reduce_sum":
+            products = self._of(eqn.invars[0]).get("product", 0)
+            self._seen(products, "it is in a sum of products, which XLA makes one loop of")
         elif name == "dot_general":
-            for v, m in zip(eqn.invars, reversed(given), strict=True):
-                if _PARTS in self._of(v) and m > 0:
-                    self._seen(
-                        m | self._of(v)[_PARTS], "it is multiplied with parts of an array, by XLA each by itself"
-                    )
+            self._multiply(eqn, given)
         self._held.update((var, held) for var in eqn.outvars)
+
+    def _multiply(self, dot: JaxprEqn, given: Sequence[int]) -> None:
+        """Which constvars take part in a dot product with what holds others."""
+        contracted, _ = dot.params["dimension_numbers"]
+        for v, axes, other, m in zip(dot.invars, contracted, reversed(dot.invars), reversed(given), strict=True):
+            held = self._of(v)
+            are_last = min(axes, default=0) == len(_shape(v)) - len(axes)
+            if m > 0 and _PARTS in held:
+                self._seen(m | held[_PARTS], "it is multiplied with parts of an array, by XLA each by itself")
+            if m > 0 and _MOVED in held and (not are_last or held[_MOVED] <= _contracted(dot)):
+                self._seen(m, "it is multiplied with a transposed array, for which XLA transposes the constant")
+            if m != _VARYING and "product" in held and math.prod(_shape(other)) == _contracted(dot):
+                self._seen(max(m, 0) | held["product"], "it is in a sum of products with another constant")
 
     def _of(self, atom: Any) -> dict[str, int]:
         return {} if isinstance(atom, Literal) else self._held.get(atom, {})
@@ -204,6 +232,48 @@ class _Looks:
     def _seen(self, constvars: int, why: str) -> None:
         for i in set_bits(constvars):
             self.reasons.setdefault(i, why)
+
+
+def _is_value_blind(eqn: JaxprEqn, given: Sequence[int]) -> bool:
+    """Whether XLA treats the equation alike whichever of its operands are constant, of those that are `given` so."""
+    if eqn.primitive.name == "dot_general":
+        return _lies_as_multiplied(eqn, [m > 0 for m in given])
+    return eqn.primitive.name in _VALUE_BLIND
+
+
+def _lies_as_multiplied(dot: JaxprEqn, captured: Sequence[bool]) -> bool:
+    """Whether no captured operand of the dot product has to be transposed for it.
+
+    XLA multiplies matrices, or stacks of them, and transposes to these whatever is more than that: all axes summed over
+    come last on the left and first on the right. The transpose of a constant is another constant; that of an input
+    becomes part of the product, which then may add up in another order. If the axes summed over come in another order
+    in the other operand, it is the constant that XLA transposes. And where there is nothing to add up it is no dot
+    product to XLA but an elementwise one, fused with what follows.
+    """
+    contracted, stacked = dot.params["dimension_numbers"]
+    shapes = [_shape(v) for v in dot.invars]
+    if _contracted(dot) <= 1:
+        return False
+    in_front = [tuple(axes) == (*range(len(axes)),) for axes in stacked]
+    if all(in_front) and len(contracted[0]) == 1 and max(map(len, shapes)) <= len(stacked[0]) + 2:
+        return True
+    for side, (shape, axes, stack) in enumerate(zip(shapes, contracted, stacked, strict=True)):
+        first = len(stack) if side else len(shape) - len(axes)
+        in_place = in_front[side] and tuple(axes) == (*range(first, first + len(axes)),)
+        if not (in_place if captured[side] else [*axes] == sorted(axes)):
+            return False
+    return True
+
+
+def _contracted(dot: JaxprEqn) -> int:
+    """How many products are added up for each element of a dot product."""
+    (axes, _), _ = dot.params["dimension_numbers"]
+    return math.prod(_shape(dot.invars[0])[axis] for axis in axes)
+
+
+def _shape(operand: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = operand.aval.shape
+    return shape
 
 
 def _bodies(eqn: JaxprEqn, given: Sequence[int]) -> Iterator[tuple[Jaxpr, list[int]]]:

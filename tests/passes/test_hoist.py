@@ -176,6 +176,50 @@ def test_constants_that_are_apart_become_inputs(fun):
     np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
 
 
+CUBE = RNG.normal(size=(4, 16, 64)).astype(np.float32)
+NANS = np.where(ONE > 1, np.nan, ONE).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: x @ jnp.asarray(SQUARE).T,
+        lambda x: jnp.einsum("bd,hkd->bhk", x, CUBE),
+        lambda x: jnp.einsum("bhk,khd->bd", x.reshape(-1, 4, 16), CUBE.transpose(1, 0, 2)),
+        lambda x: jax.grad(lambda v: jnp.sin(v @ SQUARE).sum())(x.reshape(8, 8, 64)),
+        lambda x: jax.vmap(lambda v, t: t @ v[:16], in_axes=(0, 2))(x, CUBE),
+        lambda x: jax.nn.softmax(x[:, :1].astype("float16") @ ONE.astype("float16")[None]),
+        lambda x: jax.nn.softmax((x[:, :, None] * SQUARE[None, :, :8]).sum(1)),
+        lambda x: (lambda y: y + y.sum())((x * jnp.asarray(SQUARE)[::-1]).sum(1)),
+        lambda x: x.reshape(64, 8, 8).swapaxes(1, 2).reshape(64, 64) @ SQUARE,
+        lambda x: jax.lax.scan(lambda c, _: (jnp.tanh(c @ jnp.asarray(SQUARE).T), None), x, None, length=3)[0],
+        lambda x: x - NANS,
+    ],
+)
+def test_what_xla_would_compute_in_another_order_stays_a_constant(fun):
+    x = jnp.asarray(RNG.normal(size=(64, 64)), jnp.float32)
+    assert not captured(hoisted(fun, x))
+    got, wanted = (np.asarray(wrap(fun)(x)) for wrap in (pytc.compile, jax.jit))
+    assert got.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: jnp.einsum("bld,dhk->blhk", x, CUBE.transpose(2, 0, 1).copy()),
+        lambda x: jnp.einsum("blhk,hkd->bld", x.reshape(8, 8, 4, 16), CUBE),
+        lambda x: x.reshape(8, 4, 8, 16).transpose(0, 2, 1, 3).reshape(8, 8, 64) @ SQUARE,
+        lambda x: jax.vmap(lambda v: SQUARE @ v)(x[0]),
+        lambda x: jax.grad(lambda v: jnp.sin(v @ SQUARE).sum())(x[0]),
+        lambda x: x[0] - ONE,
+    ],
+)
+def test_what_lies_as_xla_multiplies_it_becomes_an_input(fun):
+    x = jnp.asarray(RNG.normal(size=(8, 8, 64)), jnp.float32)
+    assert captured(hoisted(fun, x))
+    np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
+
+
 def test_what_stays_a_constant_stays_where_it_was():
     def fun(x):
         return jax.jit(lambda v: v / jnp.asarray(ONE) + jnp.asarray(OTHER) @ SQUARE)(x)
