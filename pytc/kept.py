@@ -50,8 +50,8 @@ def _holds_tracer(value: Any) -> bool:
 
 
 _CLOSED = (type, types.ModuleType, types.CodeType, types.FrameType, types.TracebackType, Tracer)
-"""Code rather than data: a class has its own methods' closures, a frame the variables of whoever called; and tracers, of
-which only they themselves count."""
+"""Code rather than data, whose variables are not what an object holds; and tracers, of which only they themselves
+count."""
 
 
 def _parts(value: Any) -> list[Any]:
