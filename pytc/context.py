@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
+
+import jax
 
 from pytc.jax_compat import api
 
@@ -15,13 +18,17 @@ class Context:
 
     def __init__(self) -> None:
         self._witness = api.jit(lambda: None)
-        self._traced = weakref.ref(self._witness.trace().jaxpr)
+        self._traced = weakref.ref(self._trace())
 
     def is_current(self) -> bool:
         """Whether the settings are these now."""
-        return self._witness.trace().jaxpr is self._traced()
+        return self._trace() is self._traced()
 
     def is_spent(self) -> bool:
         """Whether JAX has let go of what it traced there (`jax.clear_caches`), so that it would trace anew in any
         context."""
         return self._traced() is None
+
+    def _trace(self) -> Any:
+        with jax.no_tracing(False):  # that is about people's functions
+            return self._witness.trace().jaxpr

@@ -6,15 +6,15 @@ what a first reader would use up, and what holds tracers of the function, which 
 
 from __future__ import annotations
 
-import functools
+import gc
 import types
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
-from pytc.jax_compat.running import is_traced_here
+from pytc.jax_compat.running import Tracer, is_traced_here
 
-_DEPTH = 4
-"""How far down tracers are looked for: a method of an object with a list of them."""
+_DEPTH = 6
+"""How far down tracers are looked for: a method of an object with a list of them, and dicts between."""
 _MOST = 10_000
 """How many objects are looked at for one."""
 
@@ -49,23 +49,20 @@ def _holds_tracer(value: Any) -> bool:
     return False
 
 
+_CLOSED = (type, types.ModuleType, types.CodeType, types.FrameType, types.TracebackType, Tracer)
+"""Code rather than data, whose variables are not what an object holds; and tracers, of which only they themselves
+count."""
+
+
 def _parts(value: Any) -> list[Any]:
-    """What a value shows of what it is made of: what a closure has captured, arguments, items, attributes."""
+    """What a value is made of: of a function what it has captured, its defaults and attributes, but not its globals; of
+    anything else whatever Python knows that it refers to (items, attributes, slots, what a view or a method is of)."""
     if isinstance(value, types.FunctionType):
         filled = [cell for cell in value.__closure__ or () if cell != types.CellType()]  # only empty cells are equal
         return [
             *(cell.cell_contents for cell in filled),
             *(value.__defaults__ or ()),
             *(value.__kwdefaults__ or {}).values(),
+            *vars(value).values(),
         ]
-    if isinstance(value, types.MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, dict):
-        return [*value.values()]
-    if isinstance(value, tuple | list | set | frozenset):
-        return [*value]
-    if isinstance(value, type | types.ModuleType) or not isinstance(getattr(value, "__dict__", None), dict):
-        return []
-    return [*vars(value).values()]
+    return [] if isinstance(value, _CLOSED) else gc.get_referents(value)

@@ -131,6 +131,18 @@ def test_no_tracing_where_there_are_programs_for_other_contexts(context, back):
         x = g(x)
 
 
+def test_what_may_not_be_traced_is_named():
+    @pytc.compile
+    def cubes(x):
+        return product(x)
+
+    cubes(start())
+    with jax.no_tracing():
+        for x in (np.asarray(start()), np.asarray(start())[:2]):
+            with pytest.raises(RuntimeError, match=r"re-tracing function .*cubes"):
+                cubes(x)
+
+
 def test_a_callback_that_speaks_of_no_tracing_is_not_called_again():
     def run(compiler):
         calls, errors = [], []

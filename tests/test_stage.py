@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import types
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -226,6 +227,19 @@ class Box:
         return self.value
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    value: Any
+
+
+def caught(x):
+    """An error whose traceback has the frame in which `x` is."""
+    try:
+        raise ValueError("bad")
+    except ValueError as error:
+        return error
+
+
 async def coroutine(x):
     return x
 
@@ -254,6 +268,14 @@ def in_an_empty_cell(x):
         (lambda x: functools.partial(jnp.add, x), "partial, .* and holds a traced array"),
         (lambda x: Box([{"x": x}]), "Box, .* and holds a traced array"),
         (lambda x: Box(x + 1).get, "method, .* and holds a traced array"),
+        (lambda x: {"a": x}.values(), "dict_values, .* and holds a traced array"),
+        (lambda x: collections.deque([x]), "deque, .* and holds a traced array"),
+        (lambda x: Slotted(x), "Slotted, .* and holds a traced array"),
+        (lambda x: types.MappingProxyType({"a": [x]}), "mappingproxy, .* and holds a traced array"),
+        (lambda x: ValueError("bad", x), "ValueError, .* and holds a traced array"),
+        (lambda x: slice(x), "slice, .* and holds a traced array"),
+        (lambda x: property(lambda self, default=x: default), "property, .* and holds a traced array"),
+        (lambda x: [x].append, "builtin_function_or_method, .* and holds a traced array"),
     ],
 )
 def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, kind):
@@ -264,6 +286,15 @@ def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, kind):
     if not inspect.iscoroutinefunction(fun):
         with pytest.raises(TypeError, match=rf"`result\['a'\]\[0\]` is a {kind}"):
             pytc.compile(lambda x: {"a": [fun(x)], "b": x})(ONE)
+
+
+@pytest.mark.parametrize(
+    "fun", [caught, lambda x: Box, lambda x: jnp.add, lambda x: np, lambda x: collections.deque([Box(np.ones(2))])]
+)
+def test_what_holds_no_traced_array_is_returned(fun):
+    result, other = pytc.compile(lambda x: (x + 1, fun(x)))(ONE)
+    np.testing.assert_array_equal(result, ONE + 1)
+    assert isinstance(other, type(fun(ONE)))
 
 
 def test_a_tracer_of_what_is_around_is_returned():

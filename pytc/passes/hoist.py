@@ -6,11 +6,12 @@ deleted by its owner later, or the NumPy array written to, and the function goes
 donated.
 
 The one thing that could change is the result. XLA rewrites what it sees to be constant: it computes `tanh(c)` while
-compiling, by other code than at run time, and turns `x / c` into `x * (1 / c)`. Results must stay those of `jax.jit`
-to the bit, so an array is hoisted only where every equation that reads it is one that XLA treats alike whether or not
-the operand is constant (`_VALUE_BLIND`), and leaves alone the arrays that take part in work on constants alone, those
-that XLA joins to other constants (`_JOINED`), those of one element and those of one repeated value, which cost nothing
-to keep. What is not hoisted stays a constant of the function that captured it.
+compiling, by other code than at run time, turns `x / c` into `x * (1 / c)`, and multiplies with `c.T` as it lies, where
+it would multiply with the transpose of an input by another kernel. Results must stay those of `jax.jit` to the bit, so
+an array is hoisted only where every equation that reads it is one that XLA treats alike whether or not the operand is
+constant (`_VALUE_BLIND`), and leaves alone the arrays that take part in work on constants alone, be it that they are
+moved, those that XLA joins to other constants (`_JOINED`), those of one element and those of one repeated value, which
+cost nothing to keep. What is not hoisted stays a constant of the function that captured it.
 
 Cost: one visit to each equation at every depth, and to that of an inner `jit` for each way in which its operands are
 constant; each array that becomes an input is read once and copied; nothing where nothing is captured.
