@@ -219,6 +219,22 @@ def test_what_is_no_array_nor_a_key_is_the_error_that_it_is_to_jax(decorator):
         decorator(lambda x, names: x, static_argnums=1)(ONE, [1, 2])
 
 
+class Incomparable:
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        raise RuntimeError("of no use")
+
+
+@pytest.mark.parametrize("decorator", [jax.jit, pytc.compile])
+def test_static_arguments_that_cannot_be_compared_are_the_error_that_they_are_to_jax(decorator):
+    fun = decorator(lambda x, config: x * 2, static_argnums=1)
+    fun(ONE, Incomparable())
+    with pytest.raises(ValueError, match="static arguments should be comparable using __eq__"):
+        fun(ONE, Incomparable())
+
+
 class Box:
     def __init__(self, value):
         self.value = value

@@ -18,6 +18,7 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from pytc.errors import StaticLeafError
+from pytc.interrupt import is_from_outside
 from pytc.jax_compat.running import Tracer
 
 PythonScalars = Literal["trace", "static"]
@@ -56,11 +57,16 @@ class StaticArgument:
         return hash((type(self.value), static_key(self.value)))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, StaticArgument)
-            and type(self.value) is type(other.value)
-            and bool(static_key(self.value) == static_key(other.value))
-        )
+        if not isinstance(other, StaticArgument) or type(self.value) is not type(other.value):
+            return False
+        try:
+            return bool(static_key(self.value) == static_key(other.value))
+        except Exception as error:
+            if is_from_outside(error):
+                raise
+            kind = type(self.value).__name__
+            what = f"comparing two of type {kind} raised {type(error).__name__}"
+            raise ValueError(f"static arguments should be comparable using __eq__: {what}") from error
 
 
 def static_key(value: Any) -> Hashable:
