@@ -91,7 +91,7 @@ def is_from_outside(raised: Exception) -> bool:
     """
     if _handlers(raised):
         return True
-    package = [*map(_module, _frames(raised))][-1].partition(".")[0]
+    package = [_module(frame) for frame in _frames(raised)][-1].partition(".")[0]
     return (
         (package in _LIBRARIES or package in sys.stdlib_module_names)
         and not isinstance(raised, _USUAL)
@@ -114,7 +114,7 @@ def _module(frame: types.FrameType) -> str:
 def _handlers(raised: BaseException) -> set[str]:
     """The modules of the handlers of signals that an exception has gone through."""
     frames = [frame for frame in _frames(raised) if _module(frame).partition(".")[0] != "pytc"]
-    return set(map(_module, filter(_is_handlers, frames)))
+    return {_module(frame) for frame in frames if _is_handlers(frame)}
 
 
 def _is_handlers(frame: types.FrameType) -> bool:

@@ -39,7 +39,7 @@ def _holds_tracer(value: Any) -> bool:
     level = {id(value): value}
     seen: set[int] = set()
     for _ in range(_DEPTH + 1):
-        if any(map(is_traced_here, level.values())):
+        if any(is_traced_here(each) for each in level.values()):
             return True
         seen.update(level)
         if len(seen) > _MOST:

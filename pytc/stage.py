@@ -206,7 +206,7 @@ class Stageable:
         leaves = self.leaves(args, kwargs, share=share)
         given = None
         if place is not None:
-            leaves = tuple(map(place, leaves))
+            leaves = tuple(place(leaf) for leaf in leaves)
             given = [None if leaf.is_static else stand_in(leaf.aval, leaf.sharding) for leaf in leaves]
         hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves, given)
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)

@@ -121,7 +121,7 @@ def _seen(program: Program, captured: Sequence[jax.Ref]) -> list[Any]:
 
     given = [stand_in(each.captured) if each.leaf is None else leaves[each.leaf] for each in program.inputs]
     closed = _with_refs_as_consts(program)
-    closed = _bounded(rewriting.close(closed.jaxpr, [*map(stand_in, closed.consts)]))
+    closed = _bounded(rewriting.close(closed.jaxpr, [stand_in(const) for const in closed.consts]))
     results = api.jit(lambda *operands: rules.evaluate(closed, operands))(*given)
     outputs = []
     for output in program.outputs:

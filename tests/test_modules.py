@@ -4,6 +4,7 @@ import ast
 import importlib
 import pathlib
 import re
+import types
 
 import pytest
 
@@ -49,4 +50,36 @@ def test_what_is_less_stable_of_jax_is_in_jax_compat():
             continue
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             found += [f"pytc/{path}:{node.lineno}: {name}" for name in used(node)]
+    assert found == []
+
+
+LAZY = {"map", "filter"} | {f"itertools.{name}" for name in ("starmap", "filterfalse", "takewhile", "dropwhile")}
+OF_C = {"value.__dict__.get", "fun"}
+"""What is written in C, though a module does not tell; `interrupt.call_into` says so of its `fun`."""
+MEANT = {"entered"}
+"""What is called by C code to see what that looks like."""
+
+
+def is_of_python(name, module):
+    try:
+        function = eval(name, vars(module))
+    except (NameError, AttributeError):
+        return name not in OF_C | MEANT
+    return isinstance(function, types.FunctionType)
+
+
+def test_no_handler_ends_an_iteration():
+    """A handler of signals that raises `StopIteration` in a function that `map` calls would leave out what comes
+    behind it. (`explain` only tells.)"""
+    found = []
+    for file in sorted(FOLDER.rglob("*.py")):
+        path = file.relative_to(FOLDER)
+        if path.parts[0] == "explain" or path.stem == "__main__":
+            continue
+        module = importlib.import_module(".".join(["pytc", *path.with_suffix("").parts]).removesuffix(".__init__"))
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in LAZY:
+                name = ast.unparse(node.args[0])
+                if is_of_python(name, module):
+                    found.append(f"pytc/{path}:{node.lineno}: {ast.unparse(node)}")
     assert found == []

@@ -108,7 +108,7 @@ def part(
             return argument
         return values[start] if all_leaves([argument]) else Parted.of(argument, values[start:at], left_out[start:at])
 
-    parted_args = tuple(map(parted, args))
+    parted_args = tuple(parted(argument) for argument in args)
     return parted_args, {name: parted(kwargs[name]) for name in sorted(kwargs)}
 
 
@@ -124,5 +124,5 @@ def put_together(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[A
         leaves.extend(tree_leaves(argument))
         return argument
 
-    whole_args = tuple(map(whole, args))
+    whole_args = tuple(whole(argument) for argument in args)
     return whole_args, {name: whole(kwargs[name]) for name in sorted(kwargs)}

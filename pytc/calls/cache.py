@@ -154,12 +154,12 @@ class Shared:
         """Every staged program for leaves like these, newest first."""
         if not self.newest:
             return ()
-        described = tuple(map(self.describe, leaves))
+        described = tuple(self.describe(leaf) for leaf in leaves)
         return tuple(staged for staged in self.newest if staged.described == described)
 
     def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
         """A lock for the thread that stages and compiles for leaves like these."""
-        return self._being_made.setdefault(tuple(map(self.describe, leaves)), threading.RLock())
+        return self._being_made.setdefault(tuple(self.describe(leaf) for leaf in leaves), threading.RLock())
 
     def make_room(self, staged: Staged) -> None:
         """As `Signatures.make_room`."""
@@ -221,7 +221,7 @@ class Signatures:
         """Every signature for leaves like these, newest first."""
         if not self.newest:
             return ()
-        described = tuple(map(self.shared.describe, leaves))
+        described = tuple(self.shared.describe(leaf) for leaf in leaves)
         return tuple(s for s in self.newest if s.described == described)
 
     def make_room(self, signature: Signature) -> None:

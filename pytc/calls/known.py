@@ -42,5 +42,5 @@ def _hashable(value: Any) -> Hashable:
     if isinstance(value, dict):
         return dict, frozenset((key, _hashable(each)) for key, each in value.items())
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_hashable, value))
+        return type(value), tuple(_hashable(each) for each in value)
     return value  # type: ignore[no-any-return]

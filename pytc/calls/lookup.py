@@ -98,7 +98,8 @@ class Lookup:
                 prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
             except StopIteration as stop:
                 raise Stopped(stop) from stop
-            signature = Signature(Staged(prepared, self.describe, tuple(map(self.describe, leaves))))
+            described = tuple(self.describe(leaf) for leaf in leaves)
+            signature = Signature(Staged(prepared, self.describe, described))
             signatures.make_room(signature)
             if not may_call_python(signature.program.jaxpr):
                 yield signature
@@ -135,5 +136,5 @@ class Lookup:
                     continue
                 plans = self.planner.inherited(signature.plans, leaves)
                 compiled = {plan.could_donate: plan.emitted for plan in plans}
-                described = tuple(map(self.describe, leaves))
+                described = tuple(self.describe(leaf) for leaf in leaves)
                 yield Signature(Staged(program, self.describe, described, compiled), plans)

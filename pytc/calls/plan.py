@@ -401,7 +401,7 @@ def _is_plain_key(key: Any) -> bool:
     if issubclass(kind, str):
         # Of two that are compared, the one whose class is derived from the other's is asked first: `>` for `<`.
         return shares(kind, str, "__hash__", "__eq__", "__ne__", "__lt__", "__gt__")
-    return kind in _PLAIN_KEYS or (kind is tuple and all(map(_is_plain_key, key)))
+    return kind in _PLAIN_KEYS or (kind is tuple and all(_is_plain_key(each) for each in key))
 
 
 def _static(program: Program) -> Iterator[Any]:

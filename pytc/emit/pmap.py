@@ -31,7 +31,7 @@ class EmittedMap(Emitted):
             super().call(self.given(leaves), landed)
         except ValueError:
             # Refused where rows are to be split over devices, which comes before tracing.
-            if not all(map(_fits, leaves, self.program.leaves)):
+            if not all(_fits(*each) for each in zip(leaves, self.program.leaves, strict=True)):
                 raise Retrace from None
             raise
 
@@ -45,11 +45,11 @@ class EmittedRows(EmittedMap):
 
     def given(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """The arrays that all processes make up, of which the leaves are this process's."""
-        return list(map(_together, leaves, self.program.leaves))
+        return [_together(*each) for each in zip(leaves, self.program.leaves, strict=True)]
 
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
         """As of any program; the leaves are this process's, or stand-ins for the whole."""
-        return super().lower(self.given(list(map(bits_of, leaves))))
+        return super().lower(self.given([bits_of(leaf) for leaf in leaves]))
 
     def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
         """What the function returns on this process."""

@@ -30,7 +30,7 @@ def makes_weak_refs(jaxpr: Jaxpr) -> bool:
         return False
     return any(
         (any(is_ref(v.aval) for v in eqn.outvars) and any(getattr(v.aval, "weak_type", False) for v in eqn.invars))
-        or any(map(makes_weak_refs, subjaxprs(eqn)))
+        or any(makes_weak_refs(inner) for inner in subjaxprs(eqn))
         for eqn in jaxpr.eqns
     )
 
@@ -41,7 +41,8 @@ def calls_in_order(jaxpr: Jaxpr) -> bool:
     if jax.__version_info__ < (0, 11) or not _is_ordered(jaxpr.effects):
         return False
     return any(
-        (eqn.primitive.name == "jit" and _is_ordered(eqn.effects)) or any(map(calls_in_order, subjaxprs(eqn)))
+        (eqn.primitive.name == "jit" and _is_ordered(eqn.effects))
+        or any(calls_in_order(inner) for inner in subjaxprs(eqn))
         for eqn in jaxpr.eqns
     )
 

@@ -49,8 +49,8 @@ def inlined(
     """
     jaxpr = closed.jaxpr
     avals = [v.aval for v in jaxpr.invars]
-    is_odd = jaxpr.effects or getattr(jaxpr, "is_high", False) or any(map(is_ref, avals)) or laid_out(jaxpr)
-    if is_odd or avals != [*map(jax.typeof, operands)]:
+    is_odd = jaxpr.effects or getattr(jaxpr, "is_high", False) or any(is_ref(aval) for aval in avals) or laid_out(jaxpr)
+    if is_odd or avals != [jax.typeof(value) for value in operands]:
         looked_at = [
             value
             if memory is None or not is_array(jax.typeof(value))
@@ -80,7 +80,7 @@ def _lower(
     memories: Sequence[str | None],
     refused: type[Exception],
 ) -> Sequence[Any]:
-    if any(map(_is_elsewhere, operands, memories)):
+    if any(_is_elsewhere(*each) for each in zip(operands, memories, strict=True)):
         raise refused
     lowered, _ = mlir.jaxpr_subcomp(
         ctx.module_context,

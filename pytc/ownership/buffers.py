@@ -174,7 +174,7 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         if not _client.are_newest(made):
             return
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
-    _recent.insert(0, _Execution(tuple(map(new_mark, marked)), count))
+    _recent.insert(0, _Execution(tuple(new_mark(array) for array in marked), count))
     if len(_recent) > 2 * _MOST:
         _forget_spent()
 
@@ -246,7 +246,7 @@ def addresses(array: Any) -> list[int]:
     if array.is_deleted() or 0 in array.shape:
         return []
     try:
-        return [_address(array)] if _is_whole(array) else [*map(_address, own_shards(array))]
+        return [_address(array)] if _is_whole(array) else [_address(shard) for shard in own_shards(array)]
     except _Failed:
         return []
 

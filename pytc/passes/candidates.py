@@ -146,7 +146,7 @@ def _others(program: Program, chosen: Candidate) -> Iterator[Candidate]:
     in_small_groups = {given for group in found if group.nbytes <= TINY for given in group.inputs}
     small = [pair for pair in program.aliases if pair.input in in_small_groups]
     if math.prod(_ways(len(group.inputs), len(group.outputs)) for group in large) <= MOST_WAYS:
-        for way in itertools.product(*map(_every_way, large)):
+        for way in itertools.product(*(_every_way(group) for group in large)):
             pairs = [(group, given, output) for group, some in zip(large, way, strict=True) for given, output in some]
             told = _listed([f"{program.output_paths(out)} over {program.input_path(given)}" for _, given, out in pairs])
             made = [group.pair(given, output, read) for group, given, output in pairs]

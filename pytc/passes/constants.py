@@ -29,7 +29,7 @@ def same_by_anyone(eqn: JaxprEqn) -> bool:
     """
     if eqn.primitive.name in _RESHAPES:
         return True
-    return not list(jaxprs.subjaxprs(eqn)) and all(map(_is_exact, (*eqn.invars, *eqn.outvars)))
+    return not list(jaxprs.subjaxprs(eqn)) and all(_is_exact(atom) for atom in (*eqn.invars, *eqn.outvars))
 
 
 def _is_exact(atom: Var | Literal) -> bool:

@@ -284,7 +284,7 @@ class _Finaliser:
         if unwrapped is None or jaxprs.has_metadata(eqn):
             return None
         body = jaxprs.inner(unwrapped.body)
-        fits = all(map(avals.alike, (v.aval for v in body.outvars), (v.aval for v in eqn.outvars)))
+        fits = all(avals.alike(v.aval, w.aval) for v, w in zip(body.outvars, eqn.outvars, strict=False))
         return unwrapped if fits and (constants is not None or not body.constvars) else None
 
     def _jit(self, eqn: JaxprEqn) -> _Unwrapped | None:

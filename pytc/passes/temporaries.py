@@ -71,7 +71,7 @@ def pointless(pairs: Sequence[Alias], memory: Memory) -> list[Alias]:
     tiny = [pair for pair in pairs if 0 < pair.copied <= TINY]
     large = [pair for pair in pairs if pair.copied > TINY]
     written = {pair.output for pair in pairs}
-    if large and all(map(memory.is_copied_twice, large)):
+    if large and all(memory.is_copied_twice(pair) for pair in large):
         return tiny + ([] if memory.gain_twice(large, written) else large)
     return tiny + [pair for pair in large if len(large) == 1 and not memory.gains(pair, written)]
 

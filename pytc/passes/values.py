@@ -100,7 +100,7 @@ class _Numbering:
         if isinstance(value, (Jaxpr, ClosedJaxpr)):
             return self._jaxpr(value)
         if isinstance(value, (tuple, list)):
-            return type(value), *map(self._parameter, value)
+            return type(value), *(self._parameter(each) for each in value)
         if isinstance(value, (float, complex, np.generic, np.ndarray)) and np.size(value) <= _SMALL:
             array = np.asarray(value)
             return type(value), array.dtype, array.shape, array.tobytes()

@@ -114,21 +114,21 @@ def _computed(jaxpr: Jaxpr) -> list[bool]:
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
         if name == "scan":
-            carry = jaxprs.split_scan(eqn, list(map(is_computed, eqn.invars)))[1]
+            carry = jaxprs.split_scan(eqn, [is_computed(atom) for atom in eqn.invars])[1]
             (body,) = jaxprs.subjaxprs(eqn)
             returned = map(operator.or_, carry, _computed(body)) if jaxprs.has_steps(eqn) else carry
             made = [*returned, *[True] * (len(eqn.outvars) - len(carry))]
         elif name == "while":
-            carry = jaxprs.split_while(eqn, list(map(is_computed, eqn.invars)))[2]
+            carry = jaxprs.split_while(eqn, [is_computed(atom) for atom in eqn.invars])[2]
             made = list(map(operator.or_, carry, _computed(jaxprs.inner(eqn.params["body_jaxpr"]))))
         elif name == "cond":
-            of_branches = zip(*map(_computed, jaxprs.subjaxprs(eqn)), strict=True)
-            made = [any(map(is_computed, eqn.invars[1:])) or any(by_branch) for by_branch in of_branches]
+            of_branches = zip(*(_computed(branch) for branch in jaxprs.subjaxprs(eqn)), strict=True)
+            made = [any(is_computed(atom) for atom in eqn.invars[1:]) or any(by_branch) for by_branch in of_branches]
         else:
             handed_on = _may_hand_on(eqn)
-            made = [not handed_on or any(map(is_computed, handed_on))] * len(eqn.outvars)
+            made = [not handed_on or any(is_computed(atom) for atom in handed_on)] * len(eqn.outvars)
         computed.update(v for v, is_made in zip(eqn.outvars, made, strict=True) if is_made)
-    return list(map(is_computed, jaxpr.outvars))
+    return [is_computed(atom) for atom in jaxpr.outvars]
 
 
 def _may_hand_on(eqn: JaxprEqn) -> Sequence[Var | Literal]:
