@@ -39,6 +39,8 @@ class Left(NamedTuple):
     """Of which it is an item; None where the value is in a tuple that is filled again."""
     iterator: Any
     """That goes through the container."""
+    filled: Any
+    """The tuple that it fills again, but not while it is in use here."""
     position: int
     """Of the iterator on the stack, counted from the first local."""
 
@@ -56,9 +58,8 @@ def handed_out(frame: FrameType, positions: Iterable[int]) -> list[Left]:
     return found
 
 
-def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any]]:
-    """The same of one iterator, value, container and iterator each, if there are no more than so many references to
-    it."""
+def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any, Any]]:
+    """The same of one iterator, all but its position, if there are no more than so many references to it."""
     kind = type(iterator)
     parts = gc.get_referents(iterator)
     # The variable here, and `getrefcount`'s own. A hook of `sys.addaudithook` was just shown it, and may have kept it.
@@ -67,11 +68,11 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any]]:
     if kind in _OF_SEQUENCES:
         if not parts or type(parts[0]) not in (list, tuple):  # at its end, or of a class that may run code
             return []
-        return [(value, parts[0], iterator) for value in _passed_last(iterator, parts[0])]
+        return [(value, parts[0], iterator, None) for value in _passed_last(iterator, parts[0])]
     tuples = [part for part in parts if type(part) is tuple]
-    found: list[tuple[Any, Any, Any]] = []
+    found: list[tuple[Any, Any, Any, Any]] = []
     if tuples and getrefcount(tuples[-1]) == 4:  # the iterator, the two lists here, and `getrefcount`'s own
-        found += [(value, None, None) for value in tuples[-1]]
+        found += [(value, None, None, None) for value in tuples[-1]]
     if kind is enumerate:
         for part in parts:
             if type(part) in _ITERATORS:
@@ -83,7 +84,7 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any]]:
     elif kind in _OF_ITEMS and tuples:
         value = tuples[-1][1]
         spaces = [part for part in parts if type(part) is dict]
-        found += [(value, space, iterator) for space in spaces if _has_passed(iterator, space, value)]
+        found += [(value, space, iterator, tuples[-1]) for space in spaces if _has_passed(iterator, space, value)]
     return found
 
 
