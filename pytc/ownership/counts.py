@@ -159,22 +159,26 @@ def new_mark(array: Any) -> Mark:
     return weakref.ref(array, _ENDED)
 
 
-def weakly_referenced(leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool:
-    """Whether anybody else has a weak reference to any of the leaves.
+def weakly_referenced(leaves: Sequence[Any]) -> bool:
+    """Whether anybody else has a weak reference to any of the leaves."""
+    return not are_marks(sum(map(_weakrefs, leaves)), leaves)
+
+
+def are_marks(count: int, leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool:
+    """Whether so many weak references as were counted are marks, those that there are on the leaves.
 
     Marks are expected on the first and the last, which is where `buffers` puts them if all leaves are results of one
     execution, the one that these `marks` are of; elsewhere they are looked for one by one.
     """
-    total = sum(map(_weakrefs, leaves))
-    if not total:
-        return False
+    if not count:
+        return True
     first, last = leaves[0], leaves[-1]
-    if _of_our_own(marks, first, last) == total:
-        return False
+    if _of_our_own(marks, first, last) == count:
+        return True
     marked = [first] if first is last else [first, last]
-    if sum(map(_weakrefs, marked)) != total:
+    if sum(map(_weakrefs, marked)) != count:
         marked = [leaf for leaf in leaves if _weakrefs(leaf)]
-    return not all(only_marked(leaf) for leaf in marked)
+    return sum(map(_weakrefs, marked)) == count and all(only_marked(leaf) for leaf in marked)
 
 
 def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
@@ -246,7 +250,9 @@ class Census:
 
     def is_inside(self, key: int) -> bool:
         """Whether every reference to the leaf of this id is accounted for."""
-        return self.remains(key) == 0 and only_marked(self._found[key][0])
+        leaf = self._found[key][0]
+        # Somebody may make a weak reference of the only other one, or the reverse, before the count or behind it.
+        return only_marked(leaf) and self.remains(key) == 1 and only_marked(leaf)  # the variable here
 
     def stands(self) -> bool:
         """Whether every reference to what was opened is still accounted for: a hook of `sys.addaudithook` is shown each

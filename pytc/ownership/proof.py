@@ -135,7 +135,10 @@ def _all_dead(
         ):
             return False
         del unshared
-        return _on_their_own(leaves, buffers.fresh(site.executions).others, wanted)
+        others = buffers.fresh(site.executions).others
+        # Until it was counted somebody may have made a weak reference of another one. Now nobody can, nor put another
+        # array on the buffers.
+        return not counts.weakly_referenced(leaves) and _on_their_own(leaves, others, wanted)
     del unshared
     if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
         if walk is None:
@@ -143,4 +146,4 @@ def _all_dead(
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
     site.executions = max(1, min(2 * site.executions, buffers.remembered()))
-    return buffers.alone(leaves)
+    return not counts.weakly_referenced(leaves) and buffers.alone(leaves)

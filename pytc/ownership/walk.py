@@ -220,14 +220,16 @@ class Walk:
                 return None
         if getrefcount(arrays) != 2:
             return None
+        # As a container has. Whatever is more must be marks: strong references and weak ones in one go, as somebody may
+        # make one of the other. From here on nobody else can put another array on the buffers, so they can be listed.
+        accounted_for = (4 + lists) * self.count + placed.references[-1]
+        weak = sum(itertools.chain(map(getrefcount, arrays), map(_weakrefs, arrays))) - accounted_for
         fresh = buffers.fresh(most)
-        if counts.weakly_referenced(arrays, fresh.marks):
+        if not counts.are_marks(weak, arrays, fresh.marks):
             return None
         before, after = counts.counted_twice(arrays, fresh.arrays)
-        # As a container has, and the fresh ones have one more, and another the second time. (What somebody has got hold
-        # of by a weak reference that is gone by now is counted, too.)
-        accounted_for = (5 + lists) * self.count + placed.references[-1]
-        return (arrays, fresh.others) if before == accounted_for and after - before == self.count else None
+        # The fresh ones have one more, and another the second time.
+        return (arrays, fresh.others) if (before, after - before) == (accounted_for + self.count, self.count) else None
 
     def _open(
         self, placed: Placed, places: list[Any], held: list[Any], seen: list[Any]

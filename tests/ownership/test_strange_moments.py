@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 
 import pytc
 from pytc import ownership
+from pytc.emit import jit as emit_jit
 from pytc.ownership import callers
+from tests.ownership.harness import expect
 
 ROUNDS = 10
 
@@ -28,6 +31,14 @@ class Mortal:
     """Can be referred to weakly."""
 
 
+@dataclasses.dataclass
+class State:
+    x: Any
+
+
+jax.tree_util.register_dataclass(State, ["x"], [])
+
+
 @pytest.fixture(name="collecting")
 def _collecting():
     """Garbage is collected after few allocations."""
@@ -38,6 +49,19 @@ def _collecting():
     yield
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+
+
+@pytest.fixture(name="uncalled")
+def _uncalled(collecting, monkeypatch):
+    """Once a program is about to run, no garbage is collected any more: CPython 3.11 may crash where that is done while
+    JAX asks for the frames there are."""
+
+    def call_into(landed, fun, args):
+        gc.set_threshold(0)
+        original(landed, fun, args)
+
+    original = emit_jit.call_into
+    monkeypatch.setattr(emit_jit, "call_into", call_into)
 
 
 def alive_after(programs: range, once: Any, seen: list[bool]) -> None:
@@ -142,7 +166,7 @@ def through_a_dictionary(step: Any, states: dict[int, Any], threshold: int) -> l
     [(through_a_list, list), (through_a_dictionary, lambda states: dict(enumerate(states)))],
     ids=["list", "dictionary"],
 )
-def test_garbage_that_moves_what_a_loop_has_passed_to_where_it_still_has_to_go(collecting, through, of) -> None:
+def test_garbage_that_moves_what_a_loop_has_passed_to_where_it_still_has_to_go(uncalled, through, of) -> None:
     """Until it is collected it refers to what is gone through, and then nothing tells of it."""
     step = pytc.compile(lambda x: x + 1)
     moved = []
@@ -173,6 +197,50 @@ def test_garbage_that_moves_what_a_loop_has_passed_to_where_it_still_has_to_go(c
         assert run(threshold, True) in ([1, 2, 3, 4], [1, 1, 3, 4], [2, 1, 3, 4])
         gc.set_threshold(0)
     assert moved
+
+
+def another_array(array: Any) -> Any:
+    return jax.device_put(array, jax.devices()[0])
+
+
+@pytest.mark.parametrize("make", [another_array, weakref.ref])
+@pytest.mark.parametrize("inside", [lambda x: x, lambda x: {"x": x}, State])
+def test_garbage_that_makes_another_way_to_an_array_in_the_midst_of_the_proof(uncalled, inside, make) -> None:
+    """And lets go of its own reference, so that all that there are later are accounted for."""
+    made, step = pytc.compile(lambda: jnp.ones(8)), pytc.compile(lambda x: jax.tree.map(lambda leaf: leaf + 1, x))
+    ways, taken_over = [], []
+
+    class Makes:
+        def __init__(self, array):
+            self.itself, self.array = self, array
+
+        def __del__(self):
+            gc.set_threshold(0)
+            ways.append(make(self.array))
+
+    def run(threshold):
+        state = inside(made())
+        (array,) = jax.tree.leaves(state)
+        address = array.unsafe_buffer_pointer()
+        if threshold:
+            Makes(array)
+        array = None
+        gc.set_threshold(threshold)
+        new = step(state)
+        gc.set_threshold(0)
+        found = [way() if type(way) is weakref.ref else way for way in ways]
+        expect(not any(array.is_deleted() for array in found if array is not None))
+        taken_over.append(jax.tree.leaves(new)[0].unsafe_buffer_pointer() == address)
+
+    gc.set_threshold(0)
+    for threshold in range(1, 90):
+        for _ in range(5):
+            run(0)
+        ways.clear()
+        run(threshold)
+        gc.collect()
+        ways.clear()
+    assert sum(taken_over) > 4 * 90
 
 
 def test_nothing_is_collected_while_a_tuple_is_made_of_the_result(collecting) -> None:
