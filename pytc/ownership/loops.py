@@ -37,6 +37,8 @@ class Left(NamedTuple):
     value: Any
     container: Any
     """Of which it is an item; None where the value is in a tuple that is filled again."""
+    iterator: Any
+    """That goes through the container."""
     position: int
     """Of the iterator on the stack, counted from the first local."""
 
@@ -54,8 +56,9 @@ def handed_out(frame: FrameType, positions: Iterable[int]) -> list[Left]:
     return found
 
 
-def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any]]:
-    """The same of one iterator, value and container each, if there are no more than so many references to it."""
+def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any]]:
+    """The same of one iterator, value, container and iterator each, if there are no more than so many references to
+    it."""
     kind = type(iterator)
     parts = gc.get_referents(iterator)
     # The variable here, and `getrefcount`'s own. A hook of `sys.addaudithook` was just shown it, and may have kept it.
@@ -64,12 +67,11 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any]]:
     if kind in _OF_SEQUENCES:
         if not parts or type(parts[0]) not in (list, tuple):  # at its end, or of a class that may run code
             return []
-        at = len(parts[0]) - iterator.__length_hint__()
-        return [(parts[0][at - 1], parts[0])] if at > 0 else []
+        return [(value, parts[0], iterator) for value in _passed_last(iterator, parts[0])]
     tuples = [part for part in parts if type(part) is tuple]
-    found: list[tuple[Any, Any]] = []
+    found: list[tuple[Any, Any, Any]] = []
     if tuples and getrefcount(tuples[-1]) == 4:  # the iterator, the two lists here, and `getrefcount`'s own
-        found += [(value, None) for value in tuples[-1]]
+        found += [(value, None, None) for value in tuples[-1]]
     if kind is enumerate:
         for part in parts:
             if type(part) in _ITERATORS:
@@ -80,14 +82,21 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any]]:
                 found += _handed_out(part, 2)
     elif kind in _OF_ITEMS and tuples:
         value = tuples[-1][1]
-        found += [(value, part) for part in parts if type(part) is dict and _has_passed(iterator, part, value)]
+        spaces = [part for part in parts if type(part) is dict]
+        found += [(value, space, iterator) for space in spaces if _has_passed(iterator, space, value)]
     return found
+
+
+def _passed_last(iterator: Any, items: Any) -> Any:
+    """The item of a list or tuple that its iterator has passed last, in one; nothing where there is none."""
+    at = len(items) - iterator.__length_hint__()
+    return items[max(at - 1, 0) : at]
 
 
 def _has_passed(iterator: Any, items: dict[Any, Any], value: Any) -> bool:
     """Whether the value is in a dictionary, not too large, and not where its iterator still has to go: what was deleted
     and put there again meanwhile is behind what it has passed."""
-    if len(items) > _MOST_ITEMS or not any(each is value for each in items.values()):
+    if len(items) > _MOST_ITEMS or not any(each is value for each in [*items.values()]):
         return False
     try:
         (ahead,) = iterator.__reduce__()[1]  # which fills no tuple to which somebody else refers, as the caller does
@@ -98,7 +107,8 @@ def _has_passed(iterator: Any, items: dict[Any, Any], value: Any) -> bool:
 
 def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:
     """Those in places that are dead: in a container only if nothing refers to it but one iterator and `places`, a list
-    of what stands in dead places."""
+    of what stands in dead places, and only if the iterator is still past it then: until that moment another thread, or
+    garbage that is collected, may have had the container, and put the value ahead."""
     if not left:
         return []
     standing = collections.Counter(map(id, places))
@@ -106,5 +116,13 @@ def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:
     return [
         each
         for each in left
-        if each.container is None or getrefcount(each.container) == 3 + 2 * standing[id(each.container)]
+        if each.container is None
+        or (getrefcount(each.container) == 3 + 2 * standing[id(each.container)] and _is_behind(each))
     ]
+
+
+def _is_behind(left: Left) -> bool:
+    """Whether the value is still where the iterator has been."""
+    if type(left.container) is dict:
+        return _has_passed(left.iterator, left.container, left.value)
+    return any(each is left.value for each in _passed_last(left.iterator, left.container))

@@ -117,6 +117,64 @@ def test_a_call_while_a_function_has_not_begun_is_not_that_function(collecting) 
         gc.enable()
 
 
+def through_a_list(step: Any, states: list[Any], threshold: int) -> list[Any]:
+    made = []
+    gc.set_threshold(threshold)
+    for state in states:
+        state = step(state)
+        gc.set_threshold(0)
+        made.append(state)
+    return made
+
+
+def through_a_dictionary(step: Any, states: dict[int, Any], threshold: int) -> list[Any]:
+    made = []
+    gc.set_threshold(threshold)
+    for _, state in states.items():
+        state = step(state)
+        gc.set_threshold(0)
+        made.append(state)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("through", "of"),
+    [(through_a_list, list), (through_a_dictionary, lambda states: dict(enumerate(states)))],
+    ids=["list", "dictionary"],
+)
+def test_garbage_that_moves_what_a_loop_has_passed_to_where_it_still_has_to_go(collecting, through, of) -> None:
+    """Until it is collected it refers to what is gone through, and then nothing tells of it."""
+    step = pytc.compile(lambda x: x + 1)
+    moved = []
+
+    class Moves:
+        def __init__(self, states):
+            self.itself, self.states = self, states
+
+        def __del__(self):
+            states = self.states
+            states[0], states[1] = states[1], states[0]
+            moved.append(True)
+
+    def started(moves):
+        states = of([jnp.full(8, number) for number in range(4)])
+        if moves:
+            Moves(states)
+        return states
+
+    def run(threshold, moves):
+        return [int(state[0]) for state in through(step, started(moves), threshold)]
+
+    gc.set_threshold(0)
+    for _ in range(5):
+        assert run(0, False) == [1, 2, 3, 4]
+    for threshold in range(1, 250):
+        gc.collect()
+        assert run(threshold, True) in ([1, 2, 3, 4], [1, 1, 3, 4], [2, 1, 3, 4])
+        gc.set_threshold(0)
+    assert moved
+
+
 def test_nothing_is_collected_while_a_tuple_is_made_of_the_result(collecting) -> None:
     step = pytc.compile(lambda x: x + 1)
     holder, seen, junk = Holder(), [], []
