@@ -81,6 +81,8 @@ class Function:
             options.pop("in_shardings", None),
             options.pop("out_shardings", None),
         )
+        if not isinstance(share, bool):
+            raise TypeError(f"share is {share!r}; it can be True or False")
         self.share = share
         self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.directly = Ways(share, python_scalars)

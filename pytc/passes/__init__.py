@@ -45,7 +45,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
                 raise
             after = program.noted(name_of(each), ["left out: the program is nested too deeply for Python's stack"])
         if not isinstance(after, Program):
-            raise TypeError(f"the pass `{name_of(each)}` returned {after!r:.80}, and no Program")
+            raise TypeError(f"the pass `{name_of(each)}` returned {after!r:.80}, not a Program")
         if verifying and after is not program:
             verify(program, after, by=name_of(each))
         program = after
