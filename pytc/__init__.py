@@ -1,25 +1,37 @@
 """pytc: `jax.jit` that donates by itself what nobody can read any more.
 
-Once for each signature of the arguments:
+Once for each signature of the arguments, fun + arguments -> executable:
 
-    stage        fun, arguments -> `program.Program`; mapped: the same of a map, whose axes are those of mapping
-    arguments    what is traced of them and what is static; what is asked for each leaf
-    kept         outputs that are no arrays
-    passes       Program -> Program; verify: whether that kept the meaning
-    emit         Program -> executable, for the settings that context tells
-    effort       which of several plans the compiler finds best, by what hlo reads and measurements remembers
+    program     the one data structure, `Program`: a jaxpr, and what the caller sees of it
+    stage       fun, arguments -> Program
+    mapped      the same for `pmap`; mapping: which axis of each leaf is mapped
+    arguments   which leaves are traced and which are static; shardings and prefixes, leaf by leaf
+    kept        which outputs that are not arrays may be returned at every call
+    passes      Program -> Program
+    verify      whether a pass kept the meaning (`PYTC_VERIFY=1`)
+    emit        Program -> executable
+    effort      which of several plans the compiler finds best: hlo reads its programs, measurements remembers
+    context     the settings of JAX that a program was staged under
+    uncollected no garbage collection while all this is made
 
 At each call:
 
-    compile      the decorator, and pmap another; compiled: what they return; options, donation: what they are told
-    calls        the call path; attributes: what it has of the function that it stands for
-    ownership    which leaves are dead; move: what the caller says of that
-    interrupt    Ctrl-C meanwhile
+    compile     the decorator; pmap: the other one
+    options     which options they take; donation: what `donate=` says of each parameter
+    compiled    the type of what they return; attributes: its name, signature and methods
+    calls       the call path: which program, which leaves it takes over, and the call itself
+    ownership   which leaves are dead
+    move        what the caller gives away by hand
+    interrupt   a Ctrl-C between a donation and the caller's store
 
-Beside that: explain reads what all this leaves behind, jax_compat has what is less stable of JAX's API, classes tells
-of classes without asking them, picking takes items out of sequences, uncollected pauses the garbage collector while
-programs are made, errors are pytc's own, and `__main__` is for a shell. How the parts fit together is in
-`docs/pipeline.md`.
+For people:
+
+    explain     what was decided and why; reads what the rest leaves behind, and steers nothing
+    errors      pytc's own exceptions
+    __main__    `python -m pytc explain` and `python -m pytc audit`
+
+And for all of these: jax_compat has every use of JAX's less stable API, classes asks about a class without running its
+metaclass's code, picking takes items out of sequences. `docs/pipeline.md` tells how the parts fit together.
 """
 
 from pytc import passes

@@ -1,4 +1,4 @@
-"""`compile`: the decorator, and what it can be told. The call path is in `function`."""
+"""`compile`: the decorator and its options. The call path is in `pytc.calls.function`."""
 
 from __future__ import annotations
 
@@ -65,20 +65,21 @@ def compile(  # noqa: A001, D417 - two arguments described at once
 ) -> Any:
     """`jax.jit` that donates by itself what nobody can read any more.
 
-    A decorator, bare or with arguments. The result is called as the function is, returns what `jax.jit(fun)` would
-    to the bit, and writes outputs into the memory of those arguments that are provably dead at the call.
+    A decorator, bare or with arguments. The result is called as `fun` is and returns what `jax.jit(fun)` returns. It
+    writes outputs into the memory of those arguments that are provably dead at the call: `docs/proof.md` says what is
+    proven, `docs/semantics.md` where the results differ from those of `jax.jit`.
 
     Args:
       fun: the function; its arguments and result are any pytrees. Arrays (JAX and NumPy) and Python scalars are
         traced; every other leaf is static, compared by equality. Outputs that are not arrays come back as they are.
-      donate: `"auto"`: what is proven dead at this call, silently. `"all"`: the caller promises; everything usable is
-        donated. `"warn"`: as `"all"`, with a warning that names what could not be reused. `"none"`. `"require"`: as
-        `"auto"`, but raises `pytc.DonationError` where a leaf could be reused and is still alive. Or a dict of these
-        by parameter name, the rest `"auto"`.
+      donate: which leaves may be overwritten. `"auto"`: those proven dead at this call. `"all"`: every leaf that an
+        output fits into; the caller promises not to read them again. `"warn"`: as `"all"`, with a warning that names
+        the leaves that no output fits into. `"require"`: as `"auto"`, but raises `pytc.DonationError` where an output
+        fits into a leaf that is still alive. `"none"`: none. Or a dict of these by parameter name, the rest `"auto"`.
       static_argnums, static_argnames: as in `jax.jit`.
-      python_scalars: `"static"` keeps Python scalars out of the trace.
-      share: whether an array object at several leaves is passed and donated once.
-      passes: the pipeline, in place of `pytc.passes.pipeline`.
+      python_scalars: `"trace"` traces Python scalars, as `jax.jit` does; `"static"` makes them static.
+      share: whether an array object at several leaves is passed, and donated, only once.
+      passes: the passes to run in place of `pytc.passes.pipeline`.
       effort: `"high"` compiles several plans for the device at hand, and keeps the one that needs the least memory,
         then the one that copies least. It changes no result, and costs compilations at the first call of a signature.
       **jit_options: what else `jax.jit` accepts (`in_shardings`, `out_shardings`, `compiler_options`, ...).
@@ -89,11 +90,12 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       `clear_cache`.
 
     Raises:
-      TypeError: `fun` or a pass is not callable, a number of an argument is none, an option is not known.
-      ValueError: an unknown `donate`, `python_scalars` or `effort`, a name or a number that is no parameter's, a static
-      parameter that is donated.
-      At a call, `StaticLeafError` naming a static leaf that cannot be hashed, `DonationError` as `donate="require"`
-      says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
+      TypeError: `fun` or a pass is not callable; `share` is not a bool; an `argnums` option is not made of integers, or
+        an `argnames` option not of strings; neither `pytc.compile` nor `jax.jit` has such an option.
+      ValueError: `donate`, `python_scalars` or `effort` is none of its values; an option names a parameter that `fun`
+        does not have, or donates one that is static.
+      At a call: `StaticLeafError` naming a static leaf that cannot be hashed, `DonationError` as `donate="require"`
+        says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
     """
     check_options(compile, jit_options)
     if fun is None:

@@ -47,14 +47,19 @@ def read_policy(
     else:
         by_parameter = {}
         default = donate
-    for mode in [default, *by_parameter.values()]:
-        if mode not in get_args(Mode):
-            raise ValueError(
-                f"donate is {mode!r}; it can be {', '.join(map(repr, get_args(Mode)))}, or a dict of these by parameter"
-            )
+    modes = get_args(Mode)
+    one_of_them = ", ".join(map(repr, modes))
+    if default not in modes:
+        raise ValueError(f"donate is {default!r}; it can be {one_of_them}, or a dict of these by parameter")
+    for name, mode in by_parameter.items():
+        if mode not in modes:
+            raise ValueError(f"donate[{name!r}] is {mode!r}; it can be {one_of_them}")
     for name in promised:
         if by_parameter.setdefault(name, "all") != "all":
-            raise ValueError(f"donate says {by_parameter[name]!r} of {name!r}, which donate_argnums or -names donates")
+            raise ValueError(
+                f"donate says {by_parameter[name]!r} of {name!r}, which donate_argnums or donate_argnames "
+                "donates: name it in one of the two"
+            )
     static = parameters.static_argnames | {parameters.positional_name(i) for i in parameters.static_argnums if i >= 0}
     for name, mode in by_parameter.items():
         if name in static and mode != "none":

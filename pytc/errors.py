@@ -11,9 +11,10 @@ class DonationError(RuntimeError):
 
 
 class StaticLeafError(TypeError, ValueError):
-    """A leaf that is not an array cannot be part of the key under which a compiled program is kept.
+    """A static leaf cannot be part of the key under which a compiled program is kept, mostly as it cannot be hashed.
 
-    Of a leaf that is no array `jax.jit` raises the one, of a static argument that cannot be hashed the other.
+    It is both a `TypeError`, which `jax.jit` raises for a leaf that is not an array, and a `ValueError`, which it
+    raises for a static argument that cannot be hashed.
     """
 
 

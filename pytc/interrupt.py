@@ -28,12 +28,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _ROOM = 200
-"""So many frames are more than JAX's Python code has between an execution and the return of its results."""
-
+"""More frames than JAX's Python code has between an execution and the return of its results."""
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LIBRARIES = ("pytc", "jax", "jaxlib", "numpy")
-"""The packages whose code runs where something is looked at, and the standard library's."""
+"""The packages whose code runs while pytc looks at something, besides the standard library."""
 _USUAL = (
     AttributeError,
     TypeError,
@@ -44,7 +43,7 @@ _USUAL = (
     AssertionError,
     MemoryError,
 )
-"""What they raise there."""
+"""What these raise then."""
 
 
 class _RaiseSignal:
@@ -62,8 +61,9 @@ def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -
 
 
 def can_be_put_off(raised: BaseException) -> bool:
-    """Whether an exception is one that `deliver` can tell of later: that of a full stack, and a Ctrl-C, which is raised
-    anew by whatever has raised it. (Whoever has a handler of their own keeps what it may find.)"""
+    """Whether the result of a call can be delivered in spite of this exception: that of a full stack, or a Ctrl-C,
+    which is raised anew behind the caller's store. Not what a user's own signal handler has raised, which may tell it
+    apart from another one."""
     if isinstance(raised, RecursionError):
         return True
     if type(raised) is not KeyboardInterrupt or _handlers(raised) - {"asyncio.runners"}:
@@ -83,11 +83,11 @@ def is_ctrl_c(handler: Any) -> bool:
 
 def is_from_outside(raised: Exception) -> bool:
     """Whether an exception came from a handler of a signal, or by `PyThreadState_SetAsyncExc` from another thread, and
-    not out of what was asked for.
+    not out of the code that was called.
 
-    A handler is told by what it is given: the frame that was interrupted, which is the one below its own. What another
-    thread sends strikes anywhere; it is told by its class where libraries alone were at work, of which it is no usual
-    one.
+    A handler is recognised by one of its arguments: the frame that was interrupted, which is the one below its own. An
+    exception from another thread may be raised anywhere. It is recognised by its class, if only libraries were running,
+    and these do not usually raise that class.
     """
     if _handlers(raised):
         return True
@@ -129,9 +129,10 @@ def _is_handlers(frame: types.FrameType) -> bool:
 
 
 def deliver(make: Callable[[], Any], raised: BaseException) -> Any:
-    """What `make` returns; an interrupt that was raised follows. Another one meanwhile is the same one.
+    """What `make` returns; the interrupt that was raised follows, behind the caller's store. Another Ctrl-C that
+    arrives in the meantime counts as the same one.
 
-    Where the stack was full there is no more to tell: the program has run, and what it said of itself is lost.
+    A full stack is not raised again: the program has run and its results are there, so nothing is left to report.
     """
     if isinstance(raised, RecursionError):
         return make()

@@ -26,7 +26,7 @@ def why_not(value: Any) -> str | None:
     """
     kind = type(value).__name__
     if isinstance(value, Iterator | AsyncIterator | Coroutine):
-        return f"is a {kind}, which can be read only once, and each call would return this one: return what it gives"
+        return f"is a {kind}, which can be read only once, and every call would return this one: return a list of them"
     if _holds_tracer(value):
         return (
             f"is a {kind}, which is no pytree, and holds a traced array, which has no value: return the array itself, "

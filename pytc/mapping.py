@@ -86,12 +86,14 @@ class Mapped:
             each = dict(enumerate(spec))
             if len(args) > len(each):
                 raise ValueError(
-                    f"in_axes has {len(each)} entries, and the call {len(args)} positional arguments: one for each, or "
-                    "a dict by parameter name"
+                    f"in_axes has length {len(each)}, but the call has {len(args)} positional arguments: give an axis "
+                    "for each, or a dict by parameter name"
                 )
             if len(each) > len(args) and not parameters.takes_positional(len(each)):
                 most = len(parameters.positional)
-                raise ValueError(f"in_axes has {len(each)} entries, and the function {most} positional parameters")
+                raise ValueError(
+                    f"in_axes has length {len(each)}, but the function takes {most} positional: give an axis for each"
+                )
             of_keywords = {name: each[i] for i, name in enumerate(parameters.positional) if i in each}
             return [
                 *((name, each[i]) for i, name in enumerate(positions)),
@@ -220,4 +222,7 @@ def _number(what: str, path: str, axis: Any) -> int | None:
         return None
     if isinstance(axis, int) and not isinstance(axis, bool):
         return int(axis)
-    raise TypeError(f"{what} of `{path}` is {axis!r}; it can be an axis number, None, or a function that returns these")
+    auto = ', "auto"' if what == "out_axes" else ""
+    raise TypeError(
+        f"{what} of `{path}` is {axis!r}; it can be an axis number, None{auto}, or a function that returns one of these"
+    )

@@ -27,13 +27,13 @@ class Moved:
 def move(x: Any) -> Any:
     """Give `x`, an array or a pytree of arrays, to the compiled function that it is passed to: `f(pytc.move(x))`.
 
-    Its memory is reused whatever else refers to it, and once the call has begun to run its arrays are unusable, those
-    too whose memory found no use; so a PRNG key can be made to serve once. Arrays that the function hands back as they
-    are stay usable. Nothing happens to `x` if the call fails before it runs, nor where nothing is donated: under a
+    Its memory is reused whatever else refers to it. Once the program runs, all arrays of `x` are unusable, also those
+    whose memory found no use (so a PRNG key can be made to serve only once), except those that the function hands back
+    as they are. Nothing happens to `x` if the call fails before the program runs, nor where nothing is donated: under a
     transformation such as `jax.grad`, with `jax_disable_jit`, in `pytc.explain(f, pytc.move(x))` and in `f.lower`.
 
-    Raises (when used): `RuntimeError` from JAX, wherever an array of `x` is read afterwards; `StaticLeafError` from the
-    call where it stands in a static argument.
+    Raises nothing itself. The call raises `StaticLeafError` if it stands in a static argument; and JAX raises
+    `RuntimeError` wherever an array of `x` is read afterwards.
     """
     return x if isinstance(x, Moved) else Moved(x)
 

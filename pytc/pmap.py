@@ -129,11 +129,12 @@ def pmap(  # noqa: D417 - some arguments described at once
       is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
 
     Raises:
-      TypeError: `fun` is not callable; an axis or an `axis_size` that is none; an option is not known. ValueError: what
-      `pytc.compile` raises, no devices, and an `axis_size` below 1.
-      At a call, `ValueError` naming leaf, axis and sizes where an array has no such axis, where mapped leaves differ
-      in size, or where there are more rows than devices; and naming leaves where `out_axes` is None and the output
-      varies.
+      TypeError: as `pytc.compile`; or `axis_size` is not an integer.
+      ValueError: as `pytc.compile`; or `devices` is empty, or `axis_size` is below 1.
+      At a call: `TypeError` naming the leaf for which `in_axes` or `out_axes` says what is not an axis. `ValueError`
+        naming leaves, axes and sizes where an array has no such axis, where mapped leaves differ in size, or where
+        there are more rows than devices; and naming the output, and what makes it vary, where `out_axes` is None for
+        one that is not provably the same on all rows. And what a call of a `pytc.compile`d function raises.
     """
     check_options(pmap, jit_options)
     options = {**jit_options, "donate_argnums": donate_argnums} if donate_argnums is not None else jit_options

@@ -86,11 +86,13 @@ class Stageable:
         return tuple(kind_of(leaf, self.python_scalars) for leaf in tree_leaves((args, kwargs)))
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> tuple[Leaf, ...]:
-        """The leaves of these arguments, in flattening order; further occurrences of an array named so if `share`, and
-        if it is asked for in the same place.
+        """The leaves of these arguments, in flattening order.
+
+        With `share`, a leaf that is the same array object as an earlier one says so (`Leaf.same_as`), unless
+        `in_shardings` asks for the two in different places (`Leaf.elsewhere`).
 
         Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` does not
-        match the arguments, and what JAX raises of data that it has no type for, with a note of the leaf's path.
+        match the arguments, and whatever JAX raises for data that it has no type for, with the leaf's path in a note.
         """
         args, kwargs = self.parameters.wrap_static(args, kwargs)
         named = self.parameters.paths(args, kwargs)
@@ -129,8 +131,8 @@ class Stageable:
     def hide(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Leaf], given: Sequence[Any] | None = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that `jax.jit` is to trace, without static leaves and repeated arrays; with what is `given` for
-        each leaf, if that is something else than there is."""
+        """The arguments that `jax.jit` is to trace: without static leaves and repeated arrays, for which the tree has
+        nodes that `put_together` undoes. `given`, if there is any, is traced in place of the leaves."""
         if given is None and all(leaf.aval is not None and leaf.same_as is None for leaf in leaves):
             return args, kwargs
         args, kwargs = self.parameters.wrap_static(args, kwargs)
@@ -143,8 +145,8 @@ class Stageable:
 
     @functools.cached_property
     def traced(self) -> Callable[..., Returned]:
-        """The one function that JAX traces, so that it traces it once: for calls and under transformations."""
-        return dataclasses.replace(self).traceable()  # of a copy, for it must not refer to what remembers it
+        """`traceable()`, always the same function object, so that JAX traces it once for calls and transformations."""
+        return dataclasses.replace(self).traceable()  # of a copy: remembered in `self`, it must not hold `self`
 
     @functools.cached_property
     def jitted(self) -> Any:
@@ -154,7 +156,7 @@ class Stageable:
     def traceable(self, returned: Callable[[Returned, Any], None] | None = None) -> Callable[..., Returned]:
         """`fun` as `jax.jit` is to trace it: takes what `hide` gives, returns a `Returned`.
 
-        `returned` is told what the function returned, and the result itself, each time it is traced.
+        Each time it is traced, `returned` is called with the `Returned` and with the result that `fun` gave.
         """
 
         def traced(*args: Any, **kwargs: Any) -> Returned:
@@ -176,7 +178,7 @@ class Stageable:
         Raises `TypeError` naming a leaf that is no array and cannot be returned at every call (`pytc.kept`).
         """
         leaves, tree = tree_flatten(result)
-        # Of the result itself: to make another one of stand-ins would be for classes of people's own to refuse.
+        # Of the result itself: a copy of it made of placeholders might be refused by a user's own pytree class.
         paths = tuple(keystr(path) for path, _ in tree_flatten_with_path(result)[0])
         arrays: list[Any] = []
         origins: list[Computed | Kept] = []
@@ -221,7 +223,8 @@ class Stageable:
         return dataclasses.replace(staged, in_tree=in_tree)
 
     def check_captured(self, jaxpr: ClosedJaxpr, count: int) -> None:
-        """Raises `CapturesError` where what was traced has more inputs than the `count` that it was given."""
+        """Raises `CapturesError` where what was traced has more inputs than the `count` that it was given: the
+        function has read what `jax.jit` makes a further input of the trace."""
         if len(jaxpr.jaxpr.invars) > count:
             raise CapturesError(
                 f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
@@ -248,7 +251,8 @@ class Stageable:
 
 
 class CapturesError(TypeError):
-    """The function reads something that `jax.jit` takes out of its trace again, for each call."""
+    """The function reads something that `jax.jit` would pass to the program anew at each call: a tracer of another
+    function, or an object that has a state in the trace. Such calls are left to `jax.jit`."""
 
 
 def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
@@ -258,9 +262,9 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     made by `pytc.compile` (static arguments, shardings, ...) are kept.
 
     Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` or
-    `out_shardings` match neither arguments nor result, `RuntimeError` where they are a `PartitionSpec` and there is no
-    mesh, `TypeError` naming an output that is made of tracers but of no type that JAX knows, or where `fun` reads what
-    `jax.jit` takes out of its trace again, and whatever `fun` or JAX's tracing raises.
+    `out_shardings` do not match the arguments or the result, `RuntimeError` where they are a `PartitionSpec` and no
+    mesh is set, `TypeError` naming an output that cannot be returned (an iterator, an object that holds a tracer and is
+    no pytree) or where `fun` reads a tracer of another function, and whatever `fun` or JAX's tracing raises.
     """
     compiled = getattr(fun, "__pytc__", None)
     return stageable_of(fun).stage(*unmoved(args, kwargs), share=compiled is None or compiled.share)
@@ -273,7 +277,7 @@ def stageable_of(fun: Callable[..., Any]) -> Stageable:
 
 
 def _type_of(path: str, value: Any) -> Any:
-    """The type of a traced leaf. What JAX raises of a value that it has no type for is told the leaf's path."""
+    """The type of a traced leaf. Where JAX has none for the value, its error gets a note with the leaf's path."""
     try:
         return jax.typeof(value)
     except (OverflowError, TypeError, ValueError) as error:
@@ -293,9 +297,9 @@ def _check_hashable(path: str, leaf: Any) -> None:
 
 
 def _check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> None:
-    """Raises `StaticLeafError` where the function has read an array from an object that is static as it is no pytree,
-    and is told from others by its identity: the object with another array in it would be given the same program, in
-    which the first one is a constant. (`jax.jit` refuses such an object.)"""
+    """Raises `StaticLeafError` where the function has read an array out of a static object that is equal only to
+    itself. The array is a constant of the program; after the object is given another one, the same program would be
+    found for it and would still read the first. (`jax.jit` refuses such an object.)"""
     arrays = {id(value) for value in captured if isinstance(value, jax.Array)}
     for leaf in leaves if arrays else ():
         kind: Any = type(leaf.value)
@@ -312,8 +316,8 @@ def _check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> Non
 
 
 def _path_to(arrays: Set[int], tree: Any) -> str | None:
-    """Where in a tree one of these arrays (ids) is; None if nowhere, or if that is no tree for JAX: keys of several
-    kinds in a dictionary, say."""
+    """Where in a tree one of these arrays (ids) is; None if nowhere, or if JAX cannot flatten the tree, as a dictionary
+    whose keys cannot be sorted."""
     try:
         leaves = tree_flatten_with_path(tree)[0]
     except (TypeError, ValueError):

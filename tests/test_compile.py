@@ -334,7 +334,7 @@ def test_donate_argnums_is_understood(x):
     ("options", "match"),
     [
         ({"donate": "some"}, "donate is 'some'"),
-        ({"donate": {"state": "maybe"}}, "donate is 'maybe'"),
+        ({"donate": {"state": "maybe"}}, r"donate\['state'\] is 'maybe'"),
         ({"donate": {"nothing": "all"}}, "'nothing', which is not a parameter"),
         ({"donate": {"state": "all"}, "static_argnames": "state"}, "'state' is static"),
         ({"donate_argnums": 0, "static_argnums": 0}, "'state' is static"),
@@ -367,11 +367,17 @@ def test_what_is_no_pass_is_refused_when_decorating(decorator, passes):
         decorator(lambda x: x, passes=passes)
 
 
+@pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
+def test_share_is_yes_or_no(decorator):
+    with pytest.raises(TypeError, match="share is 'no'; it can be True or False"):
+        decorator(lambda x: x, share="no")
+
+
 def test_a_pass_that_returns_no_program_is_named(x):
     def forgets(program):
         dataclasses.replace(program)
 
-    with pytest.raises(TypeError, match="the pass `forgets` returned None, and no Program"):
+    with pytest.raises(TypeError, match="the pass `forgets` returned None, not a Program"):
         pytc.compile(lambda x: x, passes=(forgets,))(x)
 
 

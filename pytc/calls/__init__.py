@@ -1,11 +1,11 @@
 """What happens at each call of a compiled function.
 
-function     the call path, from top to bottom
-direct       calls that go straight to `jax.jit`, with nothing flattened
-lookup       which staged program serves a call
-cache        what is remembered of each function; known: and of those made of the same function
-plan         what a call takes over
-asking       which leaves are dead, whatever the objects at hand raise
-ahead        JAX's own stages, where there is no call
-tracebacks   of errors, without the frames of all this
+function    the call path, from top to bottom
+direct      calls that go straight to `jax.jit`, with nothing flattened
+lookup      which staged program serves a call
+cache       what a compiled function remembers; known: what several made of the same function share
+plan        which leaves a program takes over, decided once for a call site, and the proof of it at each call
+asking      questions to `ownership` whose answer to an exception is: keep everything
+ahead       JAX's own stages (`lower`, `trace`), where there is no call
+tracebacks  tracebacks of errors, without pytc's own frames
 """

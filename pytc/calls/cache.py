@@ -1,5 +1,5 @@
-"""What a compiled function remembers: layouts, signatures, plans and call sites; and what it shares with others that
-are made of the same function.
+"""What a compiled function remembers: layouts, signatures, plans and call sites (`calls.function` says what these are);
+and what several compiled functions share that are made of the same function with the same options.
 
 Lookups are plain dictionary reads and publications plain dictionary writes, each atomic in CPython, so calls from
 several threads need no lock: two first calls at once compile twice, and one of the results is kept.
@@ -34,12 +34,13 @@ MOST_SITES = 1024
 """Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones."""
 
 MOST_MISSES = 4
-"""After so many calls that could not go straight to `jax.jit`, one soon after the other, a site stops trying."""
+"""Misses, calls that should have gone straight to `jax.jit` and could not, after which a site stops trying."""
 MANY_CALLS = 64
-"""How many calls make a miss forgotten."""
+"""Calls after a miss for which it is remembered."""
 
 MOST_ALIKE = 8
-"""Signatures for leaves like one another that are kept: one for each of JAX's contexts (64-bit mode, meshes, ...)."""
+"""Signatures that are kept for leaves of the same description: one for each of JAX's contexts (64-bit mode, meshes,
+...)."""
 
 
 Describe: TypeAlias = Callable[[Any], tuple[Hashable, ...]]
@@ -52,19 +53,19 @@ class Plan:
 
     emitted: Emitted
     proven: ownership.Wanted
-    """Leaves that it takes over, and that must be proven dead at each call."""
+    """Those of the leaves that it takes over that must be proven dead at each call: the caller has not promised it."""
     outcome: ownership.Outcome
     """What the proof may assume of a call."""
     spared: bool
     """Whether the program could take over leaves that were left alone because the caller seemed to read them later."""
     could_donate: tuple[int, ...]
-    """Leaves that the flow of the data would have it take over; where the compiler found that others are better, those
-    are in the program."""
+    """Leaves that the flow of the data would have it take over: what plans are told apart by. With `effort="high"` the
+    compiler may have found others better, and `program.donated` has those."""
 
     @property
     def outcome_now(self) -> ownership.Outcome:
-        """`outcome`, for the next call: the first one compiles, and returns through Python code of `jax.jit`, unless
-        that is done ahead of it."""
+        """`outcome` for the next call. The first call compiles, unless that was done ahead, and returns through Python
+        code of `jax.jit`: so it counts as one that calls Python."""
         if not self.emitted.is_new:
             return self.outcome
         return ownership.Outcome(calls_python=True, length=self.outcome.length, atomic=False)
@@ -88,21 +89,21 @@ class Site:
     copied_calls: int = 0
     copied_bytes: int = 0
     held: dict[int, int] = dataclasses.field(default_factory=dict)
-    """How many calls found this leaf (an index) alive that the plan takes over."""
+    """How many calls found a leaf (an index) alive that the plan takes over."""
     why: dict[int, str] = dataclasses.field(default_factory=dict)
-    """What held it the first time, as a person would say it."""
+    """What held the leaf (an index) the first time, in words."""
     asked: bool = False
-    """Whether all objects have been looked through for what holds some."""
+    """Whether it has been looked for what holds leaves; that is done once."""
     settled: bool = False
-    """Whether the plan comes of what was alive call after call, rather than of what the code shows."""
+    """Whether the plan was changed because leaves were alive call after call, though the code lets go of them."""
     streak: int = 0
     """Calls in a row that had to copy."""
     goes_well: bool = False
-    """Whether the last call that was not made straight by `jax.jit` might have been."""
+    """Whether the last call that took the usual path had nothing to copy, so that those after it may go straight."""
     missed: int = 0
     """How often, of late, a call that might have gone straight to `jax.jit` could not."""
     missed_at: int = 0
-    """How many calls there had been by the last time."""
+    """`calls` at the last miss."""
 
     def count(self, program: Program, copied: Sequence[int]) -> None:
         """Note a call that has run, for which these leaves were copied."""
@@ -113,8 +114,8 @@ class Site:
             self.held[i] = self.held.get(i, 0) + 1
 
     def to_be_looked_at(self) -> bool:
-        """Whether it is time to look at the caller's code again: where the first look said "read later", ever more
-        rarely. It may be in a helper that another caller uses otherwise."""
+        """Whether it is time to look at the caller's code again, where the first look said that leaves are read later:
+        after 1, 2, 4, 8, ... calls. The site may be in a helper whose next caller does not read them."""
         return self.plan.spared and not self.settled and self.calls & (self.calls - 1) == 0
 
     def miss(self) -> None:
@@ -130,9 +131,9 @@ class Staged:
     program: Program
     describe: Describe
     described: tuple[tuple[Hashable, ...], ...]
-    """Each leaf that it was staged for, as `describe` tells of it."""
+    """`describe` of each leaf that it was staged for."""
     compiled: dict[tuple[int, ...], Emitted] = dataclasses.field(default_factory=dict)
-    """By what the flow of the data would have them take over (`Plan.could_donate`)."""
+    """Executables, by the leaves that the flow of the data would have them take over (`Plan.could_donate`)."""
     moved: dict[frozenset[int], Plan] = dataclasses.field(default_factory=dict)
     """Plans for calls in which these leaves (indices) were passed by `pytc.move`."""
     paired: dict[frozenset[int], Program] = dataclasses.field(default_factory=dict)
@@ -143,10 +144,10 @@ class Staged:
 
 @dataclasses.dataclass(eq=False)
 class Shared:
-    """What there is of one layout, static values and sharing for all that are made of the same function."""
+    """Programs staged for one layout, static values and sharing, for all compiled functions that are made of the same
+    function."""
 
     describe: Describe
-    """What tells leaves apart that a program has been staged for."""
     newest: tuple[Staged, ...] = ()
     _being_made: dict[tuple[Hashable, ...], AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
@@ -167,8 +168,8 @@ class Shared:
         self.newest = tuple(each for each in self.newest if each not in dropped and not each.context.is_spent())
 
     def add(self, staged: Staged) -> None:
-        """Publish a staged program as the newest. Not one that calls Python: what it calls may lead back to the
-        function, which would never be let go of; and a call of it may wait for another one."""
+        """Publish a staged program as the newest. Not one that calls Python: its callback may refer to the function,
+        which this table would then keep alive for ever; and its calls may wait for one another."""
         if may_call_python(staged.program.jaxpr):
             return
         self.newest = (staged, *(each for each in self.newest if each is not staged))
@@ -189,9 +190,9 @@ class Signature:
         self.keys = tuple(keys)
         """Leaves (indices) that are PRNG keys."""
         self.key_dtypes = [*keys.values()]
-        """Of which kind they are, which their bits do not tell."""
+        """The dtypes of these keys, which their bits do not tell."""
         self.passes_one_twice = any(leaf.elsewhere for leaf in self.program.leaves)
-        """Whether an array that is at two leaves is also passed as two."""
+        """Whether an array at two leaves is passed twice, since it is asked for in two places."""
 
     def is_for(self, leaves: Sequence[Any]) -> bool:
         """Whether it was staged for leaves like these, of which keys may be their bits."""
@@ -201,14 +202,18 @@ class Signature:
 
 @dataclasses.dataclass(eq=False)
 class Signatures:
-    """All signatures of one layout, static values and sharing; told apart by a few leaves, tried newest first."""
+    """All signatures of one layout, static values and sharing.
+
+    To describe every leaf at every call would take long. So only those leaves are described that some two signatures
+    differ in (`_probe`), and `jax.jit` checks the others.
+    """
 
     shared: Shared
     newest: tuple[Signature, ...] = ()
     _probe: tuple[int, ...] = ()
     _found: dict[tuple[tuple[Hashable, ...], ...], Signature] = dataclasses.field(default_factory=dict)
     _by_place: bool = False
-    """Whether some differ in nothing but where the leaves are, for which it takes longer to ask."""
+    """Whether some signatures differ in nothing but where leaves are: only then is that asked, which takes longer."""
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones tell; JAX checks the others."""

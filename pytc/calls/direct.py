@@ -2,8 +2,8 @@
 
 A call mostly comes with arguments like those of the last one from the same place in the caller's code. If the program
 there takes whole arguments (`emit.whole`), `jax.jit` itself checks that they have the tree, the shapes and the dtypes
-that the program is for, before anything runs; and the proof walks them by the positions that it has seen
-(`ownership.Walk`). What is otherwise this time goes the usual way.
+that the program is for, before anything runs; and the proof walks them by the positions at which arrays were the last
+time (`ownership.Walk`). A call of which either says that it is not alike takes the usual path (`calls.function`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from pytc.jax_compat.running import is_of_no_tracing
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Direct:
-    """One call site with a plan that takes whole arguments."""
+    """A call site whose plan takes whole arguments, and what has to hold for a call to go straight to `jax.jit`."""
 
     signature: Signature
     site: Site
     plan: Plan
     emitted: EmittedWhole
     proven: ownership.Walk | None
-    """The arguments that must be proven dead."""
+    """The arguments that must be proven dead; None if there are none."""
     others: ownership.Walk | None
-    """The other arguments, where an array might be in them twice, or something else than there was."""
+    """The other arguments, if they must be compared with those of before: an array may be in them twice, or something
+    may have come into them that `jax.jit` runs users' code for."""
 
     @classmethod
     def of(
         cls, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
     ) -> Direct | None:
-        """For calls with arguments like these; None where they are not for this."""
+        """For calls with arguments like these; None where such calls cannot go straight."""
         plan = site.plan
         emitted = plan.emitted
         if type(emitted) is not EmittedWhole:
@@ -66,8 +67,11 @@ class Direct:
     def call(
         self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]
     ) -> bool | None:
-        """Make the call if it is like the others here, and append its result to `landed`; False where it is not, None
-        where JAX says so.
+        """Make the call, if it is like those before it at this site.
+
+        True: it was made, and `landed` is [emitted, (), results]. False: not this time (the proof failed, or it is time
+        to look at the site again); nothing ran. None: nothing ran, and this way is to be forgotten, since `jax.jit`
+        refused the arguments, or looking at them raised.
 
         Raises whatever running the program raises.
         """
@@ -82,7 +86,10 @@ class Direct:
                 ownership.is_dear(plan.proven) or not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome)
             ):
                 return False
-        except Exception as error:  # the arguments are others, or of classes that raise when they are looked at
+        except Exception as error:
+            # Looking at the arguments raised: they are not a tree like the last (`LookupError`), or of users' classes,
+            # which may raise anything. Neither is an error of the call, so it takes the usual path. What the handler of
+            # a signal or another thread has raised in the meantime is passed on.
             if is_from_outside(error):
                 raise
             return None
@@ -119,14 +126,16 @@ class Ways(dict[tuple[int, int], Direct]):
         self._python_scalars = python_scalars
 
     def make_room(self) -> None:
-        """Before a call from a site that is new, rather than behind one: what goes with these may run code."""
+        """Forget all sites where there are too many. Done before the call of a new site, rather than behind one: what
+        dies with a site may run code, and none may run between a call and the store of its result."""
         if len(self) >= MOST_SITES:
             self.clear()
 
     def learn(self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Let the calls after this one go straight, if they can.
 
-        To look at the arguments may run code. So that is done before this call, and not behind the last.
+        Called before this call, though it is the last one that has shown that calls go well: looking at the arguments
+        may run code, and none may run between a call and the store of its result.
         """
         site.goes_well = False
         leaves = signature.program.leaves
@@ -136,8 +145,8 @@ class Ways(dict[tuple[int, int], Direct]):
             self[id(site.code), site.lasti] = direct
 
     def went_well(self, site: Site, looked: bool) -> None:
-        """Note that a call has gone as it must for those from here to go straight; `looked` if that one could not
-        have."""
+        """Note that a call that took the usual path had nothing to copy, so that those after it may go straight.
+        `looked` says that it could not have gone straight; if it could have, that is a miss."""
         known = self.get((id(site.code), site.lasti))
         if known is not None and known.plan is site.plan:
             if looked:
@@ -148,16 +157,16 @@ class Ways(dict[tuple[int, int], Direct]):
         site.goes_well = site.missed < MOST_MISSES
 
     def stay_away(self, direct: Direct) -> None:
-        """Forget a way that has turned out to be none."""
+        """Let the calls of a site take the usual path again."""
         direct.site.miss()
         self.pop((id(direct.site.code), direct.site.lasti), None)
 
 
 def check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[Any]) -> None:
-    """Raises `RuntimeError` with the path of the leaf where `error` came of an array that was deleted already.
+    """Raises `RuntimeError` naming the leaf where `error` is about an array that was deleted before the call.
 
-    A callback that raises may end a program after it has taken over its arguments: they are deleted then, too, and
-    that is not what the error speaks of.
+    Only errors that speak of deletion are looked at: a callback that raises ends a program after it has taken over its
+    arguments, which are deleted then, too, though the error is about something else.
     """
     if "deleted" not in str(error):
         return

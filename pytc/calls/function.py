@@ -8,9 +8,10 @@ with nothing to copy, the next call goes straight to `jax.jit` if it can (`direc
     signature   a layout with static values, sharing of arrays, shapes, dtypes and meshes: one staged program
     plan        a signature with a choice of what may be donated: one compiled executable
 
-What a signature's leaves are is not looked at on the way: `jax.jit`, which runs the plan, checks shapes and dtypes
-anyway, and where it would trace again, the plan says `Retrace` instead and the call goes the slow way round. So does
-every call under a transformation or in a debugging mode: there a compiled function is `jax.jit(fun)`.
+The fast path does not check the shapes and dtypes of all leaves: `jax.jit`, which runs the plan, does that anyway, in
+C++. Where it would trace again, because the plan is not for these leaves, `Retrace` is raised before anything ran, and
+the call takes the slow path (`Function.call`), which finds or makes the right plan. A call under a transformation or in
+a debugging mode takes it, too, and there a compiled function is `jax.jit(fun)`.
 """
 
 from __future__ import annotations
@@ -81,12 +82,14 @@ class Function:
             options.pop("in_shardings", None),
             options.pop("out_shardings", None),
         )
+        if not isinstance(share, bool):
+            raise TypeError(f"share is {share!r}; it can be True or False")
         self.share = share
         self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.directly = Ways(share, python_scalars)
         self.tree: PyTreeDef | None = None
-        """Of the latest arguments: what tells custom nodes apart may have been made for it, and run code as it dies, so
-        it does that at the next call."""
+        """Of the arguments of the latest call. Held until the next call, since a custom node's auxiliary data, made
+        anew by its `tree_flatten`, may run code when it dies: that must not be between the proof and the store."""
         has_static = bool(self.parameters.static_argnums or self.parameters.static_argnames)
         self.wrap_static = self.parameters.wrap_static if has_static else None
         static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
@@ -102,7 +105,7 @@ class Function:
 
     @functools.cached_property
     def _jitted_hiding(self) -> Any:
-        """The same where leaves are static that no option names."""
+        """As `jitted`, for arguments with static leaves that no option names: it takes what `Stageable.hide` gives."""
         return api.jit(self.stageable.traced, **self.planner.options)
 
     @functools.cached_property
@@ -112,7 +115,7 @@ class Function:
         return Lookup(self.stageable, self.planner, self.share, self._describe(), known)
 
     def _describe(self) -> Describe:
-        """What tells leaves apart: not where they are, where `in_shardings` says where they go."""
+        """What tells leaves apart in the cache. Where `in_shardings` places them, it does not matter where they are."""
         return describe_placed if self.stageable.in_shardings is None else describe
 
     def __reduce__(self) -> tuple[type[Function], tuple[Any, ...]]:
@@ -130,10 +133,11 @@ class Function:
         leaves: list[Any],
         landed: list[Any],
     ) -> Any:
-        """Run the plan for this call site; raises `Retrace` if it is not for these leaves.
+        """Run the plan for this call site and return the result; raises `Retrace` if it is not for these leaves.
 
-        `landed` is [emitted, leaves, results] once the program has taken over its arguments. In `leaves` keys are
-        replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
+        `landed` has [emitted, leaves] when the program is about to run, and [emitted, leaves, results] once it has
+        taken over its arguments: from then on the call must return a result, whatever is raised. PRNG keys in `leaves`
+        are replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
         """
         keys = signature.keys
         if keys and [leaves[i].dtype for i in keys] != signature.key_dtypes:
@@ -149,7 +153,7 @@ class Function:
             looked = True
         for i in keys:
             leaves[i] = bits_of(leaves[i])
-        # Two keys may have the same bits; to these more refers than the one and `leaves`.
+        # Two keys may hold the same bits; then there are more references to these than from one key and `leaves`.
         may_share = (
             not self.share or signature.passes_one_twice or (keys and any(sys.getrefcount(leaves[i]) > 3 for i in keys))
         )
@@ -196,7 +200,7 @@ class Function:
         landed: list[Any],
     ) -> None:
         """Undo what `run` has done to `leaves` and `landed`, so that another program can be tried."""
-        landed.clear()  # it may be the last to hold that program, and is not to let go of it behind the next proof
+        landed.clear()  # now: it may hold the last reference to the program, which must not die behind the next proof
         if signature.keys:
             leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
 
@@ -211,7 +215,8 @@ class Function:
         tree: PyTreeDef,
         landed: list[Any],
     ) -> Any:
-        """A call that the fast path does not know: the first of its kind, or one that is `jax.jit`'s affair."""
+        """A call that the fast path does not serve: the first of its kind, one with `Moved` arguments, or one that is
+        left to `jax.jit` (under a transformation, in a debugging mode)."""
         if config.jax_disable_jit:
             return self.without_jit(*unmoved(args, kwargs))
         if any(type(leaf) is Moved for leaf in leaves):
@@ -337,8 +342,11 @@ class Function:
 
 
 def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:
-    """Whether an array is at two leaves that the program takes for different ones: a node has made it for this call, so
-    that it is in no container, and its references are as many as those of an array that is in one, and is there once.
+    """Whether an array is at two leaves that the program takes for different ones.
+
+    The fast path takes an array for unshared if its reference count is no more than `UNSHARED`. That is wrong of an
+    array that a custom node's `tree_flatten` has made for this call and returned twice: no container refers to it, so
+    its count is as low as that of an array in a container that is passed once.
     """
     if signature.passes_one_twice or any(leaf.same_as is not None for leaf in signature.program.leaves):
         return False
@@ -359,15 +367,16 @@ def _explain(function: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 def _called_from_nowhere(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call that C code makes with no Python code beneath: what a thread or a greenlet begins with, or what is done
-    when the interpreter ends. This makes it instead, so that there is a caller."""
+    """A call that C code makes with no Python frame beneath: the target of a thread or a greenlet, an exit handler. It
+    is made once more from here, so that there is a caller's frame."""
     return wrap(function)(*args, **kwargs)
 
 
 def wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
 
-    # `cloudpickle` copies this function with its globals, but modules: what changes is in one of these, or `function`.
+    # `cloudpickle` copies this function with its globals, modules by reference. So whatever changes at run time is in a
+    # module, or in `function`, and never a global here.
     def compiled(*args: Any, **kwargs: Any) -> Any:
         # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
         # `leaves`, and the caller is one frame up.

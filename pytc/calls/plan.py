@@ -1,4 +1,4 @@
-"""Which leaves a call may take over: from the caller's wishes, the caller's code, and the proof.
+"""Which leaves a call may take over: by the `donate` option, by what the caller's code reads later, and by the proof.
 
 One executable serves every call of a signature where it can. The first call decides from the caller's code what to
 take over (`grads = grad_fn(params, batch)` reads `params` again, so nothing is written there). A later call that
@@ -44,18 +44,18 @@ MOST_PLANS = 2
 """Executables that a signature may have."""
 
 TRIFLE = 1024
-"""So many bytes are not worth another compilation, ..."""
+"""Bytes that are not worth compiling a program of `MANY_EQUATIONS` once more for."""
 MANY_EQUATIONS = 100
-"""... of a program of at least so many equations. A smaller one takes as long to compile as a few thousand calls that
-cannot pass whole arguments (`emit.whole`) since one leaf of them is not taken over."""
+"""A program of fewer equations is compiled once more even for a trifle: that takes as long as is lost in a few thousand
+calls that cannot pass arguments whole (`emit.whole`), because one leaf of an argument is not taken over."""
 
 MOST_EXPLAINED = 2
-"""Leaves at a call site for which it is found out what holds them; that looks at every object there is."""
+"""Leaves at a call site whose holders are looked for among all objects there are."""
 MOST_GLANCED = 4
-"""The same as far as the callers' variables and code show."""
+"""Leaves at a call site whose holders are looked for among the callers' variables and in their code, which is cheap."""
 
 TOO_MANY = "so many arrays are alive that to look at each takes longer than to copy this"
-"""What is said of leaves that are kept for that."""
+"""Why leaves are kept where `ownership.is_dear`."""
 
 PATIENCE = 4
 """Calls in a row at one site that had to copy, after which the plan is changed, if it can be."""
@@ -89,8 +89,9 @@ class Planner:
         never = self._never(signature.program, leaves)
         lives_on = self._lives_on(signature.program, read_later)
         if site is not None:
-            # It is looked again for what is let go of after all. That something holds a leaf at this very call, a
-            # snapshot of every so many steps, says nothing of the next: then it is copied once.
+            # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
+            # over. That something holds another leaf at this very call (a snapshot of every hundredth step, say) tells
+            # nothing of the next call; it is copied this once.
             lives_on &= site.plan.program.keep
         plan = self.plan(signature, never | lives_on, leaves)
         if site is not None:
@@ -114,11 +115,12 @@ class Planner:
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
     ) -> tuple[Plan, Sequence[Any]]:
-        """The plan for a call, and the leaves to give to it, keys as their bits: those that it takes over and that are
-        not proven dead, copied.
+        """The plan for a call, and the leaves to run it with: of each leaf that the plan takes over and that is not
+        proven dead, a private copy.
 
-        That is the site's plan, and what is proven is so for that one: another thread may give the site another one at
-        any moment. Raises `DonationError` for such a leaf under `donate="require"`. May change the site's plan.
+        `leaves` has PRNG keys as their bits. The plan is read from the site once, and proven and returned together with
+        its leaves, since another thread may change the site's plan at any moment; so may this method. Raises
+        `DonationError` naming each leaf that is not proven dead under `donate="require"`.
         """
         plan = site.plan
         held = _held(plan, frame, args, kwargs, leaves)
@@ -146,7 +148,7 @@ class Planner:
                 found = asking.glance(frame, args, kwargs, leaves, more)
                 found |= asking.reasons(frame, args, kwargs, leaves, largest, plan.outcome_now)
                 site.why = site.why | {i: why.text for i, why in found.items()}
-            # To find out asks objects of all kinds, and they may have kept something.
+            # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
             held = {*held, *asking.alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
         given = list(leaves)
         for i in held:
@@ -154,9 +156,12 @@ class Planner:
         return plan, given
 
     def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any]) -> Plan:
-        """The plan that leaves `keep` alone: one that is there, a new one, or, when there are two already, the one
-        that copies least. Raises `Retrace` where a new one would have to be compiled in another context, or for leaves
-        that the program was not staged for: it would serve these, and no longer those that it is for.
+        """The plan that leaves `keep` alone: one that is there, a new one, or, when there are `MOST_PLANS` already, the
+        one that copies least.
+
+        Raises `Retrace` where a new plan would have to be compiled in another context than the program was staged in,
+        or for other leaves than those it was staged for (which the fast path may have let pass): what is compiled for
+        these would not serve calls with those.
         """
         staged = signature.staged
         never = self._never(signature.program, leaves)
@@ -194,8 +199,8 @@ class Planner:
         return plan
 
     def inherited(self, plans: Sequence[Plan], leaves: Sequence[Any]) -> list[Plan]:
-        """Those of the plans of a program that also serve leaves of these types: whatever they take over is a
-        `jax.Array` here."""
+        """Those of the plans of a program that also serve these leaves, some of which are `jax.Array`s where NumPy data
+        or Python scalars were before, or the reverse: the plans that take over nothing but `jax.Array`s of these."""
         return [
             dataclasses.replace(
                 plan,
@@ -272,8 +277,8 @@ class Planner:
         return self.paired(program, frozenset(i for i, leaf in enumerate(staged.leaves) if not self.promised(leaf)))
 
     @staticmethod
-    def _largest(program: Program, leaves: Collection[int], most: int = MOST_EXPLAINED) -> list[int]:
-        """Those of `leaves`, at most so many, of which it is worth finding out what holds them."""
+    def _largest(program: Program, leaves: Collection[int], most: int) -> list[int]:
+        """The largest of `leaves`, at most so many: those whose holders are worth finding out."""
         return sorted(leaves, key=lambda i: -program.leaves[i].nbytes)[:most]
 
     def _mode(self, leaf: Leaf) -> str:
@@ -294,7 +299,7 @@ class Planner:
         )
 
     def _lives_on(self, program: Program, read_later: frozenset[int]) -> frozenset[int]:
-        """Those of `read_later` of which the caller has not said otherwise."""
+        """Those of `read_later` that are the caller's code's to decide on: whose mode is `"auto"`."""
         leaves = program.leaves
         return frozenset(
             i if (same := leaves[i].same_as) is None else same for i in read_later if self._mode(leaves[i]) == "auto"
@@ -314,8 +319,8 @@ class Planner:
 
 
 def _is_for(plan: Plan, program: Program) -> bool:
-    """Whether a plan takes over what the program could, or all but a few bytes that were no `jax.Array` when it was
-    made (a step counter that begins as a Python 0), where to compile again would take long."""
+    """Whether a plan serves for `program`: it takes over the same leaves, or all but a `TRIFLE` that was no `jax.Array`
+    when the plan was made (a step counter that begins as a Python 0) and is not worth compiling again for."""
     if plan.could_donate == program.donated:
         return True
     donated = frozenset(plan.could_donate)
@@ -344,8 +349,11 @@ def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
 def _held(
     plan: Plan, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
 ) -> Collection[int]:
-    """The leaves that the plan takes over and that are not proven dead. Where its first call would keep some only
-    because it compiles, that is done now, and then looked once more."""
+    """The leaves that the plan takes over and that are not proven dead.
+
+    A plan's first call compiles, and returns through Python code of JAX, which may have to keep leaves that a
+    later call takes over. If there are such leaves, the plan is compiled now, and the proof made as for a later call.
+    """
     outcome = plan.outcome_now
     held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
     if not held or outcome is plan.outcome:
@@ -405,7 +413,7 @@ def _is_plain_key(key: Any) -> bool:
 
 
 def _static(program: Program) -> Iterator[Any]:
-    """What a program holds that may be in the arguments, too."""
+    """Objects that a program holds and that may be in the arguments, too, so that these do not die with them."""
     for leaf in program.leaves:
         if leaf.is_static:
             yield leaf.value

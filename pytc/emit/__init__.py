@@ -1,4 +1,9 @@
-"""Program -> callable."""
+"""Program -> callable.
+
+jit     through `jax.jit`, on a flat function: serves any program
+whole   through `jax.jit`, on the arguments as they are, so that a call flattens nothing: for plain trees
+pmap    the same for a mapped axis
+"""
 
 from typing import Any
 

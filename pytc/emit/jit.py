@@ -45,15 +45,15 @@ from pytc.uncollected import uncollected
 
 
 class Retrace(Exception):
-    """`jax.jit` asks to trace again what was staged once, or to lower it for what it may not be given: this call has
-    another signature or another context."""
+    """This call is not for this program: `jax.jit` would trace it again, for another signature or in another context,
+    or lower it for arguments in a kind of memory that it is not for. Raised before anything runs."""
 
 
 class _Path(str):
-    """The path of a leaf as the name of a parameter, which is what JAX's messages call the argument."""
+    """The path of a leaf as the name of a parameter: JAX's messages call the argument by it."""
 
     def isidentifier(self) -> bool:
-        """It is as good as one: nobody passes the argument by name."""
+        """What `inspect.Parameter` asks. The parameter is positional-only, so its name need not be an identifier."""
         return True
 
 
@@ -86,7 +86,7 @@ class Emitted:
         """For each invar the kind of memory that its leaf is in; None where it is captured."""
         self._captured = [program.inputs[i].captured for i in captured]
         self._captured_at: dict[Any, list[Any]] = {}
-        """The same where the committed arguments of calls were, as `home_of` says."""
+        """Copies of `_captured` for calls whose committed arguments are elsewhere, by where (`home_of`)."""
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
         """Leaves (indices) whose buffers a call takes over."""
         paired = {alias.output for alias in aliased}
@@ -100,7 +100,7 @@ class Emitted:
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
         self.context: Context | None = None
-        """That of the staging, if the program must not be traced in another one."""
+        """The context that the program was staged in, if it must not be traced in another one."""
         self._untraced = True
         self._ahead = False
         self.is_new = True
@@ -136,7 +136,8 @@ class Emitted:
 
     def _flat(self, values: Sequence[Any]) -> list[Any]:
         values = [self._keys_in[k].wrap(value) if k in self._keys_in else value for k, value in enumerate(values)]
-        if not self._untraced or not all(_fits(*each) for each in zip(values, self._passed, strict=True)):
+        leaves = values[: len(self._passed)]  # behind them come the captured arrays
+        if not self._untraced or not all(_fits(*each) for each in zip(leaves, self._passed, strict=True)):
             raise Retrace
         self._untraced = False
         closed = self.program.jaxpr
@@ -147,8 +148,8 @@ class Emitted:
         return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 
     def _arrangement(self) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
-        """From the flat function's results and the leaves of the arguments, keys as their bits, to the leaves of the
-        result; None where that is the results as they are."""
+        """A function that puts the leaves of the result together, of the flat function's results and the leaves of the
+        arguments (keys as their bits). None where they are the flat function's results as they are."""
         outputs = self.program.outputs
         position = {outvar: i for i, outvar in enumerate(self._order)}
         passed = list(dict.fromkeys(o.origin.leaf for o in outputs if isinstance(o.origin, Passed)))
@@ -184,8 +185,8 @@ class Emitted:
     def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
         """Run the program on the leaves of the arguments, and append what it returns to `landed`, keys as their bits.
 
-        The results are in `landed` as soon as the arguments are gone, whatever interrupts the call; but for the first
-        call, after which some of `jax.jit` is Python code, unless it was compiled ahead.
+        The results are in `landed` as soon as the arguments are gone, even if a Ctrl-C arrives in between. That does
+        not hold of a first call that was not compiled ahead: it returns through Python code of `jax.jit`.
 
         Raises `Retrace`, or whatever compiling or running raises.
         """
@@ -231,7 +232,7 @@ class Emitted:
         return self._unflatten(results if self._arrange is None else self._arrange(results, leaves))
 
     def remember(self, results: Any, in_one_go: bool) -> None:
-        """Tell `ownership` of a call that has appended `results`, `in_one_go` if no Python code ran meanwhile."""
+        """Tell `ownership` that a call has made `results`; `in_one_go` says that no Python code ran meanwhile."""
         count = len(self._order) - self._marks[-1] if self._marks else 0
         ownership.executed(self.marked(results), count, in_one_go, lambda: self.arrays(results))
 
@@ -241,8 +242,8 @@ class Emitted:
         return array_list
 
     def marked(self, results: Any) -> Sequence[Any]:
-        """Of `arrays` the last, and the last and the first of those that took over an argument's memory, as far as they
-        differ."""
+        """Of `arrays`: the last one, and the last and the first that took over an argument's memory; each only once. By
+        these `ownership.executed` finds all of them again in the list of all arrays."""
         return self._pick_marked(results)
 
     def lower(self, leaves: Sequence[Any]) -> jax.stages.Lowered:
@@ -254,11 +255,12 @@ class Emitted:
 
 
 def order_of(program: Program, aliased: Sequence[Alias]) -> list[int]:
-    """The outputs in an order in which JAX pairs as the program does: as they are, or from the last to the first, or
-    aliased ones in the order of their inputs, then the others as they are made.
+    """The outputs in an order in which JAX makes exactly the program's pairs: the first of these that does.
 
-    Those that are like no aliased one pair with nothing wherever they stand, so they keep their places: a compiler may
-    schedule a loss that is the first result, as the function has it, in far less memory than one that is the last.
+    As the function returns them; from the last to the first; the aliased ones in the order of their inputs, and then
+    the others as they are made. Outputs of a shape and dtype that no pair has are never paired, wherever they stand, so
+    they keep their places: a compiler may schedule a loss that is the first result in far less memory than one that is
+    the last. `Program.order` may ask for them first or last, or for everything backwards.
     """
     outputs = list(range(len(program.out_avals)))
     in_turn = [alias.output for alias in aliased]
@@ -301,7 +303,8 @@ def _fits(value: Any, leaf: Leaf) -> bool:
 
 
 def marks(paired: Sequence[bool]) -> list[int]:
-    """Which of the results `Emitted.marked` has; of each it is told whether it took over an argument's memory."""
+    """Which of the results (positions) `Emitted.marked` picks; `paired` says of each result whether it took over an
+    argument's memory."""
     last = len(paired) - 1
     places = [k for k, is_paired in enumerate(paired) if is_paired] or [0]
     return list(dict.fromkeys([last, places[-1], places[0]])) if paired else []

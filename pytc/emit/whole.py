@@ -131,8 +131,8 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
 
 
 def _parts(program: Program, order: Sequence[int]) -> tuple[int, ...] | None:
-    """The parts of the result, if that is a tuple, as they have to be returned so that its leaves come in this order;
-    none where they do as they are, and None where they do not in any."""
+    """In which order to return the parts of the result, a tuple, so that its leaves come in `order`: () if they do
+    already, None if there is no such order or the result is not a tuple."""
     if [*order] == sorted(order):
         return ()
     result = container(program.out_tree)
@@ -166,8 +166,8 @@ def _taken(tree: PyTreeDef, donated: frozenset[int]) -> tuple[tuple[int, ...], t
 
 
 def _replaced(tree: Any, way: tuple[Any, ...], make: Callable[[Any], Any]) -> Any:
-    """A plain tree with what lies at the end of `way` made into something else. The given tree stays as it is, for an
-    interrupt may come here, after which it is done once more."""
+    """A copy of a plain tree in which `make` has replaced what lies at the end of `way`. The tree itself stays as it
+    is: after an interrupt this is done once more."""
     if not way:
         return make(tree)
     key, part = way[0], _replaced(tree[way[0]], way[1:], make)
@@ -180,8 +180,8 @@ def _replaced(tree: Any, way: tuple[Any, ...], make: Callable[[Any], Any]) -> An
 
 
 def _bits_of(aval: Any, keys: Any) -> Any:
-    """The bits of such keys. Raises `Retrace` where that is not what they are, or may not be: behind the proof, nothing
-    is compared by code of people's own."""
+    """The bits of keys of the type `aval`. Raises `Retrace` for anything else, and where that cannot be told without
+    comparing implementations of keys by users' code, which must not run behind the proof."""
     bits = bits_of(keys)
     if bits is keys or not are_of(keys, aval.dtype):
         raise Retrace

@@ -122,18 +122,22 @@ def explain(
       An `Explanation`; a `Calls` where there are no arguments.
 
     Raises:
-      TypeError: there are no arguments, and `fun` was not made by `pytc.compile`, which would have seen its calls; or
-        there are none but options.
+      TypeError: `fun` is not callable; or there are no arguments, and `fun` was not made by `pytc.compile`, which
+        records calls; or there are no arguments but options.
       pytc.errors.DeviceError: nobody knows the device, its compiler is not installed, the program's mesh does not fit
         on it, or `memory` is no positive number of bytes; and whatever staging and compiling raise.
     """
+    if not callable(fun):
+        raise TypeError(f"pytc.explain takes a function, not {fun!r}")
     function = getattr(fun, "__pytc__", None)
     own = {name: kwargs.pop(name) for name in _names_free_in(fun) if name in kwargs}
     if args or kwargs:
         return explain_program(*compiled_function(fun, args), kwargs, **own)
     if function is None:
         name = getattr(fun, "__name__", repr(fun))
-        raise TypeError(f"{name} was not made by pytc.compile, so nobody has seen its calls: give the arguments of one")
+        raise TypeError(
+            f"{name} was not made by pytc.compile, so its calls were not recorded: give the arguments of one call"
+        )
     if own:
         raise TypeError(f"{', '.join(own)}: this is about a plan for arguments; give those of a call, too")
     return calls_of(function)

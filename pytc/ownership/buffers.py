@@ -48,17 +48,20 @@ from pytc.ownership import interpreter
 from pytc.ownership.counts import Mark, new_mark
 
 _FEW = 1024
+"""Up to so many arrays alive, all of them are looked at, however little memory is to be won."""
 _QUICK = 64
+"""Up to so many arrays alive, `alone` compares all addresses before it looks more closely."""
 _BYTES_EACH = 200
 """Looking at one array takes about as long as copying this many bytes."""
 _A_COPY = 30 * _BYTES_EACH
-"""To make a copy takes as long as looking at so many arrays, however small it is."""
+"""Making a copy of no bytes takes as long as looking at 30 arrays; in bytes, as above."""
 _ROUND = 10_000
-"""No call makes so many objects in between."""
+"""More objects than one call makes: if the collector's counts begin anew only after as many, they do not come back to
+the same within a call."""
 _MOST = 32
-"""So many executions are remembered, or twice as many until it is looked which of them have results left."""
+"""Executions that are remembered. There may be twice as many until those without results are forgotten."""
 _MOST_MISSING = 4
-"""Where more have none, they are looked through."""
+"""Executions found without results at one call, from which on those without results are forgotten at once."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -232,7 +235,7 @@ def fresh(most: int) -> Fresh:
 
 
 def _forget_spent() -> None:
-    """What an evaluation leaves behind, or a step of which nobody kept the results, is not looked for at each call."""
+    """Forget executions whose results are gone (an evaluation, a step whose results nobody kept), and the oldest."""
     _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
 
 
@@ -242,7 +245,7 @@ def remembered() -> int:
 
 
 def addresses(array: Any) -> list[int]:
-    """Where the buffers of an array, no key, are, one for each device of this process that has a part of it."""
+    """The addresses of an array's buffers, one for each device of this process that has a part of it; not of a key."""
     if array.is_deleted() or 0 in array.shape:
         return []
     try:
@@ -256,7 +259,7 @@ class _Failed(Exception):
 
 
 def _address(array: Any) -> int:
-    # To ask an array for its address for which there was no memory ends the process; to wait for it only raises.
+    # If there was no memory for the array, asking for its address ends the process; waiting for it only raises.
     if array.is_ready() or fails_late(array):
         try:
             array.block_until_ready()
@@ -299,7 +302,8 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
             places = several.intersection(found.get(id(leaf)) or addresses(bits_of(leaf)))
             others = [[array for array in there[place] if array is not leaf] for place in places]
             taken.append(not all(_are_kept_by(bits_of(leaf), shards, some) for some in others))
-        # What no client lists is of one that JAX has let go of (`clear_backends`), as others on its buffer would be.
+        # A leaf that no client lists belongs to a client that JAX has let go of (`clear_backends`). So would others on
+        # its buffer, which nobody lists either: it counts as shared.
         unlisted = [id(bits_of(leaf)) not in found for leaf in leaves]
         return [any(each) for each in zip(taken, held, weakly, unlisted, strict=True)]
     except RuntimeError as error:  # a platform that does not tell addresses, or an array that was deleted meanwhile
@@ -346,18 +350,19 @@ def alone(leaves: Sequence[Any]) -> bool:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Kinds:
-    """What arrays look like that may be on a buffer of some leaves."""
+    """Shapes and dtypes of arrays that may be on a buffer of some leaves; other arrays need not be looked at."""
 
     placed: list[Any]
     """The shardings of the leaves, where they may differ."""
     where: dict[Any, list[int]]
     """Which leaves (indices) have each shape and dtype, or shards that do."""
     shown: Sequence[int] = ()
-    """Those on whose buffers others were found the last time: a loop shows the same numbers at each step."""
+    """Leaves on whose buffers other arrays were found the last time: a loop that prints a number from its state asks
+    for the same one at each step. These are asked first."""
 
     @classmethod
     def of(cls, leaves: Sequence[Any], placed: list[Any]) -> Kinds:
-        """Those of these leaves, which are placed so."""
+        """The kinds of these leaves, whose shardings are `placed`."""
         where: dict[Any, list[int]] = {}
         for k, leaf in enumerate(leaves):
             for kind in dict.fromkeys(kinds_of(leaf)):
@@ -368,8 +373,8 @@ class Kinds:
 def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: Kinds) -> bool:
     """Whether one of `others` is on a buffer of `leaves`, which are of these `kinds`, and each on buffers of its own.
 
-    So where the leaf is known on whose buffer another array is, the rest need not be asked for their addresses, which
-    takes a microsecond each. Those that were found the last time are asked first.
+    An address is on one leaf only. So once its leaf is known, the others need not be asked for theirs, which takes a
+    microsecond each. The leaves that were found the last time are asked first.
     """
     alike = [other for other in others if not kinds.where.keys().isdisjoint(kinds_of(other))]
     if not alike:

@@ -1,9 +1,9 @@
 """The callers' frames at one call, and the dead places in them.
 
-`Route` names the dead places that accounted for the arguments the last time a call site was looked at, so that the
-next call looks there first and nowhere else: `follow`. `levels` looks everywhere: at every dead local of the frame that
-called, at what its next instructions overwrite, and so on up the stack for as long as frames hold something of the
-arguments. Whether the variables of a frame may be read by others is decided on the way.
+`levels` looks everywhere: at every dead local of the frame that called, at what its next instructions overwrite, and so
+on up the stack, for as long as its caller (`look`) asks for one more frame. What accounted for the arguments is
+remembered with the call site as a `Route`, and `follow` looks at just these places at the next call. Both find out on
+the way whether others may read the variables of a frame.
 """
 
 from __future__ import annotations
@@ -46,23 +46,28 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """The dead places in one frame that mattered."""
+    """The dead places in one frame that accounted for some of the arguments."""
 
     locals: tuple[int, ...]
+    """Fast locals, by number."""
     loops: tuple[int, ...]
+    """Iterators of loops, by their positions on the stack."""
     starred: bool
+    """Whether what its starred call keeps is among them."""
     slots: bool
+    """Whether slots are."""
 
 
 Route = tuple[Level, ...]
+"""From the frame that called on up."""
 
 
 class NotTrusted(Exception):
     """The bytecode of a frame cannot be analysed; the message says why."""
 
 
-# By the ids of code. What is forgotten with it may be found in the place of another's, for where the stack is full, or
-# a signal comes, nothing is forgotten; so it is asked each time whose it is.
+# By the ids of code objects. An entry is removed when its code dies; but not if the stack is full or a signal handler
+# raises just then, and the id may be used anew. So each entry also says whose it is, and that is compared.
 _sites: dict[tuple[int, int], Site] = {}
 _flows: dict[int, tuple[weakref.ref[CodeType], Flow | str]] = {}
 
@@ -89,7 +94,7 @@ def flow_of(code: CodeType) -> Flow:
 
 
 def site_of(frame: FrameType) -> Site:
-    """What is known in advance of the instruction that a frame is at. Raises `NotTrusted`."""
+    """The analysis of the instruction that a frame is at, made once. Raises `NotTrusted` if it cannot be made."""
     site = known_site(frame)
     if site is None:
         code, lasti = frame.f_code, frame.f_lasti
@@ -105,7 +110,7 @@ def known_site(frame: FrameType) -> Site | None:
 
 
 def distance(frame: FrameType, level: int) -> int:
-    """How many frames up from the function that asks `frame` is, which is at least `level` up."""
+    """How many frames `frame` is up from the function that calls this one; it is at least `level` up."""
     above: FrameType | None = sys._getframe(level + 1)
     while above is not None and above is not frame:
         level += 1
@@ -118,8 +123,8 @@ def distance(frame: FrameType, level: int) -> int:
 def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
     """The site of a frame; and how its variables may be read by other means than its own bytecode, or "".
 
-    Of a frame that others may read, the variables that the next instructions overwrite are still as good as slots.
-    `references` is how many variables of ours refer to the frame object, next to the one here. Raises `NotTrusted`.
+    The variables of a frame that others may read count as slots. `references` is how many variables of ours refer to
+    the frame object, besides the one here. Raises `NotTrusted` if the frame's code cannot be analysed.
     """
     if getrefcount(frame) != references + 3:  # the interpreter's own, the variable here, and `getrefcount`'s
         return site_of(frame), (
@@ -143,7 +148,7 @@ class _Waiting(NamedTuple):
     """How a frame waits for the function in the frame below."""
 
     starred: Starred | None
-    """What it has on the stack, if it has called that by a starred call through C code."""
+    """Where the stack has what its call keeps, if that is a starred call through C code."""
     at_once: bool
     """Whether nothing comes between that function's return and the frame's next instruction."""
     atomic: bool
@@ -153,7 +158,7 @@ class _Waiting(NamedTuple):
 
 
 _IN_SOME_WAY = _Waiting(None, at_once=False, atomic=False, length=None)
-"""Where it is not known how."""
+"""What may be assumed where that is not looked at: nothing."""
 
 
 def _waiting(
@@ -165,8 +170,11 @@ def _waiting(
     atomic: bool,
     length: int | None,
 ) -> _Waiting:
-    """How `frame`, which is at `site` and may be `readable` otherwise, waits for the function in `below`; of which
-    `atomic` and `length` are known, and mostly not the `args`."""
+    """How `frame` waits for the function in the frame `below`.
+
+    `readable` says how others may read the frame's variables, or is empty. `args`, `atomic` and `length` are about the
+    function in `below`: what it was called with, if that is known, and what holds of its result.
+    """
     starred = site.starred
     if starred is not None and (readable or not called_from_the_stack(frame, starred, below, args)):
         starred = None
@@ -185,9 +193,13 @@ def follow(
     outcome: Outcome,
     walk: Walk | None,
 ) -> tuple[list[Any], Slots | None]:
-    """What stands in the dead places that the hint of a site names, that of `frame`; and the slots among them, if it
-    names any. Whether the arguments that `walk` is of run code when they die is then yet to be asked of it. Raises
-    `NotTrusted` if they are not places to rely on, `LookupError` if there are no such arguments."""
+    """What stands in the dead places that the hint of `known`, the site of `frame`, names; and the `Slots`, if there
+    are slots among them.
+
+    If there are, it has not been looked whether code runs when those arguments die that `walk` is about: that is for
+    the walk to find out. Raises `NotTrusted` if the places cannot be relied on at this call, `LookupError` if the call
+    has no such arguments.
+    """
     found: list[Any] = []
     if known.hinted_locals is not None:
         # As `looked_up` says: nobody else has hold of the frame. Of no place, nothing needs to be known.
@@ -245,8 +257,8 @@ def follow(
 def slots_of(
     args: tuple[Any, ...], kwargs: dict[str, Any], onlooker: str, outcome: Outcome, walked: Iterable[Any] = ()
 ) -> Slots:
-    """What is known beforehand of the slots of a call. A keyword, too, may be of a class that people have written, and
-    dies with the arguments."""
+    """The `Slots` of a call, with nothing in them yet. The names of keyword arguments are among the roots, since they
+    may be of a user's class, derived from `str`, and die with the arguments."""
     return Slots([*args, *kwargs, *kwargs.values()], onlooker, outcome.classes, walked, outcome.static)
 
 
@@ -260,7 +272,7 @@ class Found:
     number: int = -1
     """Of the local variable, or the position on the stack of the loop's iterator."""
     left: loops.Left | None = None
-    """For a loop: by what it is told whether the place is dead, once all others are known."""
+    """For a loop: what tells whether the place is dead, once all other places are known (`loops.dead`)."""
 
 
 def levels(
@@ -274,9 +286,9 @@ def levels(
 ) -> Iterator[list[Found]]:
     """The dead places of each frame from `frame` up, in turn; ends at a frame that cannot be analysed.
 
-    `slots` is filled on the way, and `refusals` with the reasons why the variables of a frame, or all slots, are not
-    relied on. `places` is the list of those of the values so far to which the asker holds on. (A function rather than
-    an object, so that it is known how many variables refer to the frame.)
+    On the way `slots` is filled; and `refusals`, with the reasons why the variables of a frame, or all slots, are not
+    relied on. `places` is the caller's list of the values found so far that it holds on to, which the counts take into
+    account. (This is a generator function, and not a class, so that it is known how many variables refer to the frame.)
     """
     below = sys._getframe(references)
     references += 1  # the variable here

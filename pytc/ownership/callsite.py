@@ -71,8 +71,8 @@ _OF_FRAMES = frozenset(
     "getcoroutinelocals getasyncgenlocals walk_stack walk_tb tb_frame gi_frame cr_frame ag_frame f_back "
     "breakpointhook".split()
 )
-"""Names that nothing else has than what leads to a frame object, or shows what one has."""
-# Names by which a function reads variables of its own, or lets others read them, without the bytecode saying which.
+"""Names that are used for nothing but getting at a frame object, or at what its variables hold."""
+# Names by which a function reads its own variables, or lets others read them, without the bytecode saying which.
 INTROSPECTION = _OF_FRAMES.union(
     "locals vars eval exec dir f_locals stack trace breakpoint set_trace embed interact runcode runsource post_mortem "
     "settrace setprofile".split()
@@ -80,19 +80,22 @@ INTROSPECTION = _OF_FRAMES.union(
 
 
 _OF_MODULES = {"stack": "inspect", "trace": "inspect", "embed": "IPython", "interact": "code"}
-"""Those of them that other modules and objects have, too (`jnp.stack`, `model.embed`), and whose they are."""
+"""Those of them that other modules and objects have as well (`jnp.stack`, `model.embed`), each with the module that is
+meant."""
 _BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
-"""Those that are no attributes of anything but `builtins`: `self.eval(x)` is somebody's method."""
+"""Those that are builtins. As an attribute of anything else, such a name is somebody's method: `self.eval(x)`."""
 
 
 _NAMES_ALONE = _OF_FRAMES | {"locals"}
-"""Those that a string can hardly be but to get at them: `getattr(builtins, "locals")()`."""
+"""Those that count even as a string constant, since a string like this is hardly there for anything else:
+`getattr(builtins, "locals")()`."""
 _NAMES_WITH_OTHERS = frozenset(("vars", "eval", "exec"))
 _OTHERS = frozenset(("getattr", "builtins", "__builtins__", "__import__", "import_module"))
-"""Those that may as well be words, and what else the code then names. (Two are also what `compile` is told.)"""
+"""As string constants, `_NAMES_WITH_OTHERS` may be ordinary words. They count if the code also names one of `_OTHERS`,
+by which it could look them up, and not `compile`, to which "eval" and "exec" are given as modes."""
 
 
-# What some of them are, for code that calls it otherwise.
+# The functions themselves, by id: code may call them by other names.
 _READERS = frozenset(
     id(function)
     for function in (
@@ -106,7 +109,7 @@ _READERS = frozenset(
 
 
 class Site:
-    """What is known of a call in advance. `code` is only looked at here, never kept."""
+    """What the bytecode tells of a call site, whatever the call. The code object itself is not kept alive."""
 
     def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any]):
         """`names` are the globals that the code sees."""
@@ -136,13 +139,14 @@ class Site:
         self.iterators = iterators(flow, self.at)
         """Where on the stack, counted from the first local, the iterators lie of the loops that the call is in."""
         self.is_read_by_handlers = len(set(self._dead)) > 1
-        """Whether it matters for the locals that a call which raises has donated nothing."""
+        """Whether an exception handler reads locals that are otherwise dead: then these are dead only if a call that
+        raises has donated nothing."""
         self.hint: Any = None
-        """Which of all this, here and in the frames above, accounted for the arguments the last time."""
+        """The `callers.Route` of the last careful look: the dead places, here and above, that mattered."""
         self.hinted_locals: tuple[int, ...] | None = None
-        """The variables that `hint` names, where it names nothing else and nothing but this frame matters for it."""
+        """The variables that `hint` names, if it names nothing but variables of this frame."""
         self.executions = 1
-        """How many of the last executions its arguments come from, at most."""
+        """Among the results of how many of the latest executions its arguments are looked for."""
 
     def dead(self, atomic: bool, length: int | None) -> frozenset[int]:
         """The fast locals that are never read again, by number.
@@ -235,7 +239,8 @@ def _behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
             generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
             passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
-            # What lay beneath would die as the function returns, in a variable or a tuple in which it is not there yet.
+            # Where the walk took values from beneath the call's result, these are now in a variable or a tuple, and die
+            # as the function returns. In the frame as it is at the call they are not there yet, so nobody would look.
             returns = passes_result_on and not walk.digs and not flow.code.co_flags & generator
             hands_on = instruction.opname == "RETURN_VALUE" and walk.stack[-1:] == [RESULT]
             return _needed(walk.events), returns, returns and hands_on
@@ -261,7 +266,8 @@ _END = Event("unpack", ())
 
 
 def _needed(events: list[Event]) -> tuple[Event, ...]:
-    """Without the loads that only lead to the next store, which looks at them itself."""
+    """The events without those loads that are only the first part of the next store's place: looking at the store looks
+    at them, too."""
     return tuple(
         event
         for event, following in zip(events, [*events, _END][1:], strict=True)
@@ -274,16 +280,16 @@ _METHODS_ARE_ATTRIBUTES = "LOAD_SUPER_ATTR" in dis.opmap
 
 
 class _Walk:
-    """Follows values through instructions that run one after the other.
+    """Follows values through instructions that run one after the other, on a symbolic stack.
 
-    Where it is `lenient` the places loaded are only hints, and what is not known is stepped over.
+    If it is `lenient`, unknown instructions are stepped over, and the places it has seen are only hints.
     """
 
     def __init__(self, lenient: bool):
         self.lenient = lenient
         self.stack: list[Value] = []
         self.digs = False
-        """Whether something was taken from beneath what the walk began with: a value that was there before the call."""
+        """Whether a value was taken that lay on the stack, beneath the call's, before the call."""
         self.events: list[Event] = []
         self.seen: list[Place] = []
         self.stored: dict[Place, Value] = {}

@@ -1,7 +1,7 @@
-"""What JAX compares and hashes at each call, to find what it has compiled: by whose code.
+"""Whether JAX runs users' code when it looks up what it has compiled, between the proof and the execution.
 
-That is done between the proof and the execution. What JAX is set to is part of it, where people may have put values of
-their own (`jax.make_user_context`, `set_xla_metadata`); and so is how arguments are placed.
+It compares and hashes its settings, among which users may have put values of their own (`jax.make_user_context`,
+`set_xla_metadata`), and the shardings of the arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _last_settings: list[Any] = []
 
 
 def odd(values: Iterable[Any]) -> str:
-    """What of these values, or in them, may be compared or hashed by people's code; empty if there is nothing."""
+    """What of these values, or in them, may be compared or hashed by users' code, in words; empty if nothing."""
     seen: set[int] = set()
     level = [*values]
     while level:
@@ -59,7 +59,7 @@ def _is_compared_in_c(kind: type) -> bool:
 
 
 def odd_setting() -> str:
-    """What JAX is set to and is `odd`; empty if there is nothing."""
+    """What is `odd` among JAX's settings, in words; empty if nothing."""
     if settings is None:
         return "something unknown"
     now = settings()
@@ -71,9 +71,9 @@ def odd_setting() -> str:
 
 
 def odd_sharding() -> str:
-    """The class, if there is one, that people have derived of those of JAX's shardings. Arrays have theirs compared and
-    hashed, and may be the last to refer to it: where there is none, none needs to be asked for it."""
-    # Classes are not forgotten of which others are derived; so where there is none more, these are the same.
+    """The name of a class that a user has derived from one of JAX's shardings; empty if there is none. Then no array
+    can have a sharding that runs users' code when it is compared or hashed, or dies with the array."""
+    # A class lives as long as one that is derived from it. So as long as their number is the same, so are the classes.
     if sum(map(len, map(subclasses_of, _shardings))) == len(_shardings) - 1:
         return ""
     found: dict[int, type] = {id(kind): kind for kind in _shardings}

@@ -1,8 +1,8 @@
 """What runs code when it dies, though nobody calls it.
 
-A `__del__` shows, and a weak reference with its callback is counted. What hides is told apart here: memory whose owner
-is told of its release (`__release_buffer__`), and objects that do not tell the collector what they refer to, which may
-then be anything. To go on to what an object refers to is for those who ask (`slots`).
+A `__del__` is easily seen, and weak references, with their callbacks, are counted. What is not seen so easily is found
+here: memory whose owner is told of its release (`__release_buffer__`), and objects that do not tell the collector what
+they refer to, which may be anything. Only the object itself is looked at; `slots` goes on to what it refers to.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pytc.classes import base_of, defines, flags_of, size_of
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
-"""Types of objects that somebody else refers to, or that run no code when they die."""
+"""Types whose objects run no code when they die, or never die with the arguments, as somebody else refers to them."""
 _COLLECTED = 1 << 14
 """The flag of classes whose objects tell what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
 _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
-"""Types whose objects have no part in garbage collection, for they refer to nothing."""
+"""Types whose objects have no part in garbage collection because they refer to nothing."""
 _SECRETIVE: frozenset[Any] = frozenset((
     type(re.compile("").scanner("")),  # type: ignore[attr-defined]
     type(datetime.datetime_CAPI),
@@ -88,9 +88,9 @@ def attached(arrays: Sequence[Any]) -> list[Any]:
 
 
 def reached(sought: Set[int], held: Iterable[Any], without: Set[int]) -> set[int]:
-    """Which of the objects `sought` (ids) are among these, or what they refer to, without what only `without` (ids)
-    lead to; as far as the first few thousand tell. What a function or a generator refers to may change as it runs, and
-    what a class refers to is no state."""
+    """Which of the objects `sought` (ids) can be reached from `held`, among the first few thousand objects there, and
+    not through objects of `without` (ids). Nothing is followed through functions and generators, which may refer to
+    other things after they have run, and through classes, which hold no state."""
     found: set[int] = set()
     level = [*held]
     while level and len(found) < MOST and not sought <= found:

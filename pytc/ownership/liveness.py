@@ -10,9 +10,10 @@ The handler's part is not diminished by what `i` writes, because `i` may raise b
 suspended generator is no exception to this: it goes on at the next instruction, or at its handler, or not at all.
 Cells are never called dead here: whoever has the closure can read them.
 
-A string counts as a read of the variables that it names, but for a key in brackets: `numexpr.evaluate("x + 1")`,
-`frame.query("price > @limit")` and formulas of statistics packages take them from the frame of their caller. One of
-more than a name that is stored, or put into a container, may be read so in any later call.
+A string constant counts as a read of the variables that it names, unless it is a key in brackets: libraries such as
+`numexpr.evaluate("x + 1")`, `frame.query("price > @limit")` and formulas of statistics packages read these from their
+caller's frame. A string that is stored, or put into a container, may be evaluated by any later call. So if it is more
+than a single name, it counts as a read at each call.
 
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
 that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
@@ -39,17 +40,17 @@ _TWO = {
 }
 _UNCONDITIONAL = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 _LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
-# An interrupt, too, arrives at a call or at a jump back only. (A local is stored before what it held is let go, and
-# what a destructor raises is not passed on.)
+# Interrupts arrive only at calls and at jumps backwards, so not here either. (`STORE_FAST` stores first, and then lets
+# go of the old value; if its destructor raises, the interpreter prints that and goes on.)
 _CANNOT_RAISE = {"STORE_FAST", "STORE_FAST_STORE_FAST", "NOP", "POP_TOP", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST"}
 if sys.version_info >= (3, 12):  # `LOAD_FAST_CHECK` is there for variables that may be unbound
     _CANNOT_RAISE |= {"LOAD_FAST", "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST"}
 _TAKE_NAMES = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP", "CALL_KW", "IMPORT_NAME"}
-"""What takes the constant before it for a key, or for the names of arguments or of what is imported."""
+"""Instructions that use the constant loaded right before them as a key, or as names of keywords or of imports."""
 _STORE = ("STORE_", "LIST_APPEND", "LIST_EXTEND", "SET_", "MAP_ADD", "DICT_")
-"""What stores a value, or adds it to a container."""
+"""How instructions begin that store a value, or add it to a container."""
 _MAKE = ("BINARY_OP", "BUILD_", "FORMAT_", "CONVERT_")
-"""What makes another value of it, or a container with it, in its place."""
+"""How instructions begin that replace a value by one made of it, or by a container with it."""
 _NAME = re.compile(r"[^\W\d]\w*")
 _LOCAL_OPCODES = frozenset(dis.haslocal)
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
@@ -91,7 +92,7 @@ class Flow:
             stored = [at for at in stored if self._is_stored(at, heights)]
         named = functools.reduce(int.__or__, (self._named(at, numbers) for at in stored), 0)
         self._by_calls = [named if i.opname.startswith("CALL") else 0 for i in self.instructions]
-        """What each instruction may read by strings that were loaded before: whatever is called."""
+        """What each instruction may read through strings that were stored: if it is a call, all that they name."""
         self.live = self._solve()
         captured = set(code.co_cellvars)
         if "__class__" in code.co_freevars:
@@ -108,7 +109,7 @@ class Flow:
         return code
 
     def _named(self, at: int, numbers: Mapping[str, int]) -> int:
-        """The locals, as bits, that strings which instruction `at` loads have the names of."""
+        """The locals, as bits, that are named in the string constants that instruction `at` loads."""
         instruction, behind = self.instructions[at], self.instructions[at + 1 : at + 2]
         if instruction.opname != "LOAD_CONST" or (behind and behind[0].opname in _TAKE_NAMES):
             return 0
@@ -116,7 +117,7 @@ class Flow:
         return functools.reduce(int.__or__, (1 << numbers[name] for name in names if name in numbers), 0)
 
     def _is_stored(self, at: int, heights: Sequence[int | None]) -> bool:
-        """Whether what instruction `at` loads, or is made of that, is stored, rather than given to a call at once."""
+        """Whether what instruction `at` loads, or something made of it, is stored rather than passed to a call."""
         height = heights[at]
         while self.follows[at] and height is not None:
             name, after = self.instructions[at].opname, self.follows[at][0]
@@ -158,9 +159,9 @@ class Flow:
         """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
 
         The first `calm` instructions, from `at` on, are known not to raise. What `at` itself writes is not called dead:
-        a store that drops an object whose destructor made the call has put the new value there already, and may be
-        about to load it. So may the store right behind it have: up to CPython 3.12 the interpreter does two at once,
-        and says it is at the first.
+        if `at` is a store, the call was made by the destructor of the value that it has dropped, so it has already
+        written the new value, and later instructions read that. The same goes for a store right behind `at`: up to
+        CPython 3.12 the interpreter executes such a pair as one, while `f_lasti` says that it is at the first.
         """
         live = self._following(at, calm) if calm else self._after(self.live, at) | self._handled(self.live, at)
         here = self.instructions[at]

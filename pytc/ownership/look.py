@@ -25,7 +25,10 @@ def look_everywhere(
     leaves: Sequence[Any],
     outcome: Outcome,
 ) -> Look:
-    """Look everywhere."""
+    """Look at each frame from `frame` up, until some in a row hold nothing of the arguments, and count.
+
+    `references` says how many frames up `frame` is; each frame in between refers to it by one variable.
+    """
     onlooker = onlookers(outcome.calls_python, outcome.atomic)
     slots = slots_of(args, kwargs, onlooker, outcome)
     look = Look(args, kwargs, leaves)
@@ -38,20 +41,27 @@ def look_everywhere(
 
 
 class Look:
-    """The careful look at one call."""
+    """The careful look at one call: `add` for each frame from the caller up, then `settle`, then `held`."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]):
         self.leaves = leaves
         # By id: while frames are looked at, nothing of ours may refer to what is in the arguments.
         self.parts = counts.Census.of(args, kwargs, leaves).found()
+        """The ids of the leaves and of all containers on the way to them."""
         self.census: counts.Census
+        """The final count, from `settle` on."""
         self.used: list[Found] = []
+        """Dead places that have to do with the arguments."""
         self.places: list[Any] = []
+        """What stands in them."""
         self.left: list[Found] = []
-        """In loops."""
+        """References left in the iterators of loops, of which `settle` finds out whether they are dead."""
         self.refusals: list[str] = []
+        """Why the variables of some frames, or all slots, were not relied on: for messages."""
         self.shared: set[int] = set()
+        """Leaves (indices) on whose buffer another array is, from `held` on."""
         self.barren = 0
+        """How many frames in a row, up to the last one added, held nothing of the arguments."""
 
     def add(self, found: list[Found]) -> bool:
         """Take over the places of one frame that have to do with the arguments; False when it is time to stop."""
@@ -69,7 +79,8 @@ class Look:
         return self.barren <= _BARREN
 
     def settle(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Count, now that the places are known, and so what iterators have left in dead places."""
+        """Count, now that all places are known: only then can it be told which containers, and so which iterators of
+        loops, are dead."""
         dead = loops.dead([place.left for place in self.left if place.left is not None], self.places)
         found = set(map(id, dead))
         self.used += [place for place in self.left if id(place.left) in found]
@@ -92,7 +103,8 @@ class Look:
         return [i for i in wanted if i not in dead]
 
     def route(self) -> Route:
-        """Where the places are that accounted for the arguments: for the next call from the same site."""
+        """Where the dead places are that accounted for the arguments, frame by frame. The next call from the same site
+        looks only there (`callers.follow`)."""
         depth = max((place.level for place in self.used), default=-1)
         return tuple(self._level(level) for level in range(depth + 1))
 

@@ -1,7 +1,7 @@
 """What stands in the callers' dead places at a call: arguments, parts of them, and containers that hold some.
 
-A container in a dead place is dead if nothing but dead places refers to it, and then so are the places in it. The quick
-look (`walk`) remembers what stood where, and compares it by identity at the next call.
+If nothing but dead places refers to a container in a dead place, its own items are dead places, too. The quick look
+(`walk`) remembers what stood where, and compares it by identity at the next call.
 """
 
 from __future__ import annotations
@@ -22,51 +22,53 @@ _weakrefs = weakref.getweakrefcount
 PLAIN = frozenset((tuple, list, dict))
 
 _Standing = Sequence[tuple[int, int]]
-"""Pairs: the number of a place, counted on through what dead containers hold; the position of what stands there."""
+"""Pairs of the number of a place, and the position, among what the walk sees, of what stands there. The callers' dead
+places come first; what dead containers hold is numbered on from there."""
 
 
 class _Holders(NamedTuple):
     """Containers in dead places that hold arguments, or parts of them."""
 
     numbers: tuple[tuple[int, ...], ...]
-    """Of each the places where it stands."""
+    """For each holder, the numbers of the places where it stands."""
     types: list[type]
+    """The types of the holders."""
     expected: int
-    """References: for each place that, and the list that says so; the list of holders, and `getrefcount`'s own."""
+    """Reference counts of the holders, summed up. For each place there is the reference in it, and that of our list of
+    places or of held objects; and for each holder that of the list of holders, and `getrefcount`'s own."""
     held: int
-    """How much they and those of earlier rounds hold."""
+    """How many objects they and the holders of earlier rounds hold."""
     of_people: bool
-    """Whether some are of classes that people have written: others may have weak references to these, or their
-    attributes."""
+    """Whether some are of classes that users have written: there may be weak references to these, or their `__dict__`
+    may be in other hands."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
     """What stands in the callers' dead places: some of what the walk sees, and containers that hold some of it.
 
-    A container is dead if nothing refers to it but dead places, and then so are the places in it. Whatever stands in
-    all these places is compared by identity at each call, so each accounts for one reference that is there. What else
-    is in them is for the careful look.
+    What stands in all these places is compared by identity at each call, so each of them accounts for one reference
+    that is really there. Whatever else is in them is left to the careful look.
     """
 
     count: int
-    """Of the places themselves."""
+    """How many dead places the callers have."""
     rounds: tuple[_Holders, ...]
-    """The containers to open, those in places first, then those in these."""
+    """The containers to open: first those in the callers' dead places, then those in these containers, and so on."""
     arguments: _Standing
-    """Arguments in the places themselves."""
+    """Which arguments stand in the callers' dead places."""
     standing: tuple[_Standing, ...]
-    """All else, of the walk's containers, level by level, and last of the arrays."""
+    """What else of the walk stands in some place: its containers, level by level, and last the arrays."""
     references: tuple[int, ...]
-    """How many references those in places have more, and those of `standing`, on each level: for each place where one
-    stands that, and the list of places, or of what dead containers hold."""
+    """On each level, how many references to what stands in places come from there: for each place the one in it, and
+    that of our list of places, or of held objects."""
     classes: frozenset[type]
-    """The classes of containers to open that people have written."""
+    """Those classes of the containers to open that users have written."""
 
     @classmethod
     def of(cls, places: list[Any], seen: list[Any], roots: int, where: Sequence[tuple[int, ...]]) -> Placed:
-        """What stands where at this call. The first `roots` of what is seen are arguments, or only these are looked
-        for; `where` are the positions that matter, as `standing` has them."""
+        """What stands where at this call. The first `roots` objects of `seen` are the arguments; it may have no others,
+        if only these need to be looked for. `where` are the positions that matter, in the order of `standing`."""
         known = {id(seen[k]): (level, k) for level, at in enumerate(where) for k in at if k < len(seen)}
         values = list(places)
         rounds: list[_Holders] = []
@@ -108,8 +110,8 @@ class Placed:
         return True
 
     def open(self, places: list[Any], held: list[Any]) -> list[tuple[Sequence[Any], int]] | None:
-        """Put into `held` what the dead containers hold, and return these, with how many references they have; None
-        where they are not as they were."""
+        """Open the dead containers: append what they hold to `held`, and return them, with their counted references.
+        None if anything is different from before."""
         opened: list[tuple[Sequence[Any], int]] = []
         for holders in self.rounds:
             nodes = [_at(numbers[0], places, held) for numbers in holders.numbers]
@@ -141,18 +143,18 @@ _MOST_HELD = 64
 
 
 def _at(number: int, places: list[Any], held: list[Any]) -> Any:
-    """What stands in a place, of which the list of places has the first, and `held` the others."""
+    """What stands in the place of this number: `places` has the first ones, `held` those behind."""
     return places[number] if number < len(places) else held[number - len(places)]
 
 
 def stand(standing: _Standing, places: list[Any], held: list[Any], seen: list[Any]) -> bool:
-    """Whether all this stands where it did."""
+    """Whether everything in `standing` is still where it was."""
     return all(_at(number, places, held) is seen[position] for number, position in standing)
 
 
 def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bool:
-    """Whether a plain container or an object of a class that people have written, not too large, has something of this
-    (by id) in it."""
+    """Whether the value has something of `known` (by id) in it: if it is a plain container, or an object of a class
+    that users have written, and not too large."""
     kind = type(value)
     if not (depth and (is_plain(kind) or (flags_of(kind) & _MADE_BY_CODE and counts.opens(value)))):
         return False

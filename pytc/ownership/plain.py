@@ -1,10 +1,10 @@
 """Plain access: attributes and items that are read and stored without any code being run.
 
-Plain are attributes in the `__dict__` of an object, or in the `__slots__` of its class, where no class of it has a say
-in the matter (no property or other descriptor, no `__getattribute__`, no `__setattr__`); and items of exact dicts and
-lists under string or integer keys. Fields of named tuples and items of exact tuples are plain to read. To look for a
-name among keys that are no strings may ask these whether they are equal to it, so where there are such, nothing is
-plain.
+Plain are attributes in the `__dict__` of an object, or in the `__slots__` of its class, if its class and those it
+inherits from do not interfere (no property or other descriptor, no `__getattribute__`, no `__setattr__`); and items of
+exact dicts and lists under string or integer keys. Fields of named tuples and items of exact tuples are plain to read.
+Looking for a name in a dictionary may ask keys that are not strings whether they are equal to it. So nothing is plain
+in a dictionary that has such keys.
 """
 
 from __future__ import annotations

@@ -27,9 +27,12 @@ def held(
 ) -> Collection[int]:
     """The leaves among `wanted` that are not proven dead once the call has begun; empty when all are.
 
-    `frame` is the frame that made the call. Each frame between it and this function refers to `frame` by exactly
-    one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments. `wanted` is one and the same
-    object for leaves of the same shapes and dtypes only.
+    `frame` is the frame that made the call. The counts rely on what the callers of this function hold: each frame
+    between `frame` and this one refers to `frame` by exactly one variable, and to the arguments by nothing but `args`,
+    `kwargs` and `leaves`. A `Wanted` remembers shapes and dtypes, so `wanted` must not be used for leaves of others.
+
+    The quick look follows the route that the last careful one has left at this site. If it does not prove everything,
+    or there is none yet, the careful look decides, and leaves a new route.
     """
     if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
         return wanted
@@ -55,10 +58,11 @@ def held(
 
 
 def all_dead(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, outcome: Outcome) -> bool:
-    """Whether every array of those arguments that `walk` is of is proven dead once the call has begun, provided that
-    they have the tree that it was made for. Where it says no, `held` looks more closely.
+    """Whether every array in the arguments that `walk` is about is proven dead once the call has begun, provided that
+    these have the tree that `walk` was made for: `jax.jit` checks that before it donates. Where the answer is no,
+    `held` looks more closely.
 
-    As for `held`, but that no list of leaves refers to the arguments, and that `frame` is three up.
+    Requires what `held` requires, except that there is no list of leaves; and `frame` must be three frames up.
     """
     site = known_site(frame)
     if site is None or site.hint is None or interpreter.refusal or interpreter.observer():
@@ -77,7 +81,7 @@ def all_dead(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], wa
 
 
 def is_dear(wanted: Wanted) -> bool:
-    """Whether so many arrays are alive that to look at them takes longer than to copy those that are `wanted`."""
+    """Whether so many arrays are alive that looking at each takes longer than copying the `wanted` leaves."""
     return wanted.nbytes is not None and buffers.are_too_many(len(wanted), wanted.nbytes)
 
 
@@ -85,9 +89,9 @@ def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | 
     """Whether none of `others` is on a buffer of the leaves."""
     if not others:
         return True
-    # The shapes are those of the program, but how they are cut into shards is for the arrays of this call to say.
+    # Shapes and dtypes are the program's, but the shapes of the shards depend on the arrays of this call.
     placed = [leaf.sharding for leaf in leaves] if buffers.may_be_cut() else []
-    kinds = known.kinds  # another thread may remember others at any moment
+    kinds = known.kinds  # read once: another thread may replace it at any moment
     if kinds is None or kinds.placed != placed:
         known.kinds = kinds = buffers.Kinds.of(leaves, placed)
     return not buffers.shares_with_any(leaves, others, kinds)
@@ -103,8 +107,13 @@ def _all_dead(
     walk: Walk | None,
     site: Site,
 ) -> bool:
-    """Whether the places account for every reference, and the leaves are known to be on buffers of their own; and, if
-    there are slots among the places, whether no code runs when the arguments die that `walk` is of."""
+    """The quick look: whether the places account for every reference to the leaves, and these are known to be on
+    buffers of their own; and, if there are slots among the places, whether no code runs when those arguments die that
+    `walk` is about.
+
+    In three steps, from the quickest on: by position (`walk`), by counting (`counts.remainder`) with the age of the
+    buffers, and by counting with their addresses.
+    """
     lists = 1
     if len(leaves) != len(wanted):
         leaves, lists = wanted.take(leaves), 2
@@ -124,9 +133,10 @@ def _all_dead(
         return False
     unshared = buffers.fresh(site.executions).arrays
     if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
-        # To look for the way flattens the arguments again, by code that may be people's own. So everything is looked at
-        # once more, and the arrays that this code may have made among the rest. For slots more would have to be asked
-        # again, and garbage may be collected again, if that code has made a call: there the careful look decides.
+        # Proven by counting. Looking for the positions, for the next call, flattens the arguments once more, which may
+        # run the code of users' own nodes. So everything is counted again afterwards, and the arrays that this code may
+        # have made are among the others below. Where there are slots, more would have to be asked again, and a call
+        # made by that code may have switched garbage collection back on: there the careful look decides.
         sought = wanted.seek(leaves, args, kwargs)
         if sought and (
             slots is not None

@@ -4,10 +4,10 @@
 
 - the way to it runs no code: plain attributes of plain objects, items of exact dicts and lists under string or
   integer keys, no property, no `__getattr__`, no `__setattr__`, no descriptor but `__slots__`;
-- none of the stores before it redirects the way to it, and none behind it drops something on that way: what died with
-  all that it refers to would account for the slot once more;
-- what those stores drop runs no code either when it dies, nor what dies as functions return in between: their
-  arguments and local variables;
+- no earlier store changes the way to it, and no later one drops an object on that way: that object would count as a
+  dead container, and the reference in the slot would be accounted for twice;
+- no code runs when something dies between the call and the store: old values of slots that were overwritten before, and
+  the arguments and local variables of functions that return in between;
 - unpacking the result cannot fail: its length is known;
 - what is between the call and the stores is bytecode alone: C code that has called back may go on to anything, and
   the interpreter looks for signals behind it;
@@ -53,10 +53,14 @@ _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
 class Slots:
     """What stands in the slots that the frames of a call overwrite right behind it, in order.
 
-    `onlooker` is who may read them before they are overwritten; if there is anybody, none of them counts. `classes`
-    are those of the containers in the result, if they are known. Of `walked`, which are some of the arguments, somebody
-    else finds out whether they run code when they die, with `die_quietly`. `static` is what lives on in any case, with
-    all that it refers to, but for what is overwritten there.
+    Fill it frame by frame, from the caller up: `call`, then `add` for each frame. `values` then has what stands in the
+    slots that count.
+
+    `roots` are the arguments. `onlooker` is who may read slots before they are overwritten; if it is not empty, no slot
+    counts. `classes` are those of the containers in the result, if they are known. `walked` are those of the arguments
+    of which it is not looked here whether code runs when they die: the `Walk` asks `die_quietly` about their parts.
+    `static` are objects that the compiled function holds: they, and what they refer to, live on, except for what the
+    stores overwrite in them.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class Slots:
         self._walked = frozenset(map(id, walked))
         self._static = static
         self._living: set[int] = set()
-        """The ids of what is known to live on with it though some slots are overwritten."""
+        """The ids of parts of `static` that are known to live on, given the stores so far."""
         self.values: list[Any] = []
         self._open = not onlooker
         self._roots = [] if onlooker else [*roots]
@@ -82,14 +86,14 @@ class Slots:
         self._counted: set[tuple[Any, int]] = set()
         self._loaded: set[int] = set()
         self._ways: set[int] = set()
-        """The ids of what the ways to slots lead through. Each is read behind the call, by a variable that is not dead
-        then; so nothing else than a store can make it a dead container, whose contents are accounted for."""
+        """The ids of the objects that the ways to slots lead through. A way is read behind the call, so the variable
+        that it begins with is alive then. Only a store can make one of these a dead container, and none may."""
         self._leaving: dict[int, int] = collections.defaultdict(int)
-        """How many references functions have that return before the next store."""
+        """By id, how many references belong to functions that return before the next store."""
 
     def call(self, function: int, references: int) -> None:
-        """Take over which function is called, by id. If nothing but the call refers to it, which has so many
-        references, it ends with the call, and what it has captured and compiled with it."""
+        """Take note of the compiled function that is called (its id), and of how many references to it end with the
+        call. If it has no others it dies with the call, with what it has captured and compiled, so no slot counts."""
         self._leaving[function] += references
         self._open = self._open and interpreter.references(function) > references
 
@@ -102,12 +106,12 @@ class Slots:
         places: Sequence[Any],
         readable: bool = False,
     ) -> None:
-        """Take over what the instructions behind `site` overwrite in `frame`, up to the first that may run code.
+        """Add the slots that the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
-        `length` is the length of the result, if it is a tuple or a list. `at_once` says that no C code is in between.
-        `places` is a list of what stands in dead places of the frames so far, and with `values` all that the proof has
-        of its own of what frames refer to. `readable` says that others can read the frame's own variables, which are
-        then slots like any other.
+        `length` is the length of the result, if it is a tuple or a list. `at_once` says that no C code is between the
+        compiled function's return and these instructions. `places` is the list of what stands in dead places of the
+        frames so far: it and `values` are all that the proof itself refers to of what the frames hold. `readable` says
+        that others can read the frame's own variables, which are then slots like any other.
         """
         roots = self.forget()
         self._open = (
@@ -144,8 +148,8 @@ class Slots:
         return self._classes is None or any(defines(kind, "__del__") for kind in self._classes)
 
     def _leaves_quietly(self, frame: FrameType, places: Sequence[Any]) -> bool:
-        """Whether nothing that dies when the frame's function returns runs code. What others refer to, too, lives on,
-        or dies with something else that is looked at here."""
+        """Whether no code runs when the frame's function returns, and what only it refers to dies. What others refer to
+        as well lives on, or dies with something else that is looked at here."""
         ours = collections.Counter(map(id, itertools.chain(places, self.values)))
         variables = _variables(frame)
         own = collections.Counter(map(id, variables))
@@ -212,7 +216,7 @@ class Slots:
         return True
 
     def _read(self, value: Any) -> None:
-        """Note that the value is read behind the call: it may live on elsewhere, whatever its slot is given next."""
+        """Note that the value is read behind the call: it may live on elsewhere once its slot is overwritten."""
         self._loaded.add(id(value))
 
     def peek(self, frame: FrameType, place: Place) -> Any:

@@ -16,18 +16,19 @@ from pytc.ownership.liveness import Flow
 
 
 class Starred(NamedTuple):
-    """Where a call with `*` or `**` keeps what on the stack, counted from the first local."""
+    """Where a call with `*` or `**` keeps what it calls and what it passes: positions on the stack, counted from the
+    frame's first local."""
 
     function: int
     """The function. Below it there is nothing, until the result is put there."""
     positional: int
-    """What is starred. If that is no tuple the interpreter makes one, when it calls, and lets go of what was there."""
+    """What is starred. If it is not a tuple, the interpreter puts one made of it in its place before it calls."""
     is_tuple: bool
-    """Whether it is known to be one."""
+    """Whether the bytecode tells that it is a tuple."""
     local: int | None
-    """The variable that it came of, if it came of one."""
+    """The local variable that it was loaded from, if it was."""
     named: int | None
-    """The dictionary, if there is one."""
+    """The dictionary of keywords, if there is one."""
 
 
 def iterators(flow: Flow, at: int) -> tuple[int, ...]:
@@ -101,7 +102,8 @@ def starred_call(flow: Flow, at: int) -> Starred | None:
 
 
 def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:
-    """Whether a way to instruction `at` leads past instruction `made`, so that another may have made what is there."""
+    """Whether some path to instruction `at` does not go through instruction `made`, so that what `at` finds may have
+    been put there by another one."""
     between = range(made + 1, at + 1)
     return any(
         n in between for before, follows in enumerate(flow.follows) for n in follows if before not in range(made, at)

@@ -1,20 +1,23 @@
 """Calls with `*` and `**` that go through the interpreter's own C code, and what that keeps until they return.
 
-On CPython 3.11 that is any such call, on 3.12 that of a bound method. The code does nothing with the result, so what is
-known of a direct call holds for it, too; and the stack has the tuple and the dictionary that it keeps.
+On CPython 3.11 every such call does, on 3.12 only that of a bound method. The C code passes the result on as it is, so
+what is known of a direct call holds for such a call, too. Until it returns it holds a tuple of the positional arguments
+and a dictionary of the others, and both lie on the caller's stack.
 
-But the frame stays at that instruction while other code runs, even the very function that it calls, and the stack may
-then have what is not there yet, or gone. The instruction goes through these steps.
+But a frame that is at a `CALL_FUNCTION_EX` is not always waiting for the function that it calls. The instruction takes
+five steps; in each of them Python code may run and may, itself, call the very same function, and what lies on the stack
+is valid in the second step only. So each of the others must be ruled out:
 
-- A tuple is made of what is starred, if that is none. This may run any code, as the items are asked for. So it must be
-  one: the bytecode says so, or a variable has it, or it is found among the youngest objects, where the stack says.
+- What is starred is made a tuple, if it is not one. That asks for its items, which may run any code. Ruled out where it
+  is known to be a tuple: from the bytecode, or because a local variable has it, or because one of the youngest objects
+  is at that address, and is a tuple of just these arguments.
 - The function is called.
-- The function, the tuple and the dictionary are let go of, in this order, and code may run as they die. What is about
-  to die has no references and is still there. So it is looked from the last of them on, and at none of which something
-  else may have been let go of before.
-- If the call has raised, a traceback refers to the frame, and nobody asks here.
-- Otherwise the result is put below the function, where there was nothing. Only then may a handler of signals run, or
-  garbage be collected.
+- The function, the tuple and the dictionary are let go of, in this order, and code may run as each dies. An object that
+  is just dying is still in memory, with a reference count of 0. So they are looked at from the last to the first, and
+  the first one that is found dying ends the look: those before it may be gone.
+- If the call has raised, a traceback refers to the frame. Those who call this have made sure that nobody does.
+- Otherwise the result is put below the function, where there was nothing. Only after that are handlers of signals run,
+  or garbage is collected. So that place must still be empty.
 """
 
 from __future__ import annotations

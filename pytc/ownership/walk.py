@@ -1,18 +1,17 @@
-"""The quick look at the arguments of a call: what is inside, by position.
+"""The quick look at the arguments of a call: whether nothing else refers to their arrays, by position.
 
 `counts.remainder` searches the arguments for containers. Where the same call site has been looked at before, it is
 known at which positions of a walk from the arguments down, level by level, the containers and the arrays stand. Then
 nothing is searched, and nothing is counted twice: every container on the way must have exactly the references that
 the walk itself accounts for, and so must every array.
 
-Why positions remembered are safe. Either the leaves of the arguments are known, and it is looked whether they are what
-stands there. Or the arguments are not flattened at all, and the positions are only used together with `jax.jit`'s own
-check, before anything is donated, that the arguments have the very tree that the program was made for. In a tree of
-that many arrays made of tuples, lists and dicts (named tuples among them), there are that many places for arrays, and
-none elsewhere: the walk opens nothing else. So if it finds that many arrays, no two of them in one place, it has found
-all of them, wherever they stood; if it does not, the answer is no. (PRNG keys are containers of their bits, and people
-may have attached more to them. So of each it is looked whether it refers to things of the same types as before, of
-which none but its bits is an array or could be taken for another container.)
+Why remembered positions are safe. Either the leaves of the arguments are known, and are compared with what stands
+there. Or the arguments are not flattened at all; then `jax.jit` checks, before anything is donated, that they have the
+very tree that the program was made for. A tree of n arrays made of tuples, lists and dicts (named tuples among them)
+has n places for arrays; and the walk, which opens nothing else, meets arrays nowhere else. So if it finds n arrays, no
+two of them in one place, it has found all of them, wherever they stood; if it does not, the answer is no. (PRNG keys
+are containers of their bits, and users may have attached more to them. So each key must refer to things of the same
+types as before, of which none but its bits is an array or could be taken for another container.)
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ from pytc.picking import Picker, picker
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
 _MOST_SEEN = 100_000
-"""Where the way to the arrays leads past more than that, it is not walked."""
+"""If the way to the arrays leads past more objects than that, there is no walk to them."""
 
 
 class Walk:
     """Where the containers and the arrays of some arguments are found."""
 
     def __init__(self, arguments: Sequence[int | str]):
-        """Of these arguments, by position and by name."""
+        """A walk from these arguments, by position and by name; `learn` and `to` fill it in."""
         self._roots = 0
-        """How many there are."""
+        """How many arguments there are."""
         self._numbered = picker([key for key in arguments if isinstance(key, int)])
         self._names = [key for key in arguments if isinstance(key, str)]
         self._levels: list[_Level] = []
@@ -58,21 +57,21 @@ class Walk:
         """The positions of the containers, level by level, and last those of the arrays."""
         self._placed = UNKNOWN
         self._size = 0
-        """How much is seen."""
+        """How many objects are seen on the way, the arrays included."""
         self._others: Picker = tuple
-        """Where something is that is neither an array nor a container on the way to one."""
+        """Picks what is neither an array nor a container on the way to one."""
         self._types: list[type] = []
-        """Of the others."""
+        """The types of these others."""
         self._rest: Picker = tuple
-        """Those of them of which no type says that they run no code when they die."""
+        """Picks those of the others whose type does not tell that they run no code when they die."""
         self._is_loud = False
-        """Whether a container does."""
+        """Whether a container on the way may run code when it dies."""
         self._keys: list[tuple[int, list[type]]] = []
-        """Where keys are, and what they refer to, if the arrays are not known otherwise."""
+        """Positions of PRNG keys, each with the types of what it refers to; for calls in which leaves are not known."""
         self.count = 0
         """How many arrays there are."""
         self.kinds: buffers.Kinds | None = None
-        """Of what is on the same buffers, once somebody has asked."""
+        """Shapes and dtypes of arrays that may be on the same buffers, once that was needed."""
 
     @classmethod
     def to(cls, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Walk | None:
@@ -155,15 +154,16 @@ class Walk:
         return found + [kwargs[name] for name in self._names] if self._names else found
 
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Everything on the way."""
+        """Everything that is met on the way, level by level, the arguments first."""
         seen = self.arguments(args, kwargs)
         for level in self._levels:
             seen += _referents(*level.pick(seen))
         return seen
 
     def is_as_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether no array is there twice, and all else is of the same types: numbers that `jax.jit` asks for their
-        values, and keys of dictionaries. Raises `LookupError` where the arguments are not such a tree."""
+        """Whether no array is there twice, and everything else is of the same types as before, so that `jax.jit` runs
+        no users' code for it: numbers, which it asks for their values, and keys of dictionaries. Raises `LookupError`
+        where the arguments are not such a tree."""
         seen = self._seen(args, kwargs)
         if len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
             return False

@@ -20,13 +20,14 @@ class Wanted(tuple[int, ...]):
     take: Picker
     """Picks them out of all leaves."""
     kinds: Kinds | None
-    """Of what is on the same buffers, once somebody has asked."""
+    """Shapes and dtypes of arrays that may be on the same buffers, once that was needed."""
     walk: Walk | None
     """The way to them, once it has been walked."""
     tries: int
-    """How often it will still be looked for."""
+    """How often the way will still be looked for."""
     nbytes: int | None
-    """How much memory is to be won; None where that is not weighed against the time it takes to look."""
+    """Bytes that are won if all are dead, to be weighed against the time that the proof takes; None where it is to be
+    made at any price (`donate="require"`)."""
 
     def __new__(cls, leaves: Sequence[int], nbytes: int | None = None) -> Wanted:
         """These leaves, of which nothing is known yet."""
@@ -37,8 +38,8 @@ class Wanted(tuple[int, ...]):
         return self
 
     def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Look for the way to these arrays, since the one that was known does not lead there; give up after a while,
-        since to try one in vain costs as much as to find it good. Whether it was looked for at all."""
+        """Look for the way to these arrays, as there is none or it no longer leads there; and return whether that was
+        done. After a few times it is not: a way that keeps changing costs more than it saves."""
         seeks = self.tries > 0
         self.walk = Walk.to(leaves, args, kwargs) if seeks else None
         self.tries -= seeks

@@ -1,8 +1,8 @@
 """Who else may read a program's data in the midst of a call, or raise an exception there.
 
-Another thread can at any moment, and so can a handler of signals written in Python, a callback of the compiled program
-or of the garbage collector, what JAX lets go of when a call begins, and what it compares then. A few service threads of
-libraries are known to do nothing of the kind.
+Another thread can at any moment. So can a signal handler written in Python, a callback of the compiled program or of
+the garbage collector, the finalisers of what JAX lets go of when a call begins, and users' objects that it compares
+then. A few service threads of libraries are known to do nothing of the kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytc.ownership.compared import odd_setting, odd_sharding
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _last_handlers: list[Any] = []
-"""Those of all signals the last time that they were looked at, if all were such."""
+"""The handlers of all signals when they were last looked at, if none of them was one that counts."""
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 

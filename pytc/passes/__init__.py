@@ -1,7 +1,7 @@
 """The passes, in order. Each is a function from a frozen `Program` to another; a pipeline is a tuple of them.
 
-What a pass returns depends on the program alone, but for what `forward` and `alias` ask JAX of the devices that there
-are, and for the rules that `finalise` has been given.
+What a pass returns depends on the program alone, with three exceptions: `forward` and `alias` ask JAX which devices
+there are, and `finalise` looks up the rules that `register_finalisation` was given.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ pipeline: tuple[Pass, ...] = (hoist, finalise, share, forward, prune, alias)
 def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     """The program after all of `passes`. With `PYTC_VERIFY=1` in the environment each one's result is checked.
 
-    None of pytc's own is needed for a program to run. So one that goes deeper into what is nested than Python's stack
-    is, where JAX itself gets by, is left out, and noted.
+    A program runs without any of pytc's own passes. So where a jaxpr is nested so deeply that one of them fills
+    Python's stack, though JAX itself gets by, that pass is left out and a note says so. A user's own pass raises.
+
+    Raises `TypeError` naming a pass that returns no `Program`, `VerificationError` naming one that changed the meaning,
+    and whatever a pass raises.
     """
     verifying = os.environ.get("PYTC_VERIFY") == "1"
     for each in passes:
@@ -45,7 +48,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
                 raise
             after = program.noted(name_of(each), ["left out: the program is nested too deeply for Python's stack"])
         if not isinstance(after, Program):
-            raise TypeError(f"the pass `{name_of(each)}` returned {after!r:.80}, and no Program")
+            raise TypeError(f"the pass `{name_of(each)}` returned {after!r:.80}, not a Program")
         if verifying and after is not program:
             verify(program, after, by=name_of(each))
         program = after
@@ -53,7 +56,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
 
 
 def split(passes: Sequence[Pass]) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]:
-    """The passes before `alias`, which a signature needs once, and those from it on, which depend on what a caller
-    lets go of (`Program.keep`)."""
+    """The passes before `alias`, which run once for a signature; and `alias` with those after it, which depend on what
+    the caller lets go of (`Program.keep`) and run once for each plan."""
     at = next((i for i, each in enumerate(passes) if each is alias), len(passes))
     return tuple(passes[:at]), tuple(passes[at:])

@@ -1,22 +1,25 @@
 """Which output is written into which input's buffer.
 
 An output can be written over an input of the same shape, dtype and memory once everything that reads the input has
-read it. XLA sees to the order; where there is none, it copies the input first, and nothing is gained but the time at
-which the copy can go. So each pair has a price, in bytes copied, that the flow of the data decides (`reads`), and the
-pairs chosen are those that cost least over all: a minimum-cost assignment within every group of equal avals. Of pairs
-that cost the same the one is taken whose output is computed from that input in the fewest steps, since that is how an
-update looks, but an input that several outputs are made from comes last. Then pairs go that are worse than none:
+done so. XLA finds an order of the steps in which that is so; if there is none, it copies the input first, and the pair
+saves no more than the copy's short life. So each pair has a price, which the flow of the data decides (`reads`): the
+bytes copied, if any. The pairs chosen cost least in sum: a minimum-cost assignment (`matching`) within every group of
+inputs and outputs of equal avals. Among pairs of the same price, the fewer steps lead from the input to the output the
+better, since that is what an update looks like; and an input from which several outputs are made comes last.
 
-    - a copy is made that saves nothing, since there are no other temporaries, or that is tiny (`temporaries`). On a TPU
-      such a pair stays: its copies are made on the chip.
-    - on a CPU, two outputs that each need the other's input, `a, b = a + b, a - b` (`crossed`).
+Then pairs that are worse than none are dropped:
 
-For several TPUs the compiler is given first the results that are written over nothing, a loss as a rule: it schedules
-by the order of the results, and sharded training steps take a tenth less memory so, or far less
-(`benchmarks/footprints.py`). On a single one it makes no difference, as a rule.
+    - those that cost a copy that saves nothing, as there are no other temporaries, or that is tiny (`temporaries`). On
+      a TPU they stay, since its copies are made on the chip.
+    - on a CPU, one of two whose outputs each need the other's input: `a, b = a + b, a - b` (`crossed`).
 
-The choice does not depend on the order of the arguments or results. It costs a walk over the jaxpr, linear in its size
-with every call in place of its body, which is what a compiler works on, too.
+For several TPUs the compiler is given the results that are written over nothing, usually a loss, first: its schedule
+depends on the order of the results, and sharded training steps take a tenth less memory that way, or far less
+(`benchmarks/footprints.py`). On a single TPU it mostly makes no difference.
+
+The choice does not depend on the order of the arguments or results. It proves nothing about the compiler: a wrong price
+costs a copy, never a result. Cost: one walk over the jaxpr with every call inlined, linear in its size, and the
+assignments.
 """
 
 from __future__ import annotations
@@ -43,21 +46,21 @@ from pytc.passes.temporaries import Memory, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
-"""What one copy weighs against steps between input and output."""
+"""The price of a copy. The other prices, which only decide between pairs with as many copies, are in steps between
+input and output."""
 UNRELATED = 1e4
-"""The distance of an output that is not computed from the input."""
+"""The price of an output that is not computed from the input."""
 EARLY = 1e5
-"""What it weighs that another output is made straight from an input, too, and so has to be written first."""
+"""Added where the output may be written before another one that is made straight from the input (`Reads.early`)."""
 TORN = 1e2
-"""The distance of an output that is computed from the input, but not element by element."""
+"""The price of an output that is computed from the input, but not element by element."""
 
 
 def alias(program: Program) -> Program:
-    """Fill `program.aliases`, and for several TPUs `program.order`.
+    """The program with its `aliases`, and for several TPUs its `order`.
 
-    Never pairs an input that the caller will read again (`program.keep`) or is handed back, or an array that the
-    function captured.
-    Notes, for each leaf that could have been reused and is not, why.
+    Never paired are leaves that the caller reads again (`program.keep`) or is handed back, and arrays that the function
+    captured. For each other leaf that is not reused, a note says why.
     """
     choices = Choices(program)
     read, memory = choices.read, choices.memory
@@ -91,8 +94,8 @@ _LATEST: list[tuple[weakref.ref[Jaxpr], str, Flow, Reads]] = []
 
 
 def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads]:
-    """The flow of the data, and who reads what. Kept for the jaxpr looked at last: what a caller reads again is asked
-    twice over, with it and without it."""
+    """The flow of the data, and who reads what. Remembered for the latest jaxpr, since a program is paired several
+    times over: for what its caller lets go of, and for the case that it lets go of everything."""
     for known, target, flow, read in _LATEST:
         if known() is jaxpr and target == platform:
             return flow, read
@@ -115,10 +118,11 @@ class Group:
     made: list[int]
     """When each output is made: a tie-breaker that does not depend on the order of the results."""
     retyped: bool = False
-    """Whether outputs are of another type than inputs: a loop then cannot write over what it reads."""
+    """Whether the outputs are of another dtype than the inputs, of as many bytes: then no loop can write over what it
+    reads."""
     unordered: bool = False
-    """Whether the compiler looks for copies before it has put the steps in order, as a CPU's does: it copies an input
-    that another output is made from, too."""
+    """Whether the compiler decides on copies before it has put the steps in order, as a CPU's does. It then also copies
+    an input that another output is made from as well."""
 
     def near(self, output: int, read: Reads) -> Mapping[int, int]:
         """Inputs that `output` updates, and in how many steps."""
@@ -140,8 +144,8 @@ class Group:
     def price(self, given: int, output: int, read: Reads) -> float:
         """What it would cost to write `output` over `given`.
 
-        An update that is early is copied on a CPU, too. It is made all the same where there is nothing better, as by
-        hand.
+        An update that is early counts as copied on a CPU, though `is_copied` does not say so: it should be the last
+        choice, but if there is no better one the pair is made, as it is by hand.
         """
         far = TORN if given in self.torn(output, read) else UNRELATED
         early = read.early(given, output)
@@ -157,7 +161,8 @@ class Group:
                 yield given, steps + EARLY * early + COPY * (early and self.unordered)
 
     def _prices(self, inputs: Sequence[int], output: int, read: Reads) -> list[float]:
-        """`price` of many inputs. Of most it only matters who else reads them."""
+        """`price` of many inputs, quickly: for those that the output is not computed from, it only matters who else
+        reads them."""
         related = self.near(output, read).keys() | self.torn(output, read)
         others, itself = ~read.needs[output], 1 << output
         return [

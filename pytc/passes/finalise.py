@@ -12,10 +12,11 @@ often it is called, and a thousand copies of one would be slower to compile.
 
 What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
 
-In a program that is to be compiled every inner `jit` stays, and what it hands on is read from its result. JAX emits it
-as a call of a function, which XLA puts in place only when it has begun to simplify: what it finds out before, within
-each function, decides over what it fuses, what it works out while it compiles, and so over bits. (`jnp.maximum(x, 0)`
-under a `jit` of its own is not what it is without.) Nor is a constant read where it came from.
+In a `Program`, which is to be compiled, every inner `jit` stays, and what it hands on is read from its result. JAX
+emits an inner `jit` as a call of a function. XLA begins to simplify each function by itself and inlines calls only
+later. So what it fuses, and what it computes while it compiles, depends on where the calls are, and with that the last
+bits: `jnp.maximum(x, 0)` under a `jit` of its own may round otherwise than without. For the same reason a constant that
+is handed on is not read where it came from either.
 
 Name stacks (profiles, `jax.named_scope`), tracebacks and effects stay. Nobody differentiates the result: the rules
 for that are what was taken out.
@@ -65,14 +66,13 @@ def finalise(what: F, /) -> F: ...
 def finalise(what: Any, /) -> Any:
     """Replace custom primitives and wrappers by what they stand for, through every higher-order primitive.
 
-    Of a jaxpr it gives the finalised jaxpr; of a function, one with the same signature that computes the same by
-    finalised equations (traced at each call, as by `jax.make_jaxpr`: put it under `jax.jit`, `jax.export` or
-    `pytc.compile`); of a `Program`, as the pass that it is, a `Program`. Doing it twice changes nothing more.
+    A jaxpr gives the finalised jaxpr. A function gives one with the same signature that computes the same by finalised
+    equations; it is traced at each call, as by `jax.make_jaxpr`, so put it under `jax.jit`, `jax.export` or
+    `pytc.compile`. A `Program` gives a `Program`: that is the pass. Finalising twice changes nothing more.
 
-    Inner `jit`s go, too, but in a `Program`. XLA may then fuse, and so round, otherwise than `jax.jit` of the function.
-
-    `custom_jvp`, `custom_vjp` and what `register_finalisation` was told of go, and their derivative rules with them:
-    differentiate and `vmap` before, not after. A primitive that has no rule stays.
+    Replaced are `custom_jvp`, `custom_vjp` and the primitives that `register_finalisation` was given rules for; any
+    other primitive stays. Derivative rules are lost: differentiate and `vmap` before, not after. Inner `jit`s are
+    replaced, too, except in a `Program`; without them XLA may fuse, and so round, otherwise than under `jax.jit`.
 
     Raises `TypeError` for anything else, and where a registered rule's result does not have the type of what it
     replaces.
@@ -87,7 +87,7 @@ def finalise(what: Any, /) -> Any:
 
 
 def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """In what is finalised from now on `primitive` is replaced by what `rule` does.
+    """From now on, `finalise` replaces `primitive` by the equations of `rule`.
 
     `rule(*operands, **params)` is a function that JAX can trace. It returns what binding the primitive returns: one
     array, or a list of them if `primitive.multiple_results`, of the same shapes and dtypes. It may use other

@@ -8,10 +8,12 @@ donated.
 The one thing that could change is the result. XLA rewrites what it sees to be constant: it computes `tanh(c)` while
 compiling, by other code than at run time, turns `x / c` into `x * (1 / c)`, and multiplies with `c.T` as it lies, where
 it would multiply with the transpose of an input by another kernel. Results must stay those of `jax.jit` to the bit, so
-an array is hoisted only where every equation that reads it is one that XLA treats alike whether or not the operand is
-constant (`_VALUE_BLIND`), and leaves alone the arrays that take part in work on constants alone, be it that they are
-moved, those that XLA joins to other constants (`_JOINED`), those of one element and those of one repeated value, which
-cost nothing to keep. What is not hoisted stays a constant of the function that captured it.
+an array is hoisted only if every equation that reads it is one that XLA treats alike whether or not the operand is
+constant (`_VALUE_BLIND`). So an array stays a constant of the function that captured it if
+
+    - an equation on constants alone reads it, even one that only moves its elements (a transpose, a slice);
+    - XLA would join it to another constant: `x * c * d` is `x * (c * d)` to it (`_JOINED`);
+    - it has one element, or one value repeated, and so costs nothing to keep.
 
 Cost: one visit to each equation at every depth, and to that of an inner `jit` for each way in which its operands are
 constant; each array that becomes an input is read once and copied; nothing where nothing is captured.
@@ -40,20 +42,21 @@ _VALUE_BLIND = frozenset(
     ge gt le lt max min mul ne or pad scatter scatter-add select_n sub xor""".split()
 )
 
-# But XLA joins constants: (x + c) + d is x + (c + d) to it, and (x * c) * (y * d) is (x * y) * (c * d).
+# But XLA joins the constants of a sum or a product: (x + c) + d is x + (c + d) to it, and (x * c) * (y * d) is
+# (x * y) * (c * d). Which of these a primitive makes.
 _JOINED = {"add": "sum", "add_any": "sum", "sub": "sum"} | dict.fromkeys(("mul", "div"), "product")
 _POWERS = frozenset({"integer_pow", "square"})  # products of an operand with itself
 _JOINED |= dict.fromkeys(_POWERS, "product")
 
-# And it takes the product with a constant apart where the other operand is put together of several, or is part of a
-# constant itself.
+# XLA also splits a dot product with a constant into several if the other operand is a concatenation, or a slice of
+# another constant. Key of what `_Looks` notes of such operands: the constants that they are slices of.
 _PARTS = "parts"
 
-# And where all axes that a transpose of the other operand has moved are summed over, it moves the constant's instead.
-# How many elements these axes and those after them have is noted.
+# And if the other operand is transposed, and all axes that the transpose has moved are summed over, XLA transposes the
+# constant instead. Key of what is noted of such operands: how many elements these axes and those after them have.
 _MOVED = "moved"
 
-# Equations through which it sees that.
+# Equations that XLA looks through for all of that.
 _HAND_ON = frozenset(
     """broadcast_in_dim convert_element_type copy name neg reduce_precision reshape rev slice squeeze
     stop_gradient transpose""".split()
@@ -125,10 +128,10 @@ class _Looks:
         self.subtracted = 0
         """Which constvars are taken from a value that varies."""
         self._held: dict[Var, dict[str, int]] = {}
-        """Of a value that varies: as what it holds constants (`_JOINED`), and which constvars are among these; and what
-        else its products depend on (`_MOVED`)."""
+        """What is noted of values that vary: under "sum" and "product" the constvars that are in that sum or product;
+        and what stands under `_PARTS` and `_MOVED`."""
         self._called: dict[Hashable, tuple[list[int], list[dict[str, int]]]] = {}
-        """By what is called (id), and what is known of what it is given: the same of what it returns."""
+        """By the jaxpr that is called (id), and the marks and notes of its operands: marks and notes of its results."""
         # A set of constvars as the bits of an integer.
         self._walk(jaxpr, {var: 1 << i for i, var in enumerate(jaxpr.constvars)})
 
@@ -180,7 +183,7 @@ class _Looks:
         return results
 
     def _join(self, eqn: JaxprEqn, given: Sequence[int]) -> None:
-        """What the results hold, and which constvars are joined for it."""
+        """Note of the results what they hold (`_held`), and which constvars XLA joins to others on the way."""
         name = eqn.primitive.name
         held: dict[str, int] = {}
         if name == "sub":

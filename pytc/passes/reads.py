@@ -8,8 +8,8 @@ One walk over the flat steps answers, for every output and every input at once:
               these, it would destroy what it has still to read.
     needed    which outputs some reader of an input needs: such a reader runs after the output is written, so if the
               output were written over that input, the input would have to be copied first.
-    early     which outputs may be written before another one has been that is made straight from the input. If that
-              one is written over the input of the first in turn, no order does without a copy.
+    early     which outputs may be written before some other output that is made straight from the input. If that other
+              one is written over the input of the first in turn, no order of the two does without a copy.
 
 The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
 ends the walk, and so does an output, which is in memory too. That keeps every set small, and the walk linear.

@@ -471,3 +471,5 @@ def test_errors_are_those_of_staging():
         explain(lambda x, config: x, jnp.ones(3), {"config": bytearray(b"unhashable")})
     with pytest.raises(TypeError, match="was not made by pytc"):
         explain(update)
+    with pytest.raises(TypeError, match=r"pytc\.explain takes a function, not 'update'"):
+        explain("update", jnp.ones(3))

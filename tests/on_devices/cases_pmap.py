@@ -245,7 +245,7 @@ def test_errors_name_leaf_axis_and_sizes():
         pytc.pmap(lambda x: x, "i", axis_size=4)(ROWS)
     with pytest.raises(ValueError, match="names 'z', which is not a parameter"):
         pytc.pmap(lambda x: x, "i", in_axes={"z": 0})(ROWS)
-    with pytest.raises(ValueError, match="in_axes has 2 entries, and the function 1 positional parameters"):
+    with pytest.raises(ValueError, match="in_axes has length 2, but the function takes 1 positional"):
         pytc.pmap(lambda x: x, "i", in_axes=(0, 0))(ROWS)
     with pytest.raises(ValueError, match=r"axis 'i' has no rows \(`x`\)"):
         pytc.pmap(lambda x: x, "i")(ROWS[:0])
