@@ -237,7 +237,9 @@ class Function:
             return self.as_jit(args, kwargs, leaves)
         except Stopped as stopped:
             raise stopped.args[0] from None
-        raise _never_accepted(self.stageable.name)
+        # JAX would trace the function again for the very arguments that it was staged for: such as it refuses, like an
+        # array that was put from a mesh of explicit axes onto one of its devices. `jax.jit` says what is wrong.
+        return self.as_jit(args, kwargs, leaves)
 
     def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call with `jax_disable_jit`."""
@@ -270,7 +272,9 @@ class Function:
                     return result
         except Stopped as stopped:
             raise stopped.args[0] from None
-        raise _never_accepted(self.stageable.name)
+        result = self.as_jit(args, kwargs, leaves)  # as in `call`
+        use_up([leaves[i] for i in moved], result)
+        return result
 
     def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:
         """What `jax.jit(fun)` returns; where leaves are static, as if they were static arguments."""
@@ -352,12 +356,6 @@ def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:
         return False
     arrays = [id(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
     return len(set(arrays)) < len(arrays)
-
-
-def _never_accepted(name: str) -> RuntimeError:
-    return RuntimeError(
-        f"JAX would trace {name} again for the very arguments that it was staged for; please report this"
-    )
 
 
 def _explain(function: Function, *args: Any, **kwargs: Any) -> Any:

@@ -468,3 +468,20 @@ def test_a_state_that_begins_elsewhere_than_it_comes_back(start, monkeypatch):
     assert sum(compilations for compilations, _ in by_training) <= 4
     assert [compilations for compilations, _ in by_training[2:]] == [0] * 6
     assert max(copies for _, copies in by_training[2:]) <= 2
+
+
+@pytest.mark.parametrize("pass_on", [lambda x: x, pytc.move], ids=["passed", "moved"])
+def test_what_jax_refuses_is_refused_by_jax(pass_on):
+    """An array that still has the type that it had on a mesh of explicit axes."""
+
+    def refused_by(step, pass_on):
+        spread = jax.device_put(jnp.ones(4), jax.NamedSharding(mesh_of(EXPLICIT), P()))
+        x = jax.device_put(spread, jax.devices()[0])
+        try:
+            step(pass_on(x))
+        except ValueError as error:
+            return str(error)
+
+    wanted = refused_by(jax.jit(lambda x: x + 1), lambda x: x)
+    for _ in range(2):
+        assert refused_by(pytc.compile(lambda x: x + 1), pass_on) == wanted
