@@ -136,7 +136,8 @@ class Emitted:
 
     def _flat(self, values: Sequence[Any]) -> list[Any]:
         values = [self._keys_in[k].wrap(value) if k in self._keys_in else value for k, value in enumerate(values)]
-        if not self._untraced or not all(_fits(*each) for each in zip(values, self._passed, strict=True)):
+        # What is captured comes after what is passed.
+        if not self._untraced or not all(_fits(*each) for each in zip(values, self._passed, strict=False)):
             raise Retrace
         self._untraced = False
         closed = self.program.jaxpr
