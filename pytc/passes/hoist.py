@@ -53,6 +53,10 @@ _PARTS = "parts"
 # How many elements these axes and those after them have is noted.
 _MOVED = "moved"
 
+# A product with a vector is one loop with what is added to it. What of a constant is added there is not of an input:
+# that is subtracted, where `x - c` is `x + -c` for a constant, or lies on several axes, which a constant does not.
+_BY_VECTOR = "product with a vector"
+
 # Equations through which it sees that.
 _HAND_ON = frozenset(
     """broadcast_in_dim convert_element_type copy name neg reduce_precision reshape rev slice squeeze
@@ -183,10 +187,10 @@ class _Looks:
         """What the results hold, and which constvars are joined for it."""
         name = eqn.primitive.name
         held: dict[str, int] = {}
-        if name == "sub":
-            self.subtracted |= max(given[1], 0)
         if name in _JOINED:
             kind = _JOINED[name]
+            if kind == "sum":
+                self._add(eqn, given)
             parts: list[int] = []
             for v, m in zip(eqn.invars, given, strict=True):
                 if m == _VARYING:
@@ -212,7 +216,18 @@ class _Looks:
             self._seen(products, "it is in a sum of products, which XLA makes one loop of")
         elif name == "dot_general":
             self._multiply(eqn, given)
+            held = {_BY_VECTOR: 0} if _is_by_vector(eqn) else {}
         self._held.update((var, held) for var in eqn.outvars)
+
+    def _add(self, eqn: JaxprEqn, given: Sequence[int]) -> None:
+        """Which constvars are subtracted, and which are added to a product with a vector."""
+        if eqn.primitive.name == "sub":
+            self.subtracted |= max(given[1], 0)
+        elif len(_shape(eqn.outvars[0])) <= 1:
+            return
+        for v, m in zip(eqn.invars, reversed(given), strict=True):
+            if m > 0 and _BY_VECTOR in self._of(v):
+                self._seen(m, "it is added to a product with a vector, which XLA makes one loop of")
 
     def _multiply(self, dot: JaxprEqn, given: Sequence[int]) -> None:
         """Which constvars take part in a dot product with what holds others."""
@@ -270,6 +285,11 @@ def _contracted(dot: JaxprEqn) -> int:
     """How many products are added up for each element of a dot product."""
     (axes, _), _ = dot.params["dimension_numbers"]
     return math.prod(_shape(dot.invars[0])[axis] for axis in axes)
+
+
+def _is_by_vector(dot: JaxprEqn) -> bool:
+    """Whether an operand of the dot product is a vector, whatever axes of one element it has besides."""
+    return any(math.prod(_shape(v)) == _contracted(dot) for v in dot.invars)
 
 
 def _shape(operand: Any) -> tuple[int, ...]:
