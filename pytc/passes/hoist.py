@@ -29,6 +29,7 @@ import numpy as np
 from pytc.jax_compat import arrays, jaxprs, rewriting
 from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, same_by_anyone
 from pytc.passes.set_bits import set_bits
@@ -76,10 +77,11 @@ def hoist(program: Program) -> Program:
     if not lifted.jaxpr.constvars:
         return program
     looks = _Looks(lifted.jaxpr)
+    is_cut = any(is_over_several(leaf.placed) for leaf in program.leaves)
     hoisted: set[int] = set()
     notes = []
     for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
-        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, bool(looks.subtracted >> i & 1))
+        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, bool(looks.subtracted >> i & 1), is_cut)
         hoisted.update([] if why else [id(value)])
         what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
@@ -102,8 +104,8 @@ def hoist(program: Program) -> Program:
     )
 
 
-def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool) -> str:
-    """Why a constant of this type and with these elements is not hoisted, or nothing."""
+def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool, is_cut: bool) -> str:
+    """Why a constant of this type and with these elements is not hoisted, or nothing; `is_cut` if arguments are."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
     if on_axes(aval) is not None:
@@ -112,6 +114,8 @@ def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool) -> st
         return "it has at most one element"
     if isinstance(value, jax.Array) and (not value.is_fully_addressable or is_extended(value.dtype)):
         return ""
+    if is_cut and not (isinstance(value, jax.Array) and is_over_several(value.sharding)):
+        return "arguments are spread over devices, and XLA spreads a constant as it likes"
     with jax.transfer_guard("allow"):
         data = np.asarray(value)
     if bool((data == data.flat[0]).all()):
