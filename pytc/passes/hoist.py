@@ -216,8 +216,9 @@ class _Looks:
         elif name == "dynamic_slice":
             held = {_PARTS: max(given[0], 0)} if given[0] != _VARYING else {}
         elif name == "reduce_sum":
-            products = self._of(eqn.invars[0]).get("product", 0)
-            self._seen(products, "it is in a sum of products, which XLA makes one loop of")
+            (summed,) = eqn.invars
+            self._seen(self._of(summed).get("product", 0), "it is in a sum of products, which XLA makes one loop of")
+            held = self._of(summed) if math.prod(_shape(summed)) == math.prod(_shape(eqn.outvars[0])) else {}
         elif name == "dot_general":
             self._multiply(eqn, given)
             held = {_BY_VECTOR: 0} if _is_by_vector(eqn) else {}

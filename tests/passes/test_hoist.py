@@ -197,6 +197,7 @@ NANS = np.where(ONE > 1, np.nan, ONE).astype(np.float32)
         lambda x: x[0] @ x.T - ONE,
         lambda x: x[:1] @ x.T + ONE[None],
         lambda x: (x[0] @ x.T).reshape(8, 8) + ONE.reshape(8, 8),
+        lambda x: (x[:1] @ x.T).sum(0) - ONE,
         lambda x: jax.grad(lambda w: jnp.sum((w @ x.T - ONE) ** 2))(x[0]),
     ],
 )
