@@ -55,8 +55,10 @@ _PARTS = "parts"
 _MOVED = "moved"
 
 # A product with a vector is one loop with what is added to it. What of a constant is added there is not of an input:
-# that is subtracted, where `x - c` is `x + -c` for a constant, or lies on several axes, which a constant does not.
+# `x - c` is `x + -c` for a constant, and whatever lies on several axes, of which all but one have one element, is a
+# vector if it is one, so that what is read beside it is, too.
 _BY_VECTOR = "product with a vector"
+_ELEMENTWISE = frozenset("add add_any clamp max min mul select_n sub".split())
 
 # Equations through which it sees that.
 _HAND_ON = frozenset(
@@ -193,8 +195,6 @@ class _Looks:
         held: dict[str, int] = {}
         if name in _JOINED:
             kind = _JOINED[name]
-            if kind == "sum":
-                self._add(eqn, given)
             parts: list[int] = []
             for v, m in zip(eqn.invars, given, strict=True):
                 if m == _VARYING:
@@ -216,23 +216,27 @@ class _Looks:
         elif name == "dynamic_slice":
             held = {_PARTS: max(given[0], 0)} if given[0] != _VARYING else {}
         elif name == "reduce_sum":
-            (summed,) = eqn.invars
-            self._seen(self._of(summed).get("product", 0), "it is in a sum of products, which XLA makes one loop of")
-            held = self._of(summed) if math.prod(_shape(summed)) == math.prod(_shape(eqn.outvars[0])) else {}
+            products = self._of(eqn.invars[0]).get("product", 0)
+            self._seen(products, "it is in a sum of products, which XLA makes one loop of")
         elif name == "dot_general":
             self._multiply(eqn, given)
-            held = {_BY_VECTOR: 0} if _is_by_vector(eqn) else {}
+        held = held | self._by_vector(eqn, given)
         self._held.update((var, held) for var in eqn.outvars)
 
-    def _add(self, eqn: JaxprEqn, given: Sequence[int]) -> None:
-        """Which constvars are subtracted, and which are added to a product with a vector."""
-        if eqn.primitive.name == "sub":
+    def _by_vector(self, eqn: JaxprEqn, given: Sequence[int]) -> dict[str, int]:
+        """Whether the result is a product with a vector, or made of one; and which constvars are read beside one."""
+        name = eqn.primitive.name
+        if name == "sub":
             self.subtracted |= max(given[1], 0)
-        elif len(_shape(eqn.outvars[0])) <= 1:
-            return
-        for v, m in zip(eqn.invars, reversed(given), strict=True):
-            if m > 0 and _BY_VECTOR in self._of(v):
-                self._seen(m, "it is added to a product with a vector, which XLA makes one loop of")
+        if name == "dot_general":
+            return {_BY_VECTOR: 0} if _is_by_vector(eqn) else {}
+        made_of = [v for v in eqn.invars if _BY_VECTOR in self._of(v)]
+        if not made_of or not eqn.outvars:
+            return {}
+        shape = _shape(eqn.outvars[0])
+        if name in _ELEMENTWISE and (name == "sub" or len(shape) > 1):
+            self._seen(_union(given), "it is read beside a product with a vector, which XLA makes one loop of")
+        return {_BY_VECTOR: 0} if any(math.prod(_shape(v)) == math.prod(shape) for v in made_of) else {}
 
     def _multiply(self, dot: JaxprEqn, given: Sequence[int]) -> None:
         """Which constvars take part in a dot product with what holds others."""

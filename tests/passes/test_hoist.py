@@ -198,6 +198,8 @@ NANS = np.where(ONE > 1, np.nan, ONE).astype(np.float32)
         lambda x: x[:1] @ x.T + ONE[None],
         lambda x: (x[0] @ x.T).reshape(8, 8) + ONE.reshape(8, 8),
         lambda x: (x[:1] @ x.T).sum(0) - ONE,
+        lambda x: (lambda y: y + y @ x.T)(jnp.maximum(x[:1] @ x, ONE[None])),
+        lambda x: (x.T @ x[:1].T).T * x[:1] - ONE[None],
         lambda x: jax.grad(lambda w: jnp.sum((w @ x.T - ONE) ** 2))(x[0]),
     ],
 )
