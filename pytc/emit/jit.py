@@ -85,6 +85,10 @@ class Emitted:
         ]
         """For each invar the kind of memory that its leaf is in; None where it is captured."""
         self._captured = [program.inputs[i].captured for i in captured]
+        read = (place[given.leaf] for given in program.inputs if given.leaf is not None)
+        self._read = range(len(passed)) if options.get("keep_unused") else sorted(read)
+        """Which arguments the program is where they are: `jax.jit` leaves out what nothing reads, unless it is told not
+        to."""
         self._captured_at: dict[Any, list[Any]] = {}
         """Copies of `_captured` for calls whose committed arguments are elsewhere, by where (`home_of`)."""
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)
@@ -216,8 +220,8 @@ class Emitted:
         return given, {}
 
     def _captured_beside(self, given: Sequence[Any]) -> list[Any]:
-        """What the program captured, on the devices of the committed arguments among `given`."""
-        home = home_of(given) if jax.device_count() > 1 else None
+        """What the program captured, on the devices of the committed arguments among `given` that it reads."""
+        home = home_of(given[k] for k in self._read) if jax.device_count() > 1 else None
         if home is None:
             return self._captured
         if home not in self._captured_at:

@@ -31,6 +31,7 @@ import numpy as np
 from pytc.jax_compat import arrays, jaxprs, rewriting
 from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, same_by_anyone
 from pytc.passes.set_bits import set_bits
@@ -56,6 +57,13 @@ _PARTS = "parts"
 # constant instead. Key of what is noted of such operands: how many elements these axes and those after them have.
 _MOVED = "moved"
 
+# XLA makes one loop of a product with a vector and of what is read beside it element by element. Which loop, and so how
+# it rounds, depends on whether that is a constant: `x - c` becomes `x + -c` for a constant alone; and a constant of
+# several axes, all but one of one element, becomes a vector while XLA compiles. Key of what is noted of such products,
+# and of what is made of them.
+_BY_VECTOR = "product with a vector"
+_ELEMENTWISE = frozenset("add add_any clamp max min mul select_n sub".split())
+
 # Equations that XLA looks through for all of that.
 _HAND_ON = frozenset(
     """broadcast_in_dim convert_element_type copy name neg reduce_precision reshape rev slice squeeze
@@ -75,10 +83,11 @@ def hoist(program: Program) -> Program:
     if not lifted.jaxpr.constvars:
         return program
     looks = _Looks(lifted.jaxpr)
+    is_cut = any(is_over_several(leaf.placed) for leaf in program.leaves)
     hoisted: set[int] = set()
     notes = []
     for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
-        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, bool(looks.subtracted >> i & 1))
+        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, bool(looks.subtracted >> i & 1), is_cut)
         hoisted.update([] if why else [id(value)])
         what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
@@ -101,8 +110,8 @@ def hoist(program: Program) -> Program:
     )
 
 
-def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool) -> str:
-    """Why a constant of this type and with these elements is not hoisted, or nothing."""
+def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool, is_cut: bool) -> str:
+    """Why a constant of this type and with these elements is not hoisted, or nothing; `is_cut` if arguments are."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
     if on_axes(aval) is not None:
@@ -111,6 +120,8 @@ def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool) -> st
         return "it has at most one element"
     if isinstance(value, jax.Array) and (not value.is_fully_addressable or is_extended(value.dtype)):
         return ""
+    if is_cut and not (isinstance(value, jax.Array) and is_over_several(value.sharding)):
+        return "arguments are spread over devices, and XLA spreads a constant as it likes"
     with jax.transfer_guard("allow"):
         data = np.asarray(value)
     if bool((data == data.flat[0]).all()):
@@ -186,8 +197,6 @@ class _Looks:
         """Note of the results what they hold (`_held`), and which constvars XLA joins to others on the way."""
         name = eqn.primitive.name
         held: dict[str, int] = {}
-        if name == "sub":
-            self.subtracted |= max(given[1], 0)
         if name in _JOINED:
             kind = _JOINED[name]
             parts: list[int] = []
@@ -215,7 +224,23 @@ class _Looks:
             self._seen(products, "it is in a sum of products, which XLA makes one loop of")
         elif name == "dot_general":
             self._multiply(eqn, given)
+        held = held | self._by_vector(eqn, given)
         self._held.update((var, held) for var in eqn.outvars)
+
+    def _by_vector(self, eqn: JaxprEqn, given: Sequence[int]) -> dict[str, int]:
+        """Whether the result is a product with a vector, or made of one; and which constvars are read beside one."""
+        name = eqn.primitive.name
+        if name == "sub":
+            self.subtracted |= max(given[1], 0)
+        if name == "dot_general":
+            return {_BY_VECTOR: 0} if _is_by_vector(eqn) else {}
+        made_of = [v for v in eqn.invars if _BY_VECTOR in self._of(v)]
+        if not made_of or not eqn.outvars:
+            return {}
+        shape = _shape(eqn.outvars[0])
+        if name in _ELEMENTWISE and (name == "sub" or len(shape) > 1):
+            self._seen(_union(given), "it is read beside a product with a vector, which XLA makes one loop of")
+        return {_BY_VECTOR: 0} if any(math.prod(_shape(v)) == math.prod(shape) for v in made_of) else {}
 
     def _multiply(self, dot: JaxprEqn, given: Sequence[int]) -> None:
         """Which constvars take part in a dot product with what holds others."""
@@ -273,6 +298,11 @@ def _contracted(dot: JaxprEqn) -> int:
     """How many products are added up for each element of a dot product."""
     (axes, _), _ = dot.params["dimension_numbers"]
     return math.prod(_shape(dot.invars[0])[axis] for axis in axes)
+
+
+def _is_by_vector(dot: JaxprEqn) -> bool:
+    """Whether an operand of the dot product is a vector, whatever axes of one element it has besides."""
+    return any(math.prod(_shape(v)) == _contracted(dot) for v in dot.invars)
 
 
 def _shape(operand: Any) -> tuple[int, ...]:

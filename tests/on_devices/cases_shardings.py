@@ -284,6 +284,22 @@ def alike(fun, *args, **options):
     return wanted
 
 
+@pytest.mark.parametrize("place", ["device 1", "a mesh"])
+def test_an_argument_that_nothing_reads_is_not_where_the_others_are(place):
+    for fun in (lambda x, y: x * 2 + BASE, lambda y, x: x * 2 + BASE):
+        for args in ((BASE, PLACES[place]()), (PLACES[place](), BASE), (PLACES[place](), PLACES["device 2"]())):
+            alike(fun, *args)
+
+
+@pytest.mark.parametrize("spec", [P("a"), P(None, "a"), P(None, "b")])
+def test_what_is_captured_is_cut_as_a_constant_is(spec):
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(8, 16)).astype(np.float32), rng.normal(size=(16, 8)).astype(np.float32)
+    on_mesh = jax.NamedSharding(mesh_of(AUTO), spec)
+    alike(lambda x: x @ weights, jax.device_put(rows, on_mesh))
+    alike(lambda x: x @ weights, rows, in_shardings=on_mesh)
+
+
 def test_a_captured_array_whose_type_says_where_it_is():
     mesh = mesh_of(EXPLICIT)
     batch = jax.device_put(jnp.arange(64.0).reshape(8, 8), jax.NamedSharding(mesh, P("a", None)))

@@ -194,6 +194,13 @@ NANS = np.where(ONE > 1, np.nan, ONE).astype(np.float32)
         lambda x: x.reshape(64, 8, 8).swapaxes(1, 2).reshape(64, 64) @ SQUARE,
         lambda x: jax.lax.scan(lambda c, _: (jnp.tanh(c @ jnp.asarray(SQUARE).T), None), x, None, length=3)[0],
         lambda x: x - NANS,
+        lambda x: x[0] @ x.T - ONE,
+        lambda x: x[:1] @ x.T + ONE[None],
+        lambda x: (x[0] @ x.T).reshape(8, 8) + ONE.reshape(8, 8),
+        lambda x: (x[:1] @ x.T).sum(0) - ONE,
+        lambda x: (lambda y: y + y @ x.T)(jnp.maximum(x[:1] @ x, ONE[None])),
+        lambda x: (x.T @ x[:1].T).T * x[:1] - ONE[None],
+        lambda x: jax.grad(lambda w: jnp.sum((w @ x.T - ONE) ** 2))(x[0]),
     ],
 )
 def test_what_xla_would_compute_in_another_order_stays_a_constant(fun):
@@ -212,6 +219,7 @@ def test_what_xla_would_compute_in_another_order_stays_a_constant(fun):
         lambda x: jax.vmap(lambda v: SQUARE @ v)(x[0]),
         lambda x: jax.grad(lambda v: jnp.sin(v @ SQUARE).sum())(x[0]),
         lambda x: x[0] - ONE,
+        lambda x: x[0, 0, :8] @ x[0] + ONE,
     ],
 )
 def test_what_lies_as_xla_multiplies_it_becomes_an_input(fun):
