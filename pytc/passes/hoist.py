@@ -197,6 +197,8 @@ class _Looks:
         """Note of the results what they hold (`_held`), and which constvars XLA joins to others on the way."""
         name = eqn.primitive.name
         held: dict[str, int] = {}
+        if name == "sub":
+            self.subtracted |= max(given[1], 0)
         if name in _JOINED:
             kind = _JOINED[name]
             parts: list[int] = []
@@ -230,8 +232,6 @@ class _Looks:
     def _by_vector(self, eqn: JaxprEqn, given: Sequence[int]) -> dict[str, int]:
         """Whether the result is a product with a vector, or made of one; and which constvars are read beside one."""
         name = eqn.primitive.name
-        if name == "sub":
-            self.subtracted |= max(given[1], 0)
         if name == "dot_general":
             return {_BY_VECTOR: 0} if _is_by_vector(eqn) else {}
         made_of = [v for v in eqn.invars if _BY_VECTOR in self._of(v)]
