@@ -5,6 +5,7 @@ direct      calls that go straight to `jax.jit`, with nothing flattened
 lookup      which staged program serves a call
 cache       what a compiled function remembers; known: what several made of the same function share
 plan        which leaves a program takes over, decided once for a call site, and the proof of it at each call
+outcome     what the proof may assume of a call: whether Python code may run meanwhile
 asking      questions to `ownership` whose answer to an exception is: keep everything
 ahead       JAX's own stages (`lower`, `trace`), where there is no call
 tracebacks  tracebacks of errors, without pytc's own frames

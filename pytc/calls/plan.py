@@ -14,17 +14,15 @@ import dataclasses
 import sys
 import types
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
-from jax.tree_util import PyTreeDef
 
 from pytc import ownership, passes
 from pytc.calls import asking
 from pytc.calls.cache import MOST_SITES, Plan, Signature, Site, Staged
-from pytc.classes import shares
+from pytc.calls.outcome import outcome_of
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
@@ -32,10 +30,6 @@ from pytc.errors import DonationError, DonationWarning
 from pytc.interrupt import has_room
 from pytc.jax_compat.arrays import private_copy
 from pytc.jax_compat.avals import short
-from pytc.jax_compat.effects import may_call_python
-from pytc.jax_compat.keys import is_key_type
-from pytc.jax_compat.trees import length_of, nodes
-from pytc.ownership.compared import odd_setting
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
@@ -191,7 +185,7 @@ class Planner:
         plan = Plan(
             emitted,
             proven=self._proven(program),
-            outcome=_outcome(program, leaves),
+            outcome=outcome_of(program, leaves),
             spared=keep != never and self._paired(staged, never).donated != could_donate,
             could_donate=could_donate,
         )
@@ -205,7 +199,7 @@ class Planner:
             dataclasses.replace(
                 plan,
                 proven=ownership.Wanted(tuple(plan.proven), plan.proven.nbytes),
-                outcome=_outcome(plan.program, leaves),
+                outcome=outcome_of(plan.program, leaves),
             )
             for plan in plans
             if all(isinstance(leaves[i], jax.Array) for i in plan.program.donated)
@@ -228,7 +222,7 @@ class Planner:
             emitted = self.emitted(program, paired, leaves)
             emitted.context = staged.context
             staged.moved[moved] = Plan(
-                emitted, ownership.Wanted(()), _outcome(program, leaves), spared=False, could_donate=paired.donated
+                emitted, ownership.Wanted(()), outcome_of(program, leaves), spared=False, could_donate=paired.donated
             )
         return staged.moved[moved]
 
@@ -364,63 +358,6 @@ def _held(
         return held
     plan.emitted.compile(leaves)
     return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
-
-
-def _outcome(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
-    """What the proof may assume of a call with leaves of these types: whether Python code may run meanwhile, and how
-    long the result is.
-
-    If none may, a call that raises has donated nothing: `pytc.interrupt` sees to that.
-    """
-    trees = (program.in_tree, program.out_tree)
-    calls_python = (
-        may_call_python(program.jaxpr)
-        or not all(_is_plain_key(key) for tree in trees if tree is not None for key in _keys(tree))
-        or any(not leaf.is_static and _is_asked(value) for leaf, value in zip(program.leaves, leaves, strict=True))
-        or bool(odd_setting())  # which will be the key of what is compiled, and compared with others
-    )
-    classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
-    length = length_of(program.out_tree)
-    return ownership.Outcome(calls_python, length, not calls_python, classes, tuple(_static(program)))
-
-
-_NUMBERS = frozenset((bool, int, float, complex))
-_HOST = (*_NUMBERS, np.ndarray, np.generic)
-_PLAIN_KEYS = _NUMBERS | {bytes, type(None)}
-
-
-def _is_asked(value: Any) -> bool:
-    """Whether `jax.jit` asks a leaf for its value by code that people may have written: of a class of theirs that is
-    derived from a number's or from NumPy's."""
-    kind = type(value)
-    return issubclass(kind, _HOST) and kind not in _NUMBERS and kind.__module__ != "numpy"
-
-
-def _keys(tree: PyTreeDef) -> Iterator[Any]:
-    """Those of the dictionaries in a tree."""
-    for kind, data in nodes(tree):
-        if issubclass(kind, dict):
-            yield from data[1] if kind is collections.defaultdict else data
-
-
-def _is_plain_key(key: Any) -> bool:
-    """Whether a key is compared and hashed by code of Python's own: JAX sorts and looks up keys."""
-    kind = type(key)
-    if issubclass(kind, str):
-        # Of two that are compared, the one whose class is derived from the other's is asked first: `>` for `<`.
-        return shares(kind, str, "__hash__", "__eq__", "__ne__", "__lt__", "__gt__")
-    return kind in _PLAIN_KEYS or (kind is tuple and all(_is_plain_key(each) for each in key))
-
-
-def _static(program: Program) -> Iterator[Any]:
-    """Objects that a program holds and that may be in the arguments, too, so that these do not die with them."""
-    for leaf in program.leaves:
-        if leaf.is_static:
-            yield leaf.value
-        elif leaf.aval is not None and is_key_type(leaf.aval):
-            yield leaf.aval.dtype  # it has the implementation of the key
-    if program.in_tree is not None:
-        yield from (data for _, data in nodes(program.in_tree))
 
 
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:

@@ -8,15 +8,15 @@ is not accounted for means: keep. So ignorance is always safe. The places are
 - local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
   the frame whether the object really stands there (`interpreter`);
 - what the interpreter's own C code keeps of a starred call until it is over (`starred`);
-- attributes, items, globals and cells that the next instructions overwrite (`callsite`, `slots`, `plain`).
+- attributes, items, globals and cells that the next instructions overwrite (`symbolic`, `slots`, `plain`).
 
 Because what stands in a place is compared by identity, the argument does not depend on how the call came about. A
 call from C (`map`, `functools.reduce`, a property) holds references of its own, which no place accounts for.
 
 What no count shows is looked at by itself: weak references and finalisers (`counts`), two arrays on one buffer
 (`buffers`), whoever watches the thread and could read any variable (`interpreter`) or may read a slot meanwhile
-(`watchers`, `compared`), code that reads variables by other means than its bytecode shows (`callsite`), and who else
-has hold of a frame object.
+(`watchers`, `compared`), code that reads variables by other means than its bytecode shows (`introspection`), and who
+else has hold of a frame object.
 
 `docs/proof.md` has the whole argument, and where it gives up.
 """

@@ -21,11 +21,11 @@ import jax
 from pytc.classes import attributes_of, bases_of, defines
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.callsite import Place, Step, loaded
 from pytc.ownership.interpreter import UNBOUND, getrefcount, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.loops import REUSE_A_TUPLE
 from pytc.ownership.slots import Slots
+from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import other_frames
 
 _HIGHEST = 16

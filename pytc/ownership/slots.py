@@ -38,13 +38,14 @@ import numpy as np
 from pytc.classes import defines, is_own_array
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
-from pytc.ownership.callsite import Event, Place, Site, Step
+from pytc.ownership.callsite import Site
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.plain import NotPlain, attribute, item, of_strings
 from pytc.ownership.stack import first_of_stack
+from pytc.ownership.symbolic import Event, Place, Step
 
 _CONTAINERS = frozenset((tuple, list, dict))
 _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__

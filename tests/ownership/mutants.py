@@ -25,10 +25,10 @@ import jax
 from pytc.ownership import (
     buffers,
     callers,
-    callsite,
     collector,
     counts,
     interpreter,
+    introspection,
     liveness,
     look,
     loops,
@@ -37,6 +37,7 @@ from pytc.ownership import (
     proof,
     slots,
     starred,
+    symbolic,
     walk,
 )
 from pytc.ownership.callsite import Site
@@ -140,7 +141,7 @@ class _Any:
 
 def introspection_is_allowed() -> Any:
     """Code may use `locals()` and the like."""
-    return mock.patch("pytc.ownership.callsite.INTROSPECTION", frozenset())
+    return mock.patch.object(introspection, "INTROSPECTION", frozenset())
 
 
 def observers_are_ignored() -> Any:
@@ -242,7 +243,7 @@ def old_values_may_be_stored() -> Any:
         return True
 
     return _patches(
-        mock.patch.object(callsite._Walk, "new", new), mock.patch.object(slots.Slots, "_read", lambda *_: None)
+        mock.patch.object(symbolic._Walk, "new", new), mock.patch.object(slots.Slots, "_read", lambda *_: None)
     )
 
 
@@ -293,7 +294,7 @@ def helpers_return_the_result() -> Any:
 
     return _patches(
         mock.patch.object(Site, "__init__", handing_on),
-        mock.patch.object(callsite, "WHILE_ALLOCATING", False),  # which refuses a function that makes a tuple first
+        mock.patch.object(symbolic, "WHILE_ALLOCATING", False),  # which refuses a function that makes a tuple first
     )
 
 

@@ -1,0 +1,117 @@
+"""Code that can read its own variables, or let others read them, without its bytecode saying which.
+
+By a name (`locals`, `sys._getframe`), by a global that is such a function under another name, or by a string that looks
+it up. Whether a name is meant is told from the code alone, so some are taken for readers that are none: the variables
+are then kept.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from pytc.classes import attributes_of, bases_of
+from pytc.ownership.liveness import Flow
+
+_OF_FRAMES = frozenset(
+    "_getframe _current_frames currentframe getargvalues getinnerframes getouterframes getgeneratorlocals "
+    "getcoroutinelocals getasyncgenlocals walk_stack walk_tb tb_frame gi_frame cr_frame ag_frame f_back "
+    "breakpointhook".split()
+)
+"""Names that are used for nothing but getting at a frame object, or at what its variables hold."""
+# Names by which a function reads its own variables, or lets others read them, without the bytecode saying which.
+INTROSPECTION = _OF_FRAMES.union(
+    "locals vars eval exec dir f_locals stack trace breakpoint set_trace embed interact runcode runsource post_mortem "
+    "settrace setprofile".split()
+)
+
+
+_OF_MODULES = {"stack": "inspect", "trace": "inspect", "embed": "IPython", "interact": "code"}
+"""Those of them that other modules and objects have as well (`jnp.stack`, `model.embed`), each with the module that is
+meant."""
+_BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
+"""Those that are builtins. As an attribute of anything else, such a name is somebody's method: `self.eval(x)`."""
+
+
+_NAMES_ALONE = _OF_FRAMES | {"locals"}
+"""Those that count even as a string constant, since a string like this is hardly there for anything else:
+`getattr(builtins, "locals")()`."""
+_NAMES_WITH_OTHERS = frozenset(("vars", "eval", "exec"))
+_OTHERS = frozenset(("getattr", "builtins", "__builtins__", "__import__", "import_module"))
+"""As string constants, `_NAMES_WITH_OTHERS` may be ordinary words. They count if the code also names one of `_OTHERS`,
+by which it could look them up, and not `compile`, to which "eval" and "exec" are given as modes."""
+
+
+# The functions themselves, by id: code may call them by other names.
+_READERS = frozenset(
+    id(function)
+    for function in (
+        *(locals, vars, eval, exec, breakpoint),
+        *(sys._getframe, sys._current_frames, sys.settrace, sys.setprofile, sys.breakpointhook),
+        *(inspect.currentframe, inspect.stack, inspect.trace),
+        *(inspect.getargvalues, inspect.getinnerframes, inspect.getouterframes),
+        *(inspect.getgeneratorlocals, inspect.getcoroutinelocals),
+    )
+)
+
+
+def introspects(flow: Flow, names: Mapping[str, Any]) -> str:
+    """What the code names by which any of its variables may be read; empty if there is nothing. `names` are the globals
+    that it sees."""
+    return _by_global(flow.code.co_names, names) or _by_name(flow, names)
+
+
+def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
+    """The name by which the code reads variables of its own, or lets others read them; empty if there is none.
+
+    As an attribute, a name that is a builtin's or one module's is somebody else's (`model.eval()`, `jnp.stack`), unless
+    the code has to do with that module, under its own name or another.
+    """
+    code = flow.code
+    modules = {id(value) for name in code.co_names if (value := names.get(name)) is not None}
+    every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    named = [i for i in flow.instructions if i.opcode in dis.hasname]
+    otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
+    are_words = _OTHERS.isdisjoint(every) or "compile" in every
+    words = _NAMES_ALONE if are_words else _NAMES_ALONE | _NAMES_WITH_OTHERS
+    strings = {each for each in code.co_consts if isinstance(each, str)}
+    if told := words & strings:
+        return min(told)
+    every |= strings  # `sys.modules["builtins"].locals()`
+    for name in sorted(INTROSPECTION.intersection(code.co_names)):
+        module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
+        if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:
+            return name
+    return ""
+
+
+def _by_global(used: Sequence[str], names: Mapping[str, Any]) -> str:
+    """The name of a global that is one of the functions that read variables, or has one: as an item, or as an attribute
+    under a name that is `used`. Empty if there is none."""
+    by_class: dict[int, list[Any]] = {}  # many globals are of few classes
+    for name in used:
+        value: Any = names.get(name)
+        kind = type(value)
+        if kind is dict:
+            found = [*value.values()]
+        elif kind is ModuleType:
+            found = [*map(value.__dict__.get, used)]
+        else:
+            owner = value if issubclass(kind, type) else kind
+            if id(owner) not in by_class:
+                by_class[id(owner)] = _under(used, owner)
+            found = by_class[id(owner)]
+        if id(value) in _READERS or not _READERS.isdisjoint(map(id, found)):
+            return name
+    return ""
+
+
+def _under(names: Sequence[str], kind: type) -> list[Any]:
+    """What a class and those that it inherits from have under some names."""
+    spaces = [attributes_of(base) for base in bases_of(kind)]
+    held = [space[name] for space in spaces for name in names if name in space]
+    return [each.__func__ if type(each) is staticmethod else each for each in held]

@@ -1,0 +1,298 @@
+"""The instructions around a call, followed symbolically: where its arguments came from, where its result goes.
+
+A `Place` is where a value came from: a variable, then attributes and items. Only names are settled here. Whether
+reading or storing a place really runs no code depends on the objects, at which `slots` looks at each call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import dis
+import inspect
+from typing import Any, Literal, TypeAlias
+
+from pytc.ownership.collector import WHILE_ALLOCATING
+from pytc.ownership.liveness import Flow
+
+Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step on the way to a value."""
+
+    kind: Kind
+    name: Any
+    """A local's or cell's number, a global's or attribute's name, an item's key or the `Place` it is in."""
+
+
+Place: TypeAlias = tuple[Step, ...]
+
+
+class _Result:
+    """What the call returned, on the symbolic stack. A part of it, or anything else that is not known, is None."""
+
+
+RESULT = _Result()
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A constant, on the symbolic stack."""
+
+    value: Any
+
+
+Value: TypeAlias = Place | Constant | _Result | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """An instruction behind the call that matters: a store, a load that must be plain, or an unpacking."""
+
+    does: Literal["store", "load", "unpack"]
+    place: Place
+
+
+def loaded(flow: Flow, at: int) -> list[Place]:
+    """Every place that the expression of instruction `at` reads: where its arguments may have come from."""
+    first = at
+    targets = {n for follows in flow.follows for n in follows[:1]} | {h for h in flow.handlers if h is not None}
+    jumped = {n for n in targets if n - 1 not in range(len(flow.follows)) or flow.follows[n - 1] != (n,)}
+    while first > 0 and first not in jumped and flow.follows[first - 1]:
+        first -= 1
+    walk = _Walk(lenient=True)
+    for instruction in flow.instructions[first:at]:
+        if not _within(instruction.positions, flow.instructions[at].positions):
+            walk.seen.clear()
+        walk.step(instruction)
+    return walk.seen
+
+
+def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
+    """Whether a piece of source is part of another, where that is known."""
+    if inner is None or outer is None or None in inner or None in outer:
+        return True
+    start, end = (outer.lineno, outer.col_offset), (outer.end_lineno, outer.end_col_offset)
+    return start <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= end
+
+
+def behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
+    """What happens right behind the call at instruction `at`, until the first instruction that may run Python code; and
+    whether the function then returns, and whether what it returns is the result of the call."""
+    walk = _Walk(lenient=False)
+    walk.stack.append(RESULT)
+    for instruction in flow.instructions[at + 1 :]:
+        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
+            generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+            passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
+            # Where the walk took values from beneath the call's result, these are now in a variable or a tuple, and die
+            # as the function returns. In the frame as it is at the call they are not there yet, so nobody would look.
+            returns = passes_result_on and not walk.digs and not flow.code.co_flags & generator
+            hands_on = instruction.opname == "RETURN_VALUE" and walk.stack[-1:] == [RESULT]
+            return _needed(walk.events), returns, returns and hands_on
+        if not walk.step(instruction):
+            break
+    return _needed(walk.events), False, False
+
+
+def cannot_raise(events: tuple[Event, ...]) -> bool:
+    """Whether the events are only stores to variables, and loads of what was stored: any other may be unbound."""
+    stored = set()
+    for event in events:
+        if len(event.place) != 1 or event.place[0].kind != "fast":
+            return False
+        if event.does == "store":
+            stored.add(event.place)
+        elif event.place not in stored:
+            return False
+    return True
+
+
+_END = Event("unpack", ())
+
+
+def _needed(events: list[Event]) -> tuple[Event, ...]:
+    """The events without those loads that are only the first part of the next store's place: looking at the store looks
+    at them, too."""
+    return tuple(
+        event
+        for event, following in zip(events, [*events, _END][1:], strict=True)
+        if event.does != "load" or following.does != "store" or event.place != following.place[:-1][: len(event.place)]
+    )
+
+
+_METHODS_ARE_ATTRIBUTES = "LOAD_SUPER_ATTR" in dis.opmap
+"""Whether `LOAD_ATTR` is also what loads a method for a call, marked in its argument: from CPython 3.12 on."""
+
+
+class _Walk:
+    """Follows values through instructions that run one after the other, on a symbolic stack.
+
+    If it is `lenient`, unknown instructions are stepped over, and the places it has seen are only hints.
+    """
+
+    def __init__(self, lenient: bool):
+        self.lenient = lenient
+        self.stack: list[Value] = []
+        self.digs = False
+        """Whether a value was taken that lay on the stack, beneath the call's, before the call."""
+        self.events: list[Event] = []
+        self.seen: list[Place] = []
+        self.stored: dict[Place, Value] = {}
+        """What was stored in each place: the result as a whole, or None."""
+        self.taken: Value = None
+        """What is being stored."""
+
+    def pop(self) -> Value:
+        if self.stack:
+            return self.stack.pop()
+        self.digs = True
+        return None
+
+    def new(self) -> bool:
+        """Take a value that is about to be stored. False if it may be one that was there before the call: storing it
+        elsewhere keeps it, whatever overwrites the place where it was."""
+        self.taken = self.pop()
+        return not isinstance(self.taken, tuple) or self.lenient
+
+    def load(self, place: Place | None) -> None:
+        # What was stored a moment ago is part of the result, not what was there at the call.
+        known = place is not None and place in self.stored and not self.lenient
+        self.stack.append(self.stored[place] if known and place is not None else place)
+        if place is not None:
+            self.seen.append(place)
+            if not (known and len(place) == 1):  # a variable that was stored is bound
+                self.events.append(Event("load", place))
+
+    def store(self, place: Place) -> None:
+        self.stored[place] = self.taken if self.taken is RESULT and len(place) == 1 else None
+        self.events.append(Event("store", place))
+
+    def fast(self, number: int) -> Place:
+        return (Step("fast", number),)
+
+    def step(self, instruction: dis.Instruction) -> bool:
+        """Do what the instruction does to the stack. False where it may run Python code, unless `lenient`."""
+        for does in (self._with_variables, self._with_members, self._with_the_stack):
+            done = does(instruction.opname, instruction.arg or 0, instruction.argval)
+            if done is not None:
+                return done
+        if self.lenient:
+            self._skip(instruction)
+        return self.lenient
+
+    def _with_variables(self, name: str, argument: int, named: Any) -> bool | None:
+        high, low = self.fast(argument >> 4), self.fast(argument & 15)
+        stores: tuple[Place, ...] = ()
+        loads: tuple[Place, ...] = ()
+        match name:
+            case "LOAD_FAST" | "LOAD_FAST_CHECK":
+                loads = (self.fast(argument),)
+            case "LOAD_FAST_LOAD_FAST":
+                loads = high, low
+            case "STORE_FAST":
+                stores = (self.fast(argument),)
+            case "STORE_FAST_STORE_FAST":
+                stores = high, low
+            case "STORE_FAST_LOAD_FAST":
+                stores, loads = (high,), (low,)
+            case "LOAD_DEREF":
+                loads = ((Step("cell", argument),),)
+            case "STORE_DEREF":
+                stores = ((Step("cell", argument),),)
+            case "LOAD_GLOBAL" | "LOAD_NAME":
+                if name == "LOAD_GLOBAL" and argument & 1:
+                    self.stack.append(None)
+                loads = ((Step("global", named),),)
+            case "STORE_GLOBAL" | "STORE_NAME":
+                stores = ((Step("global", named),),)
+            case _:
+                return None
+        for place in stores:
+            if not self.new():
+                return False
+            self.store(place)
+        for place in loads:
+            self.load(place)
+        return True
+
+    def _with_members(self, name: str, argument: int, named: Any) -> bool | None:
+        match name:
+            case "LOAD_ATTR" if not (_METHODS_ARE_ATTRIBUTES and argument & 1):
+                return self._member("attribute", named, self.pop())
+            case "BINARY_SUBSCR":
+                key = self.pop()
+                return self._member("item", key, self.pop())
+            case "STORE_ATTR":
+                target = self.pop()
+                return self.new() and self._store_member("attribute", named, target)
+            case "STORE_SUBSCR":
+                key, target = self.pop(), self.pop()
+                return self.new() and self._store_member("item", key, target)
+            case _:
+                return None
+
+    def _with_the_stack(self, name: str, argument: int, named: Any) -> bool | None:
+        match name:
+            case "NOP" | "CACHE" | "EXTENDED_ARG":
+                pass
+            case "PUSH_NULL":
+                self.stack.append(None)
+            case "LOAD_CONST":
+                self.stack.append(Constant(named))
+            case "UNPACK_SEQUENCE":
+                if self.pop() is not RESULT and not self.lenient:
+                    return False  # the length of a part is not known, so this may raise
+                self.events.append(Event("unpack", (Step("unpack", argument),)))
+                self.stack.extend([None] * argument)
+            case "POP_TOP":
+                # To let go of the result, or of a part of it, may run code.
+                return isinstance(self.pop(), tuple | Constant) or self.lenient
+            case "COPY" if len(self.stack) >= argument:
+                self.stack.append(self.stack[-argument])
+            case "SWAP" if len(self.stack) >= argument:
+                self.stack[-1], self.stack[-argument] = self.stack[-argument], self.stack[-1]
+            case "BUILD_TUPLE":
+                taken = [self.new() for _ in range(argument)]
+                self.stack.append(None)
+                return all(taken) and not (WHILE_ALLOCATING and argument)
+            case _:
+                return None
+        return True
+
+    def _member(self, kind: Kind, name: Any, target: Value) -> bool:
+        place = _member_place(kind, name, target)
+        self.load(place)
+        return self.lenient or place is not None
+
+    def _store_member(self, kind: Kind, name: Any, target: Value) -> bool:
+        place = _member_place(kind, name, target)
+        if place is None:
+            return False
+        self.store(place)
+        return True
+
+    def _skip(self, instruction: dis.Instruction) -> None:
+        """An instruction of which only the effect on the height of the stack is known."""
+        jump = False if instruction.opcode in (*dis.hasjrel, *dis.hasjabs) else None
+        has_argument = instruction.opcode >= dis.HAVE_ARGUMENT
+        change = dis.stack_effect(instruction.opcode, instruction.arg if has_argument else None, jump=jump)
+        # Whatever it takes and leaves, nothing known is on the top afterwards.
+        for _ in range(-change):
+            self.pop()
+        self.stack = [None] * (len(self.stack) + max(change, 0))
+
+
+def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
+    """The place of a member, where it is known of what it is the member, and under which key."""
+    if not isinstance(target, tuple):
+        return None
+    if kind == "item":
+        if isinstance(name, Constant):
+            if type(name.value) not in (str, int):
+                return None
+            name = name.value
+        elif not isinstance(name, tuple):
+            return None
+    return (*target, Step(kind, name))
