@@ -50,6 +50,7 @@ fuzz: $(VENV)/.test
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind ending
 	@$(RUN) -m tests.ownership.fuzz_compiled --programs $(PROGRAMS)
 	@$(RUN) -m tests.random_functions --functions $(FUNCTIONS)
+	@$(RUN) -m tests.random_captures --functions $(FUNCTIONS)
 
 wheel: $(VENV)/.venv
 	@$(RUN) -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -29,7 +29,7 @@ PLACES = {
     "one device": lambda kind: jax.sharding.SingleDeviceSharding(jax.devices()[1], memory_kind=kind),
     "a mesh": lambda kind: jax.NamedSharding(mesh, jax.P("data"), memory_kind=kind),
 }
-TABLE = np.arange(8, dtype=np.float32)
+WEIGHTS = np.arange(64, dtype=np.float32).reshape(8, 8)
 
 
 def log(x):
@@ -39,7 +39,7 @@ def log(x):
 
 FUNS = {
     "plain": lambda x: x * 2 + 1,
-    "with a captured array": lambda x: x * TABLE,
+    "with a captured array": lambda x: x @ WEIGHTS,
     "calls Python": log,
     "in containers": lambda state: {"a": state["a"] + 1, "b": state["b"] * 2},
     "handed back": lambda state: (state["a"], state["b"] + 1),

@@ -1,29 +1,35 @@
-"""hoist: arrays that the function captured become inputs instead of constants baked into the program.
+"""hoist: weights and tables that the function captured become inputs instead of constants baked into the program.
 
 XLA spends compile time and host memory on a large constant, and every executable made of the function holds one. An
 input is one buffer for all of them. It is a snapshot, as `jax.jit`'s constant is: the captured array can be donated or
 deleted by its owner later, or the NumPy array written to, and the function goes on with what it captured. It is never
 donated.
 
-The one thing that could change is the result. XLA rewrites what it sees to be constant: it computes `tanh(c)` while
-compiling, by other code than at run time, turns `x / c` into `x * (1 / c)`, and multiplies with `c.T` as it lies, where
-it would multiply with the transpose of an input by another kernel. Results must stay those of `jax.jit` to the bit, so
-an array is hoisted only if every equation that reads it is one that XLA treats alike whether or not the operand is
-constant (`_VALUE_BLIND`). So an array stays a constant of the function that captured it if
+The one thing that could change is the result, which must be that of `jax.jit` to the bit. XLA works with constants
+while it compiles: it computes `tanh(c)` by other code than at run time, turns `x / c` into `x * (1 / c)`, joins
+`x * c * d` to `x * (c * d)`, and makes other loops of what reads `c` element by element. So an array is hoisted only if
+all that reads it is a dot product or a convolution with a value that varies, or a lookup at a place that varies
+(`_READERS`), and XLA has no rule for such an equation with a constant. For dot products it has some:
 
-    - an equation on constants alone reads it, even one that only moves its elements (a transpose, a slice);
-    - XLA would join it to another constant: `x * c * d` is `x * (c * d)` to it (`_JOINED`);
-    - it has one element, or one value repeated, and so costs nothing to keep.
+    - a constant that does not lie as it is multiplied is transposed while compiling (`_lies_as_multiplied`);
+    - if the other operand is a concatenation, or a slice of a constant, each part is multiplied by itself;
+    - if it is transposed, and all axes that have moved are summed over, XLA transposes the constant instead;
+    - a product with a vector becomes a sum of products, which XLA joins to other constants.
 
-Cost: one visit to each equation at every depth, and to that of an inner `jit` for each way in which its operands are
-constant; each array that becomes an input is read once and copied; nothing where nothing is captured.
+The last three depend on what the other operand is made of (`_Made`). XLA looks into calls, loops of one step and
+unrolled ones, and moves what never changes out of a loop. So this is followed into every jaxpr and out of it, whether
+or not XLA would go there; at worst an array stays a constant, as under `jax.jit`.
+
+Cost: one visit to each equation at every depth, to that of an inner `jit` for each way in which its operands are
+constant, and to that of an unrolled loop at most one for each copy; each array that becomes an input is read once and
+copied; nothing where nothing is captured.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,48 +43,37 @@ from pytc.passes.constants import has_constant_loop, same_by_anyone
 from pytc.passes.set_bits import set_bits
 from pytc.program import Input, Program
 
-# Done by the same code at run time, whether or not one of several operands is constant.
-_VALUE_BLIND = frozenset(
-    """add add_any and clamp concatenate conv_general_dilated dot_general dynamic_slice dynamic_update_slice eq gather
-    ge gt le lt max min mul ne or pad scatter scatter-add select_n sub xor""".split()
-)
+# What may read a captured array, by the operands that it may be.
+_READERS = {"conv_general_dilated": (0, 1), "dot_general": (0, 1), "dynamic_slice": (0,), "gather": (0,)}
 
-# But XLA joins the constants of a sum or a product: (x + c) + d is x + (c + d) to it, and (x * c) * (y * d) is
-# (x * y) * (c * d). Which of these a primitive makes.
-_JOINED = {"add": "sum", "add_any": "sum", "sub": "sum"} | dict.fromkeys(("mul", "div"), "product")
-_POWERS = frozenset({"integer_pow", "square"})  # products of an operand with itself
-_JOINED |= dict.fromkeys(_POWERS, "product")
-
-# XLA also splits a dot product with a constant into several if the other operand is a concatenation, or a slice of
-# another constant. Key of what `_Looks` notes of such operands: the constants that they are slices of.
-_PARTS = "parts"
-
-# And if the other operand is transposed, and all axes that the transpose has moved are summed over, XLA transposes the
-# constant instead. Key of what is noted of such operands: how many elements these axes and those after them have.
-_MOVED = "moved"
-
-# XLA makes one loop of a product with a vector and of what is read beside it element by element. Which loop, and so how
-# it rounds, depends on whether that is a constant: `x - c` becomes `x + -c` for a constant alone; and a constant of
-# several axes, all but one of one element, becomes a vector while XLA compiles. Key of what is noted of such products,
-# and of what is made of them.
-_BY_VECTOR = "product with a vector"
-_ELEMENTWISE = frozenset("add add_any clamp max min mul select_n sub".split())
-
-# Equations that XLA looks through for all of that.
+# XLA looks through these to what their operand is made of.
 _HAND_ON = frozenset(
-    """broadcast_in_dim convert_element_type copy name neg reduce_precision reshape rev slice squeeze
+    """broadcast_in_dim convert_element_type copy integer_pow name neg reduce_precision reshape rev slice square squeeze
     stop_gradient transpose""".split()
 )
-
-# Their jaxprs' invars and outvars are the equation's own.
-_CALLS = frozenset("jit closed_call remat2 custom_jvp_call custom_vjp_call".split())
 
 _VARYING = 0  # depends on an argument
 _CONSTANT = -1  # a constant of the program whatever is hoisted
 
 
+class _Made(NamedTuple):
+    """What a value that varies is made of, as far as XLA's rules ask for it."""
+
+    by_constant: bool = False
+    """It is a product with a constant of several elements."""
+    of_parts: int | None = None
+    """It is a concatenation, or a slice of a constant: which constvars it is a slice of."""
+    moved: float = math.inf
+    """It is a transpose: how many elements the axes that have moved, and those after them, have."""
+
+
+_NOTHING = _Made()
+_ANYTHING = _Made(by_constant=True, of_parts=0, moved=0)
+"""For what comes out of jaxprs that are not looked into."""
+
+
 def hoist(program: Program) -> Program:
-    """Captured arrays as inputs, wherever that cannot change a bit of the result. They come before the leaves."""
+    """Captured arrays as inputs, where that cannot change a bit of the result. They come before the leaves."""
     lifted = rewriting.lift_inner_consts(program.jaxpr)
     if not lifted.jaxpr.constvars:
         return program
@@ -87,7 +82,7 @@ def hoist(program: Program) -> Program:
     hoisted: set[int] = set()
     notes = []
     for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
-        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, bool(looks.subtracted >> i & 1), is_cut)
+        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, is_cut)
         hoisted.update([] if why else [id(value)])
         what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
@@ -110,7 +105,7 @@ def hoist(program: Program) -> Program:
     )
 
 
-def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool, is_cut: bool) -> str:
+def _of_its_elements(value: Any, aval: AbstractValue, is_cut: bool) -> str:
     """Why a constant of this type and with these elements is not hoisted, or nothing; `is_cut` if arguments are."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
@@ -124,10 +119,11 @@ def _of_its_elements(value: Any, aval: AbstractValue, is_subtracted: bool, is_cu
         return "arguments are spread over devices, and XLA spreads a constant as it likes"
     with jax.transfer_guard("allow"):
         data = np.asarray(value)
-    if bool((data == data.flat[0]).all()):
-        return "all its elements are equal"
-    # XLA adds the negative of a constant, and a NaN's has the other sign.
-    return "it is subtracted and has a NaN" if is_subtracted and bool((data != data).any()) else ""
+    return "all its elements are equal" if bool((data == data.flat[0]).all()) else ""
+
+
+_Operand = tuple[int, _Made]
+"""The mark of a value (`_VARYING`, `_CONSTANT`, or the constvars that it is made of), and what it is made of."""
 
 
 class _Looks:
@@ -136,138 +132,191 @@ class _Looks:
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.reasons: dict[int, str] = {}
-        self.subtracted = 0
-        """Which constvars are taken from a value that varies."""
-        self._held: dict[Var, dict[str, int]] = {}
-        """What is noted of values that vary: under "sum" and "product" the constvars that are in that sum or product;
-        and what stands under `_PARTS` and `_MOVED`."""
-        self._called: dict[Hashable, tuple[list[int], list[dict[str, int]]]] = {}
-        """By the jaxpr that is called (id), and the marks and notes of its operands: marks and notes of its results."""
+        self._called: dict[Hashable, list[_Operand]] = {}
+        """What a jaxpr that is called (its id) returns, for each way that its operands are."""
         # A set of constvars as the bits of an integer.
-        self._walk(jaxpr, {var: 1 << i for i, var in enumerate(jaxpr.constvars)})
+        known: dict[Var, _Operand] = {var: (1 << i, _NOTHING) for i, var in enumerate(jaxpr.constvars)}
+        self._walk(jaxpr, known)
 
-    def _walk(self, jaxpr: Jaxpr, marks: dict[Var, int]) -> list[int]:
-        """Propagate `marks` (`_VARYING`, `_CONSTANT`, or the constvars that a value is made of) through the equations.
+    def _walk(self, jaxpr: Jaxpr, known: dict[Var, _Operand]) -> list[_Operand]:
+        """Follow what is `known` of the invars through the equations; returns the same of the outvars. Of other vars
+        nothing is known but that they vary."""
 
-        Vars without a mark vary. Returns the outvars' marks.
-        """
-
-        def mark(atom: Any) -> int:
-            return _CONSTANT if isinstance(atom, Literal) else marks.get(atom, _VARYING)
+        def of(atom: Any) -> _Operand:
+            return (_CONSTANT, _NOTHING) if isinstance(atom, Literal) else known.get(atom, (_VARYING, _NOTHING))
 
         for eqn in jaxpr.eqns:
-            given = [mark(atom) for atom in eqn.invars]
-            made = _CONSTANT if not any(m == _VARYING for m in given) and not eqn.effects else _VARYING
-            captured = _union(given)
-            results = [made] * len(eqn.outvars)
-            if made == _VARYING:
-                self._join(eqn, given)
-            if eqn.primitive.name in _CALLS and (captured or made == _VARYING):
-                # What a call returns may be constant, whatever it is given.
-                results = self._walk_calls(eqn, given)
-            elif captured and made == _VARYING and (inner := list(_bodies(eqn, given))):
-                if eqn.primitive.name != "cond" and any(has_constant_loop(body) for body, _ in inner):
-                    self._seen(captured, "it is read in a loop around one on constants alone, which XLA then moves out")
-                made_inside = [self._walk(body, dict(zip(body.invars, known, strict=True))) for body, known in inner]
-                # A loop of few steps is none to XLA: what each step returns of constants alone is constant after it.
-                results = [_VARYING] * len(eqn.outvars) if eqn.primitive.name == "cond" else made_inside[-1]
-            elif captured and made == _CONSTANT and same_by_anyone(eqn):
-                results = [captured] * len(eqn.outvars)
-            elif captured and not (made == _VARYING and _is_value_blind(eqn, given)):
-                what = "takes part in work on constants alone" if made == _CONSTANT else "is read by an equation"
-                self._seen(captured, f"it {what} (`{eqn.primitive.name}`), which XLA does otherwise for a constant")
-            marks.update(zip(eqn.outvars, results, strict=True))
-        return [mark(atom) for atom in jaxpr.outvars]
+            known.update(zip(eqn.outvars, self._look(eqn, [of(atom) for atom in eqn.invars]), strict=True))
+        return [of(atom) for atom in jaxpr.outvars]
 
-    def _walk_calls(self, eqn: JaxprEqn, given: Sequence[int]) -> list[int]:
-        results = [_VARYING] * len(eqn.outvars)
-        of_given = [self._of(v) for v in eqn.invars]
-        for body in jaxprs.subjaxprs(eqn):
-            if len(body.invars) == len(given):
-                asked = id(body), *given, *(tuple(held.items()) for held in of_given)
-                if asked not in self._called:
-                    self._held.update(zip(body.invars, of_given, strict=True))
-                    results = self._walk(body, dict(zip(body.invars, given, strict=True)))
-                    self._called[asked] = results, [self._of(v) for v in body.outvars]
-                results, of_results = self._called[asked]
-                self._held.update(zip(eqn.outvars, of_results, strict=True))
-        return results
+    def _into(self, body: Jaxpr, operands: Sequence[_Operand]) -> list[_Operand]:
+        return self._walk(body, dict(zip(body.invars, operands, strict=True)))
 
-    def _join(self, eqn: JaxprEqn, given: Sequence[int]) -> None:
-        """Note of the results what they hold (`_held`), and which constvars XLA joins to others on the way."""
+    def _look(self, eqn: JaxprEqn, operands: list[_Operand]) -> list[_Operand]:
+        """What the results of an equation are."""
         name = eqn.primitive.name
-        held: dict[str, int] = {}
-        if name == "sub":
-            self.subtracted |= max(given[1], 0)
-        if name in _JOINED:
-            kind = _JOINED[name]
-            parts: list[int] = []
-            for v, m in zip(eqn.invars, given, strict=True):
-                if m == _VARYING:
-                    parts += [self._of(v)[kind]] if kind in self._of(v) else []
-                elif not isinstance(v, Literal):  # of one element, which XLA joins to no larger constant
-                    parts.append(max(m, 0))
-            if parts:
-                held = {kind: _union(parts)}
-            if len(parts) > (name not in _POWERS):
-                self._seen(held[kind], f"it is in a {kind} with another constant, which XLA joins to it")
-        elif name in _HAND_ON:
-            for v in eqn.invars:
-                held.update(self._of(v))
-            if name == "transpose":
-                first = next((k for k, axis in enumerate(eqn.params["permutation"]) if k != axis), 0)
-                held[_MOVED] = math.prod(_shape(eqn.outvars[0])[first:])
-        elif name == "concatenate":
-            held = {_PARTS: 0}
-        elif name == "dynamic_slice":
-            held = {_PARTS: max(given[0], 0)} if given[0] != _VARYING else {}
-        elif name == "reduce_sum":
-            products = self._of(eqn.invars[0]).get("product", 0)
-            self._seen(products, "it is in a sum of products, which XLA makes one loop of")
-        elif name == "dot_general":
-            self._multiply(eqn, given)
-        held = held | self._by_vector(eqn, given)
-        self._held.update((var, held) for var in eqn.outvars)
-
-    def _by_vector(self, eqn: JaxprEqn, given: Sequence[int]) -> dict[str, int]:
-        """Whether the result is a product with a vector, or made of one; and which constvars are read beside one."""
-        name = eqn.primitive.name
+        given = [mark for mark, _ in operands]
+        captured = _union(given)
+        if name != "shard_map" and (body := jaxprs.called(eqn)) is not None:
+            return self._call(body, operands)
+        if _VARYING not in given and not eqn.effects:
+            if captured and not same_by_anyone(eqn):
+                self._seen(captured, f"it takes part in work on constants alone (`{name}`), {_OTHERWISE}")
+                captured = 0
+            return [(captured or _CONSTANT, _NOTHING)] * len(eqn.outvars)
+        into = {"scan": self._scan, "while": self._while, "cond": self._cond}.get(name)
+        if into is not None and (results := into(eqn, operands)) is not None:
+            return results
+        if captured and not _may_read(eqn, given):
+            self._seen(captured, f"it is read by an equation (`{name}`), {_OTHERWISE}")
         if name == "dot_general":
-            return {_BY_VECTOR: 0} if _is_by_vector(eqn) else {}
-        made_of = [v for v in eqn.invars if _BY_VECTOR in self._of(v)]
-        if not made_of or not eqn.outvars:
-            return {}
-        shape = _shape(eqn.outvars[0])
-        if name in _ELEMENTWISE and (name == "sub" or len(shape) > 1):
-            self._seen(_union(given), "it is read beside a product with a vector, which XLA makes one loop of")
-        return {_BY_VECTOR: 0} if any(math.prod(_shape(v)) == math.prod(shape) for v in made_of) else {}
+            self._multiply(eqn, operands)
+        made = _ANYTHING if list(jaxprs.subjaxprs(eqn)) else _makes(eqn, operands)
+        return [(_VARYING, made)] * len(eqn.outvars)
 
-    def _multiply(self, dot: JaxprEqn, given: Sequence[int]) -> None:
-        """Which constvars take part in a dot product with what holds others."""
+    def _call(self, body: Jaxpr, operands: list[_Operand]) -> list[_Operand]:
+        asked = id(body), *operands
+        if asked not in self._called:
+            self._called[asked] = self._into(body, operands)
+        return self._called[asked]
+
+    def _cond(self, eqn: JaxprEqn, operands: list[_Operand]) -> list[_Operand] | None:
+        """Nothing where XLA knows which branch is taken, or a captured array decides it."""
+        if operands[0][0] != _VARYING:
+            return None
+        branches = [self._into(body, operands[1:]) for body in jaxprs.subjaxprs(eqn)]
+        return [(_VARYING, _either(results)[1]) for results in zip(*branches, strict=True)]
+
+    def _scan(self, eqn: JaxprEqn, operands: list[_Operand]) -> list[_Operand] | None:
+        """Nothing where a captured array changes from step to step, or the loop is around one on constants alone."""
+        (body,) = jaxprs.subjaxprs(eqn)
+        consts, carry, slices = jaxprs.split_scan(eqn, operands)
+        if _captured(carry) or self._is_around_constant_loop(body, operands):
+            return None
+        length, unroll = eqn.params["length"], int(eqn.params["unroll"])
+        once = not isinstance(length, int) or length < 2 * unroll
+        walks = [self._into(body, [*consts, *_entering(body, len(consts), carry, once), *slices])]
+        # The next copy of the step begins with what the last one has returned.
+        while len(walks) < unroll and walks[-1] not in walks[:-1]:
+            walks.append(self._into(body, [*consts, *walks[-1][: len(carry)], *slices]))
+        if once:  # or no step at all
+            walks.append([*carry, *walks[0][len(carry) :]])
+        return [_either(results) for results in zip(*walks, strict=True)]
+
+    def _while(self, eqn: JaxprEqn, operands: list[_Operand]) -> list[_Operand] | None:
+        """Nothing where a captured array changes from step to step, the loop is around one on constants alone, or what
+        is read in it may decide whether XLA works it out."""
+        cond, body = (jaxprs.inner(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+        cond_consts, body_consts, carry = jaxprs.split_while(eqn, operands)
+        # An input that is read beside one carry makes a tuple of the loop's state, which XLA sees through if it starts
+        # with constants. Where an effect reads it, of several carries all but one may be dead.
+        starts_constant = any(mark == _CONSTANT for mark, _ in carry)
+        becomes_tuple = starts_constant and (eqn.effects or while_loops.may_be_one_array(eqn))
+        if (
+            _captured(carry)
+            or (becomes_tuple and _captured(operands))
+            or self._is_around_constant_loop(cond, operands)
+            or self._is_around_constant_loop(body, operands)
+        ):
+            return None
+        read = {v for inner in cond.eqns for v in inner.invars if isinstance(v, Var)}.union(cond.outvars)
+        asked = [mark for v, (mark, _) in zip(cond.invars, [*cond_consts, *carry], strict=True) if v in read]
+        once = _VARYING not in asked  # for all that is known here
+        entering = _entering(body, len(body_consts), carry, once)
+        self._into(cond, [*cond_consts, *entering])
+        results = self._into(body, [*body_consts, *entering])
+        return [_either(pair) for pair in zip(carry, results, strict=True)] if once else results
+
+    def _is_around_constant_loop(self, body: Jaxpr, operands: Sequence[_Operand]) -> bool:
+        captured = _captured(operands)
+        if not captured or not has_constant_loop(body):
+            return False
+        self._seen(captured, "it is read in a loop around one on constants alone, which XLA then moves out")
+        return True
+
+    def _multiply(self, dot: JaxprEqn, operands: Sequence[_Operand]) -> None:
+        """Which constvars take part in a dot product for which XLA has a rule, given what the other operand is."""
         contracted, _ = dot.params["dimension_numbers"]
-        for v, axes, other, m in zip(dot.invars, contracted, reversed(dot.invars), reversed(given), strict=True):
-            held = self._of(v)
+        for v, axes, (_, made), other, (mark, _) in zip(
+            dot.invars, contracted, operands, reversed(dot.invars), reversed(operands), strict=True
+        ):
+            if mark == _VARYING:
+                continue
+            constvars = max(mark, 0)
             are_last = min(axes, default=0) == len(_shape(v)) - len(axes)
-            if m > 0 and _PARTS in held:
-                self._seen(m | held[_PARTS], "it is multiplied with parts of an array, by XLA each by itself")
-            if m > 0 and _MOVED in held and (not are_last or held[_MOVED] <= _contracted(dot)):
-                self._seen(m, "it is multiplied with a transposed array, for which XLA transposes the constant")
-            if m != _VARYING and "product" in held and math.prod(_shape(other)) == _contracted(dot):
-                self._seen(max(m, 0) | held["product"], "it is in a sum of products with another constant")
-
-    def _of(self, atom: Any) -> dict[str, int]:
-        return {} if isinstance(atom, Literal) else self._held.get(atom, {})
+            if made.of_parts is not None:
+                self._seen(constvars | made.of_parts, "it is multiplied with parts of an array, by XLA each by itself")
+            if made.moved < math.inf and (not are_last or made.moved <= _contracted(dot)):
+                self._seen(constvars, "it is multiplied with a transposed array, for which XLA transposes the constant")
+            if made.by_constant and math.prod(_shape(other)) == _contracted(dot):
+                self._seen(constvars, "it is in a sum of products with another constant, to which XLA joins it")
 
     def _seen(self, constvars: int, why: str) -> None:
         for i in set_bits(constvars):
             self.reasons.setdefault(i, why)
 
 
-def _is_value_blind(eqn: JaxprEqn, given: Sequence[int]) -> bool:
-    """Whether XLA treats the equation alike whichever of its operands are constant, of those that are `given` so."""
-    if eqn.primitive.name == "dot_general":
-        return _lies_as_multiplied(eqn, [m > 0 for m in given])
-    return eqn.primitive.name in _VALUE_BLIND
+_OTHERWISE = "which XLA does otherwise for a constant"
+
+
+def _may_read(eqn: JaxprEqn, given: Sequence[int]) -> bool:
+    """Whether the equation may have the captured arrays among its operands as inputs."""
+    name = eqn.primitive.name
+    if any(mark > 0 and i not in _READERS.get(name, ()) for i, mark in enumerate(given)):
+        return False
+    return name != "dot_general" or _lies_as_multiplied(eqn, [mark > 0 for mark in given])
+
+
+def _makes(eqn: JaxprEqn, operands: Sequence[_Operand]) -> _Made:
+    """What the results of an equation are made of."""
+    name = eqn.primitive.name
+    if name in ("mul", "div"):
+        return _Made(
+            by_constant=any(
+                made.by_constant or _is_array(v, mark) for v, (mark, made) in zip(eqn.invars, operands, strict=True)
+            )
+        )
+    if name == "concatenate":
+        return _Made(of_parts=0)
+    if name == "dynamic_slice" or (name == "gather" and math.prod(_shape(eqn.invars[1])[:-1]) == 1):
+        mark, _ = operands[0]
+        return _Made(of_parts=max(mark, 0)) if mark != _VARYING else _NOTHING
+    if name not in _HAND_ON:
+        return _NOTHING
+    _, made = operands[0]
+    if name == "transpose":
+        first = next((k for k, axis in enumerate(eqn.params["permutation"]) if k != axis), 0)
+        made = made._replace(moved=min(made.moved, math.prod(_shape(eqn.outvars[0])[first:])))
+    return made
+
+
+def _is_array(atom: Var | Literal, mark: int) -> bool:
+    """Whether it is a constant other than a number in the jaxpr itself, which XLA joins to no array."""
+    return mark != _VARYING and not isinstance(atom, Literal)
+
+
+def _entering(body: Jaxpr, consts: int, carry: Sequence[_Operand], once: bool) -> list[_Operand]:
+    """What is known in a step of a loop of its carry. If there is but one step, that is what is known of what the loop
+    is given; else of what changes from step to step only what it may be made of."""
+    carried = zip(body.invars[consts:], body.outvars, carry, strict=False)
+    return [(mark if once or before is after else _VARYING, made) for before, after, (mark, made) in carried]
+
+
+def _either(operands: Sequence[_Operand]) -> _Operand:
+    """What is known of a value that is one of these: it is a constant if one of them is, for that is what changes how
+    XLA treats what reads it."""
+    marks = [mark for mark, _ in operands]
+    made = [made for _, made in operands]
+    parts = [each.of_parts for each in made if each.of_parts is not None]
+    return _union(marks) or min(marks), _Made(
+        any(each.by_constant for each in made),
+        _union(parts) if parts else None,
+        min(each.moved for each in made),
+    )
+
+
+def _captured(operands: Sequence[_Operand]) -> int:
+    return _union([mark for mark, _ in operands])
 
 
 def _lies_as_multiplied(dot: JaxprEqn, captured: Sequence[bool]) -> bool:
@@ -300,36 +349,9 @@ def _contracted(dot: JaxprEqn) -> int:
     return math.prod(_shape(dot.invars[0])[axis] for axis in axes)
 
 
-def _is_by_vector(dot: JaxprEqn) -> bool:
-    """Whether an operand of the dot product is a vector, whatever axes of one element it has besides."""
-    return any(math.prod(_shape(v)) == _contracted(dot) for v in dot.invars)
-
-
 def _shape(operand: Any) -> tuple[int, ...]:
     shape: tuple[int, ...] = operand.aval.shape
     return shape
-
-
-def _bodies(eqn: JaxprEqn, given: Sequence[int]) -> Iterator[tuple[Jaxpr, list[int]]]:
-    """The jaxprs of a loop or a branch, with what each of their invars is given; nothing where a captured array is
-    given to something that changes from step to step, or that is not known here."""
-    if eqn.primitive.name == "scan":
-        consts, carry, slices = jaxprs.split_scan(eqn, given)
-        if not _union(carry):
-            (body,) = jaxprs.subjaxprs(eqn)
-            yield body, [*consts, *(_VARYING for _ in carry), *slices]
-    elif eqn.primitive.name == "while":
-        cond_consts, body_consts, carry = jaxprs.split_while(eqn, given)
-        # An input that is read beside one carry makes a tuple of the loop's state, which XLA sees through if it starts
-        # with constants. Where an effect reads it, of several carries all but one may be dead.
-        becomes_tuple = _CONSTANT in carry and (eqn.effects or while_loops.may_be_one_array(eqn))
-        if not _union(carry) and not becomes_tuple:
-            varying = [_VARYING] * len(carry)
-            yield jaxprs.inner(eqn.params["cond_jaxpr"]), [*cond_consts, *varying]
-            yield jaxprs.inner(eqn.params["body_jaxpr"]), [*body_consts, *varying]
-    elif eqn.primitive.name == "cond" and not _union(given[:1]):
-        for body in jaxprs.subjaxprs(eqn):
-            yield body, list(given[1:])
 
 
 def _union(marks: Sequence[int]) -> int:

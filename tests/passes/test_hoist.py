@@ -1,4 +1,4 @@
-"""hoist: captured arrays become inputs where that cannot change a bit, and stay constants where it could."""
+"""hoist: captured weights and tables become inputs, where that cannot change a bit; else they stay constants."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 
 import pytc
 from pytc.passes import hoist
+from tests.random_captures import check, random_function
 
 TABLE = jnp.arange(8.0) * 0.37 + 0.1
 HOST_TABLE = np.arange(8, dtype=np.float32) * 0.37 + 0.1
+WEIGHTS = jnp.asarray(np.random.default_rng(1).normal(size=(8, 8)), jnp.float32)
 
 
 def hoisted(fun, *args):
@@ -25,31 +27,39 @@ def captured(program):
 @pytest.mark.parametrize(
     "fun",
     [
-        lambda x: x * TABLE,
-        lambda x: x + HOST_TABLE,
-        lambda x: x @ jnp.reshape(TABLE, (8,)),
-        lambda x: TABLE[x.astype(int)],
-        lambda x: jnp.where(x > 0, TABLE, x),
-        lambda x: jax.jit(lambda y: y * TABLE)(x),
-        lambda x: jax.jit(lambda y: jax.jit(lambda z: z + TABLE)(y) * TABLE)(x),
-        lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y * TABLE, x),
-        lambda x: jax.lax.cond(x[0] > 0, lambda y: y * TABLE, lambda y: y, x),
-        lambda x: jax.lax.scan(lambda c, t: (c + t, None), x[0], TABLE)[0],
+        lambda x: x @ WEIGHTS,
+        lambda x: WEIGHTS @ x,
+        lambda x: x @ np.asarray(WEIGHTS),
+        lambda x: WEIGHTS[x.astype(int)],
+        lambda x: jax.lax.dynamic_slice(WEIGHTS, (x[0].astype(int), 0), (1, 8)),
+        lambda x: jnp.convolve(x, WEIGHTS.reshape(-1), mode="same"),
+        lambda x: jax.jit(lambda y: y @ WEIGHTS)(x),
+        lambda x: jax.jit(lambda y: jax.jit(lambda z: jnp.tanh(z @ WEIGHTS))(y) @ WEIGHTS)(x),
+        lambda x: jax.checkpoint(lambda y: y @ WEIGHTS)(x),
+        lambda x: jax.lax.fori_loop(0, 3, lambda i, y: y @ WEIGHTS, x),
+        lambda x: jax.lax.while_loop(lambda y: y[0] < 9, lambda y: y @ WEIGHTS + 9, x),
+        lambda x: jax.lax.cond(x[0] > 0, lambda y: y @ WEIGHTS, lambda y: y, x),
+        lambda x: jax.lax.scan(lambda c, row: (c + row @ x, None), x[0], WEIGHTS)[0],
+        lambda x: jax.lax.scan(lambda c, _: (jnp.tanh(c @ WEIGHTS), None), jnp.zeros(8), x)[0],
     ],
 )
-def test_an_array_read_beside_arguments_becomes_one_input(fun):
+def test_what_is_multiplied_or_looked_up_becomes_one_input(fun):
     x = jnp.linspace(-1, 1, 8)
     program = hoisted(fun, x)
     assert len(captured(program)) == 1
     assert not program.jaxpr.consts
     assert len(program.inputs) == len(program.jaxpr.jaxpr.invars) == 2
-    np.testing.assert_array_equal(captured(program)[0].captured, TABLE)
+    np.testing.assert_array_equal(np.ravel(captured(program)[0].captured), np.ravel(WEIGHTS))
     jax.extend.core.check_jaxpr(program.jaxpr.jaxpr)
+    np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
 
 
 @pytest.mark.parametrize(
     ("fun", "why"),
     [
+        (lambda x: x * TABLE, "mul"),
+        (lambda x: x + HOST_TABLE, "add"),
+        (lambda x: jnp.where(x > 0, TABLE, x), "select_n"),
         (lambda x: x * jnp.tanh(TABLE), "tanh"),
         (lambda x: x / TABLE, "div"),
         (lambda x: x**TABLE, "pow"),
@@ -69,7 +79,7 @@ def test_an_array_that_xla_would_compute_with_stays_a_constant(fun, why):
 
 @pytest.mark.parametrize("value", [jnp.ones(8), jnp.zeros((8,)), jnp.array([2.0])])
 def test_arrays_that_cost_nothing_as_constants_stay_so(value):
-    program = hoisted(lambda x: x * value, jnp.arange(8.0))
+    program = hoisted(lambda x: value[x.astype(int)], jnp.arange(8.0))
     assert not captured(program)
     assert program.jaxpr.consts
 
@@ -77,7 +87,8 @@ def test_arrays_that_cost_nothing_as_constants_stay_so(value):
 def test_what_is_captured_is_a_snapshot():
     host = np.arange(4, dtype=np.float32)
     device = jnp.arange(4.0) + 1
-    compiled = pytc.compile(lambda x: x * host + device)
+    compiled = pytc.compile(lambda x: jnp.take(host, x.astype(int)) + device[x.astype(int)])
+    assert len(captured(hoisted(lambda x: jnp.take(host, x.astype(int)) + device[x.astype(int)], jnp.ones(4)))) == 2
     expected = np.asarray(compiled(jnp.ones(4)))
     host[:] = 100
     device.delete()
@@ -161,18 +172,14 @@ def test_constants_that_xla_would_join_stay_constants(fun):
 @pytest.mark.parametrize(
     "fun",
     [
-        lambda x: x * ONE + OTHER,
         lambda x: jax.nn.relu(x @ SQUARE + ONE) @ SQUARE + OTHER,
-        lambda x: 1.5 + (x * 2.0 + ONE),
-        lambda x: jnp.maximum(x * ONE, 0.0) * OTHER,
+        lambda x: jnp.tanh(x * ONE) @ SQUARE * OTHER,
         lambda x: jax.lax.scan(lambda c, _: (jnp.tanh(c @ SQUARE + ONE), None), x, None, length=3)[0],
     ],
 )
-def test_constants_that_are_apart_become_inputs(fun):
+def test_weights_become_inputs_whatever_is_read_beside_them(fun):
     x = jnp.asarray(THIRD)
-    program = hoisted(fun, x)
-    assert captured(program)
-    assert not program.jaxpr.consts
+    assert {given.captured.shape for given in captured(hoisted(fun, x))} == {(64, 64)}
     np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
 
 
@@ -218,14 +225,107 @@ def test_what_xla_would_compute_in_another_order_stays_a_constant(fun):
         lambda x: x.reshape(8, 4, 8, 16).transpose(0, 2, 1, 3).reshape(8, 8, 64) @ SQUARE,
         lambda x: jax.vmap(lambda v: SQUARE @ v)(x[0]),
         lambda x: jax.grad(lambda v: jnp.sin(v @ SQUARE).sum())(x[0]),
-        lambda x: x[0] - ONE,
-        lambda x: x[0, 0, :8] @ x[0] + ONE,
     ],
 )
 def test_what_lies_as_xla_multiplies_it_becomes_an_input(fun):
     x = jnp.asarray(RNG.normal(size=(8, 8, 64)), jnp.float32)
     assert captured(hoisted(fun, x))
     np.testing.assert_array_equal(np.asarray(pytc.compile(fun)(x)), np.asarray(jax.jit(fun)(x)))
+
+
+MADE = {
+    "parts": (lambda x: jnp.concatenate([x, jnp.sin(x)], 1), lambda v: v @ TALL),
+    "a slice": (
+        lambda x: jax.lax.dynamic_slice(jnp.asarray(SQUARE), (x[0, 0].astype(int), 0), (1, 64)),
+        lambda v: v @ TALL[:64],
+    ),
+    "a transpose": (lambda x: x.reshape(64, 8, 8).swapaxes(1, 2).reshape(64, 64), lambda v: v @ SQUARE),
+    "a product": (lambda x: x * ONE, lambda v: v @ SQUARE[0]),
+}
+
+
+def on_a_mesh(fun):
+    return jax.shard_map(fun, mesh=jax.make_mesh((1,), ("i",)), in_specs=jax.P(), out_specs=jax.P())
+
+
+def with_batching(fun):
+    custom = jax.custom_batching.custom_vmap(fun)
+    custom.def_vmap(lambda size, batched, x: (jax.vmap(fun)(x), True))
+    return custom
+
+
+def while_it_is(end, step, *start):
+    return jax.lax.while_loop(lambda s: s[0] < end, lambda s: (s[0] + 1, *step(*s[1:])), (0, *start))[1:]
+
+
+CROSSING = {
+    "into a call": lambda make, use: lambda x: jax.jit(use)(make(x)),
+    "out of a call": lambda make, use: lambda x: use(jax.checkpoint(make)(x)),
+    "out of a mesh": lambda make, use: lambda x: use(on_a_mesh(make)(x)),
+    "out of custom batching": lambda make, use: lambda x: use(with_batching(make)(x)),
+    "into a branch": lambda make, use: lambda x: jax.lax.cond(x[0, 0] > 0, use, lambda v: use(v) * 2, make(x)),
+    "out of a branch": lambda make, use: lambda x: use(jax.lax.cond(x[0, 0] > 0, make, lambda v: make(v * 2), x)),
+    "out of a known branch": lambda make, use: lambda x: use(jax.lax.cond(True, make, lambda v: make(v * 2), x)),
+    "into every step": lambda make, use: (
+        lambda x: (lambda v: jax.lax.scan(lambda c, _: (c, use(v)), 0.0, None, length=3))(make(x))
+    ),
+    "into the only step": lambda make, use: lambda x: jax.lax.scan(lambda c, _: (c, use(c)), make(x), None, length=1),
+    "into copies of a step": lambda make, use: (
+        lambda x: jax.lax.scan(lambda c, _: (c * 0.5, use(c)), make(x), None, length=5, unroll=2)
+    ),
+    "out of the only step": lambda make, use: (
+        lambda x: use(jax.lax.scan(lambda c, _: (c, make(x)), 0.0, None, length=1)[1][0])
+    ),
+    "out of the last step": lambda make, use: (
+        lambda x: use(jax.lax.scan(lambda c, _: (make(x), None), make(x), None, length=3, unroll=2)[0])
+    ),
+    "into a while loop": lambda make, use: (
+        lambda x: (lambda v: while_it_is(1, lambda c, _: (c, use(c)), v, jnp.zeros_like(use(v))))(make(x))
+    ),
+    "out of a while loop": lambda make, use: lambda x: use(while_it_is(1, lambda c: (make(x),), make(x) + 1)[0]),
+}
+
+
+@pytest.mark.parametrize("cross", CROSSING)
+@pytest.mark.parametrize("made", MADE)
+def test_what_an_operand_is_made_of_is_followed_everywhere(made, cross):
+    fun = CROSSING[cross](*MADE[made])
+    x = jnp.asarray(RNG.normal(size=(64, 64)), jnp.float32)
+    assert not captured(hoisted(fun, x))
+
+
+@pytest.mark.parametrize("unroll", [1, 2])
+def test_what_a_step_returns_is_what_its_next_copy_begins_with(unroll):
+    def fun(x):
+        def step(c, _):
+            return c * ONE, c @ SQUARE[0]
+
+        return jax.lax.scan(step, x, None, length=4, unroll=unroll)
+
+    x = jnp.asarray(RNG.normal(size=(64, 64)), jnp.float32)
+    assert len(captured(hoisted(fun, x))) == (unroll == 1)
+    for wanted, got in zip(jax.jit(fun)(x), pytc.compile(fun)(x), strict=True):
+        assert np.asarray(wanted).tobytes() == np.asarray(got).tobytes()
+
+
+@pytest.mark.parametrize("start", [jnp.zeros(64), jnp.asarray(ONE)])
+def test_a_product_with_what_the_only_step_begins_with_is_of_constants_alone(start):
+    def fun(x, length):
+        return jax.lax.scan(lambda c, row: (jnp.tanh(c @ SQUARE) + row, None), start * 1, x[:length])[0]
+
+    x = jnp.asarray(RNG.normal(size=(3, 64)), jnp.float32)
+    for length in (1, 3):
+        assert len(captured(hoisted(lambda x, n=length: fun(x, n), x))) == (length == 3)
+
+
+@pytest.mark.parametrize("seed", [*range(12), 111, 1065, 1159])
+def test_random_functions_around_weights(seed):
+    check(seed)
+
+
+def test_random_functions_have_weights_that_become_inputs():
+    functions = [random_function(seed) for seed in range(10)]
+    assert sum(bool(captured(hoisted(fun, *args))) for fun, args in functions) >= 5
 
 
 def test_what_stays_a_constant_stays_where_it_was():
@@ -243,7 +343,7 @@ def test_an_array_in_a_loop_around_one_on_constants_alone_stays_a_constant():
     def fun(x):
         def step(c, _):
             ten = jax.lax.while_loop(lambda n: n < 10, lambda n: n + 1, 0)
-            return c * ONE + jnp.sin(ten * 0.3), None
+            return c @ SQUARE + jnp.sin(ten * 0.3), None
 
         return jax.lax.scan(step, x, None, length=2)[0]
 
@@ -271,7 +371,7 @@ def bodies(program):
 
 
 def test_a_body_that_is_called_often_stays_one():
-    layer = jax.jit(lambda x: jnp.tanh(x * TABLE) + x)
+    layer = jax.jit(lambda x: jnp.tanh(x @ WEIGHTS) + x)
 
     def fun(x):
         return layer(layer(layer(x) * 2))
@@ -283,8 +383,8 @@ def test_a_body_that_is_called_often_stays_one():
 
 def test_calls_inside_each_other_are_looked_at_once():
     """Each of twenty levels calls the next one twice: a million calls, and twenty bodies."""
-    level = jax.jit(lambda x: jnp.maximum(x, TABLE))
+    level = jax.jit(lambda x: jnp.sin(x @ WEIGHTS))
     for _ in range(20):
-        level = jax.jit(lambda x, inner=level: jnp.minimum(inner(inner(x)), TABLE))
+        level = jax.jit(lambda x, inner=level: jnp.cos(inner(inner(x)) @ WEIGHTS))
     program = hoisted(level, TABLE)
     assert len(captured(program)) == len(bodies(program)) == 1
