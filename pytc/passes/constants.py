@@ -47,11 +47,11 @@ def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
     """Whether all that the equation reads is constant, or does not matter, and nothing happens beside."""
     for v in eqn.invars:
         if not (isinstance(v, Literal) or v in constants):
-            return _is_known(eqn) and not eqn.effects
+            return is_known(eqn) and not eqn.effects
     return not eqn.effects
 
 
-def _is_known(eqn: JaxprEqn) -> bool:
+def is_known(eqn: JaxprEqn) -> bool:
     """Whether integers or bits are what they are whatever the operands: `x != x`, `x - x`, `x * 0`, `x & False`."""
     if len(eqn.invars) != 2:
         return False

@@ -39,7 +39,7 @@ from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import while_loops
-from pytc.passes.constants import has_constant_loop, same_by_anyone
+from pytc.passes.constants import has_constant_loop, is_known, same_by_anyone
 from pytc.passes.set_bits import set_bits
 from pytc.program import Input, Program
 
@@ -51,6 +51,13 @@ _HAND_ON = frozenset(
     """broadcast_in_dim convert_element_type copy integer_pow name neg reduce_precision reshape rev slice square squeeze
     stop_gradient transpose""".split()
 )
+# Through these as well, where they give as many elements as they are given,
+_HAND_ON_ALL = frozenset(
+    "dynamic_slice pad reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split()
+)
+# and through these, where the other operand is this constant.
+_NEUTRAL = {"add": 0, "add_any": 0, "and": -1, "div": 1, "max": -math.inf, "min": math.inf, "mul": 1, "or": 0, "pow": 1}
+_NEUTRAL |= {"sub": 0, "xor": 0}
 
 _VARYING = 0  # depends on an argument
 _CONSTANT = -1  # a constant of the program whatever is hoisted
@@ -159,7 +166,7 @@ class _Looks:
         captured = _union(given)
         if name != "shard_map" and (body := jaxprs.called(eqn)) is not None:
             return self._call(body, operands)
-        if _VARYING not in given and not eqn.effects:
+        if _is_constant(eqn, given):
             if captured and not same_by_anyone(eqn):
                 self._seen(captured, f"it takes part in work on constants alone (`{name}`), {_OTHERWISE}")
                 captured = 0
@@ -267,27 +274,51 @@ def _may_read(eqn: JaxprEqn, given: Sequence[int]) -> bool:
     return name != "dot_general" or _lies_as_multiplied(eqn, [mark > 0 for mark in given])
 
 
+def _is_constant(eqn: JaxprEqn, given: Sequence[int]) -> bool:
+    """Whether XLA may work out the equation while it compiles."""
+    if eqn.effects:
+        return False
+    # A mask of which all elements are equal chooses one operand.
+    chosen = eqn.primitive.name == "select_n" and given[0] != _VARYING and any(m != _VARYING for m in given[1:])
+    return chosen or _VARYING not in given or is_known(eqn)
+
+
 def _makes(eqn: JaxprEqn, operands: Sequence[_Operand]) -> _Made:
     """What the results of an equation are made of."""
     name = eqn.primitive.name
+    _, made = _either([(_VARYING, _NOTHING), *(operands[k] for k in _handed_on(eqn, [mark for mark, _ in operands]))])
     if name in ("mul", "div"):
-        return _Made(
-            by_constant=any(
-                made.by_constant or _is_array(v, mark) for v, (mark, made) in zip(eqn.invars, operands, strict=True)
-            )
-        )
+        pairs = zip(eqn.invars, operands, strict=True)
+        by_constant = any(of.by_constant or _is_array(v, mark) for v, (mark, of) in pairs)
+        return made._replace(by_constant=by_constant)
     if name == "concatenate":
         return _Made(of_parts=0)
     if name == "dynamic_slice" or (name == "gather" and math.prod(_shape(eqn.invars[1])[:-1]) == 1):
         mark, _ = operands[0]
-        return _Made(of_parts=max(mark, 0)) if mark != _VARYING else _NOTHING
-    if name not in _HAND_ON:
-        return _NOTHING
-    _, made = operands[0]
+        return made._replace(of_parts=max(mark, 0)) if mark != _VARYING else made
     if name == "transpose":
         first = next((k for k, axis in enumerate(eqn.params["permutation"]) if k != axis), 0)
-        made = made._replace(moved=min(made.moved, math.prod(_shape(eqn.outvars[0])[first:])))
+        return made._replace(moved=min(made.moved, math.prod(_shape(eqn.outvars[0])[first:])))
     return made
+
+
+def _handed_on(eqn: JaxprEqn, given: Sequence[int]) -> Sequence[int]:
+    """The operands (indices) of which the equation may return one as it is, or moved, as far as XLA can see."""
+    name = eqn.primitive.name
+    if name in _HAND_ON:
+        return [0]
+    if name in _HAND_ON_ALL and math.prod(_shape(eqn.invars[0])) == math.prod(_shape(eqn.outvars[0])):
+        return [0]
+    if name == "select_n" and given[0] != _VARYING:
+        return range(1, len(given))
+    if name in _NEUTRAL:
+        neutral = _NEUTRAL[name]
+        known = [
+            mark != _VARYING and getattr(v, "val", neutral) == neutral
+            for v, mark in zip(eqn.invars, given, strict=True)
+        ]
+        return range(len(given)) if any(known) else []
+    return []
 
 
 def _is_array(atom: Var | Literal, mark: int) -> bool:

@@ -259,6 +259,10 @@ def while_it_is(end, step, *start):
 
 
 CROSSING = {
+    "times one": lambda make, use: lambda x: use(make(x) * jnp.ones(64)[:1]),
+    "plus zero": lambda make, use: lambda x: use(make(x) + jnp.zeros(())),
+    "chosen by a constant": lambda make, use: lambda x: use(jnp.where(jnp.arange(3).sum() > 0, make(x), x[:1, :1])),
+    "the sum of one": lambda make, use: lambda x: use(make(x)[None].sum(0)),
     "into a call": lambda make, use: lambda x: jax.jit(use)(make(x)),
     "out of a call": lambda make, use: lambda x: use(jax.checkpoint(make)(x)),
     "out of a mesh": lambda make, use: lambda x: use(on_a_mesh(make)(x)),
@@ -318,7 +322,7 @@ def test_a_product_with_what_the_only_step_begins_with_is_of_constants_alone(sta
         assert len(captured(hoisted(lambda x, n=length: fun(x, n), x))) == (length == 3)
 
 
-@pytest.mark.parametrize("seed", [*range(12), 111, 1065, 1159])
+@pytest.mark.parametrize("seed", [*range(12), 111, 1065, 1159, 50840])
 def test_random_functions_around_weights(seed):
     check(seed)
 
@@ -326,6 +330,14 @@ def test_random_functions_around_weights(seed):
 def test_random_functions_have_weights_that_become_inputs():
     functions = [random_function(seed) for seed in range(10)]
     assert sum(bool(captured(hoisted(fun, *args))) for fun, args in functions) >= 5
+
+
+def test_what_a_constant_mask_leaves_may_be_constant():
+    def fun(x):
+        return jnp.where(jnp.arange(64) < 0, x, 1.0) @ SQUARE, jnp.where(x > 0, x, 1.0) @ SQUARE.copy()
+
+    x = jnp.asarray(THIRD)
+    assert len(captured(hoisted(fun, x))) == 1
 
 
 def test_what_stays_a_constant_stays_where_it_was():
