@@ -168,7 +168,7 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
 
 
 def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
-    """A place in words if it is an attribute or an item; None if it is a variable."""
+    """A place in words if it is an attribute or an item, else None."""
     last = place[-1]
     if last.kind not in ("attribute", "item"):
         return None
