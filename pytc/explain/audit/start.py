@@ -1,4 +1,4 @@
-"""Starts the audit in another process; `script` says why the script cannot run in this one."""
+"""Replaces `python -m pytc audit` by a new process; `script` says why the script cannot run in this one."""
 
 from __future__ import annotations
 

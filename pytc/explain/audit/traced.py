@@ -86,7 +86,7 @@ def _named(stage: Any) -> tuple[PyTreeDef, Sequence[str]]:
     tree = stage.out_tree
     try:
         return tree, [keystr(path) for path, _ in tree_flatten_with_path(stage.out_info)[0]]
-    except Exception as error:  # `out_info` is no array, and a user's class may be made of arrays alone
+    except Exception as error:  # `out_info` has no arrays, and a user's class may accept nothing else
         if is_from_outside(error):
             raise
         return tree, [*paths_of(tree)]
