@@ -94,10 +94,11 @@ class Site:
         straight          `jax.jit` does it                             -> straight
         straight          not this time, though nothing had to be copied: a miss -> ready, with the old entry
         straight          `jax.jit` refuses the arguments: a miss       -> usual path
+        straight          the plan has changed                          -> usual path
         any of them       the `MOST_MISSES`-th miss, each less than `MANY_CALLS` calls after the last -> given up
         given up          usual path for good
 
-    A call that copies, and one that comes before a new `look`, is no miss. What `pytc.explain` tells (`plan.Planner`):
+    A call that copies is no miss, nor one that looks again or learns. What `pytc.explain` tells (`plan.Planner`):
 
         (no site)         first call: `why` of leaves that are spared, as far as the code shows
         not asked         first warm call that copies leaves which are not in `why` -> asked: their `why` is added

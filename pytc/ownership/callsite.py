@@ -19,7 +19,7 @@ from pytc.ownership.symbolic import behind, cannot_raise
 
 
 class Site:
-    """What the bytecode tells of a call site, and where the last proof there has found everything.
+    """What the bytecode tells of a call site, and where the last careful look has found the arguments.
 
     Not to be confused with `calls.cache.Site`, which has the plan of a call site. One of these serves all compiled
     functions that are called there, and each frame on the stack above a call has one for the instruction that it is at.
@@ -48,7 +48,8 @@ class Site:
         self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable" if named else ""
         """Why no variable of the frame counts as dead unless it is overwritten at once; empty if there is no reason."""
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
-        """Dead locals: with all exception handlers; without that of the call; and without that of the unpacking."""
+        """Dead locals if all exception handlers count; if that of the call does not; if that of the unpacking behind it
+        does not, either."""
         following = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
         self.unpacks = following.arg if following is not None and following.opname == "UNPACK_SEQUENCE" else None
         """How many values the result is unpacked into, if the next instruction unpacks it; else None."""

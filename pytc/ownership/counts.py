@@ -71,7 +71,7 @@ def remainder(
     lists: int,
     unshared: list[Any],
 ) -> int:
-    """How many references to `leaves` are not accounted for, in sum; 0 proves all of them dead. Never too few.
+    """How many references to `leaves` are not accounted for, in sum. Never too few.
 
     `places` has the value of each dead place of the callers, and `unshared` the arrays that are known to be on buffers
     of their own; a leaf that is not among them counts as one reference. Each of `leaves` is in `lists` lists of ours,
@@ -80,7 +80,7 @@ def remainder(
     This is quick because it builds no table of objects. The lists here (`roots`, `places`, `opened`) hold everything
     that is referred to from inside, so each reference from inside comes with one of theirs. The references to the
     leaves are counted with these lists, and once more while another list holds all that they and `unshared` hold. The
-    difference is the number of references from inside.
+    difference is the number of references from inside and from `unshared`.
     """
     roots = [*args, *kwargs.values()]
     nodes = _sole(roots, places)

@@ -26,8 +26,8 @@ if their reference count is no more than the sum of these references:
     what ends before the next store (`_leaving`)
       a returning frame: a local variable or cell         1 each        `_leaves_quietly`: `own`
       a returning frame: the function that runs in it     1             `_leaves_quietly`
-      the compiled function's frame, and C code that
-        waits for it, if any: the compiled function       1 each        `call`: `references`
+      the compiled function's own frame, and C code that
+        calls it, if any: the compiled function           1 each        `call`: `references`
       an object that dies: an item, an attribute (also
         by its `__dict__`), a cell's contents, the
         container that an iterator goes through           1 each        `_end`: `shared`
@@ -43,12 +43,12 @@ if their reference count is no more than the sum of these references:
       the walk's list `seen`                              1             `die_quietly`: `lists`, 4
       the call's list `leaves`, for parts of arguments    1             `_end`
 
-A sum that is too large costs a look in vain; one that is too small would let code run unseen. `call` and
-`_leaves_quietly` sum up exactly. `_end` allows for one more than there are, which is `leaves` if that has the object,
-and for two more for a variable's value, which is in both `own` and `shared`. Arguments are not counted, but taken to
-die: all of their references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs
-no line: a frame counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and what a
-starred call keeps there are arguments. `interpreter.references` reads a count without adding to it.
+A sum that is too large costs a look in vain; one that is too small would let code run unseen. The sums of `call` and
+`_leaves_quietly` have nothing to spare. Those of `_end` allow for one more than there are, which is `leaves` if that
+has the object; and for two more for a variable's value, which is in both `own` and `shared`. Arguments are not counted,
+but taken to die: all of their references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation
+stack needs no line: a frame counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and
+what a starred call keeps there are arguments. `interpreter.references` reads a count without adding to it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Slots:
         self._roots = [] if onlooker else [*roots]
         self._arguments = frozenset(map(id, self._roots))
         self._quiet: set[int] = set()
-        """Ids of objects that were examined and run no code when they die."""
+        """Ids of objects that were examined: they run no code when they die, or the answer was no."""
         self._overwritten: set[tuple[int, Any]] = set()
         """Slots stored to so far: the id of the container, and the key."""
         self._counted: set[tuple[Any, int]] = set()
@@ -277,8 +277,8 @@ class Slots:
         return self._die_quietly(values, 4, 0, True)
 
     def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, of_arguments: bool) -> bool:
-        """The same for all values of `level`, to each occurrence of which the proof has a reference from each of so
-        many `lists`. It goes level by level, since most of that are loops in C."""
+        """The same for all of `level`: the values, then what they refer to, and so on. That is quick, as most of it are
+        loops in C. Each of so many `lists` of the proof has a value as often as `level` has it."""
         while level:
             found = [each for each in level if type(each) not in LIVE_ON]
             arrays = [v for v in found if type(v) in ARRAYS]

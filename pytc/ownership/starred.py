@@ -89,8 +89,8 @@ def _is_young_tuple(address: int, args: tuple[Any, ...]) -> bool:
 
 
 def kept_by(frame: FrameType, call: Starred) -> list[Any]:
-    """What a call that is `called_from_the_stack` keeps until it returns: the tuple, the dictionary, and, if there are
-    keywords, the values in both of which the interpreter keeps copies (`copies_of_unpacked`)."""
+    """What a call that is `called_from_the_stack` keeps until it returns: the tuple and the dictionary; and, if there
+    are keywords, all values in both where the interpreter refers to each by itself (`copies_of_unpacked`)."""
     found = [variable(frame, place) for place in (call.named, call.positional) if place is not None]
     if copies_of_unpacked and call.named is not None and found[0]:
         for value in found[:]:

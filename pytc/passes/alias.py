@@ -292,7 +292,8 @@ class Choices:
         # If shardings are requested for all arrays, the shards of a pair must be of equal size, too.
         traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
         spread = all(wanted is not None for wanted in (*traced, *requested.values()))
-        # Types of which a sharded result is requested: an array of such a type without a request may be cut otherwise.
+        # Types for which some result is requested in parts. Arrays of these types without a request may be cut in
+        # another way.
         in_parts = {self._out_types[k] for k, wanted in requested.items() if is_over_several(wanted)}
         # Outputs whose layout is constrained inside the program: JAX leaves it to the compiler.
         inside = laid_out(program.jaxpr.jaxpr)
