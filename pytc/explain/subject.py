@@ -69,7 +69,7 @@ class Subject:
         wrapped = self.function.parameters.wrap_static(self._args, self._kwargs)
         values = jax.tree.leaves(wrapped)
         leaves = self.function.stageable.leaves(self._args, self._kwargs, share=False)
-        function, target = self.function, self._target  # and not `self`, which has the arguments
+        function, target = self.function, self._target  # `total` must not refer to `self`, which has the arguments
         tree: Any = jax.tree.structure(part(*wrapped, values, [None] * len(values), every=True))
 
         def total(given: Sequence[Any]) -> int:

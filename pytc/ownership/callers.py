@@ -234,7 +234,7 @@ def follow(
             overwritten.add(frame, site, length, quietly, found, bool(readable))
         dead = () if readable else site.dead(atomic, length)
         for number in level.locals:
-            # The route is that of the innermost site; the frames above may be elsewhere this time.
+            # The route belongs to the innermost site; the frames above may be at other instructions this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
         if level.loops and not readable:

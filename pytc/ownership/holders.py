@@ -421,7 +421,7 @@ def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> b
         return len(place) > 1
     for end in range(1, len(place)):
         owner = slots.peek(frame, place[:end])
-        if getrefcount(owner) != 3:  # what leads to it, the variable here, and `getrefcount`'s own
+        if getrefcount(owner) != 3:  # what leads to it, the variable `owner`, and `getrefcount`'s argument
             return True
     return False
 

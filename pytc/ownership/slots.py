@@ -195,7 +195,7 @@ class Slots:
         self._leave(own)
         self._leaving[function] += 1
         if interpreter.references(function) <= self._leaving[function] + own[function] + ours[function]:
-            return False  # it dies with its frame, and what it has captured with it
+            return False  # the function dies with its frame, and so does what it has captured
         for at in range(len(variables)):
             value = variables[at]
             # References of this frame and of those left before; of `variables`; of `places` and `values`; of `value`
@@ -366,7 +366,7 @@ class Slots:
         if step.kind == "global":
             space = frame.f_globals
             if type(space) is not dict or not of_strings(space):
-                raise NotPlain  # another key might have an `__eq__`, and be asked
+                raise NotPlain  # looking for the name might call the `__eq__` of another key
             if not frame.f_code.co_flags & 1 and frame.f_locals is not space:
                 raise NotPlain  # a class body, or `exec` with variables of its own
             value = space.get(step.name, UNBOUND)
@@ -398,5 +398,5 @@ def _variables(frame: FrameType) -> list[Any]:
     """The values of a frame's local variables; for cell variables, the cells."""
     code = frame.f_code
     if not code.co_flags & 1:
-        return []  # a module's are globals, which live on
+        return []  # a module's variables are globals, which live on
     return [value for number in range(first_of_stack(code)) if (value := variable(frame, number)) is not UNBOUND]

@@ -219,7 +219,7 @@ class Group:
 
 
 class Choices:
-    """What can be written over what in a program."""
+    """Which outputs of a program can be written over which inputs."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -347,7 +347,7 @@ def _grouped(
 
 
 def _type(aval: AbstractValue) -> Hashable:
-    """What JAX compares when it pairs donated inputs with outputs; None for what is no array."""
+    """What JAX compares when it pairs donated inputs with outputs; None if it is not an array with bytes."""
     return (aval.shape, aval.dtype) if _is_array(aval) else None
 
 

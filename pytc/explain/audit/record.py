@@ -98,7 +98,7 @@ class WatchedSignature:
     arrays: ownership.Wanted
     """The leaves that are arrays on a device."""
     nbytes: tuple[int, ...]
-    """Bytes of each leaf, over all devices; 0 for what is no array on a device."""
+    """Bytes of each leaf, over all devices; 0 for leaves that are not arrays on a device."""
     static: tuple[Any, ...]
     """The static parts of the first such call's arguments: the jitted function holds these objects, too."""
     traced: Traced | None = None
@@ -207,7 +207,7 @@ class WatchedFunction:
             signature = self.signatures.get(key)
             again: Any = tree if signature is not None else tree_structure(self.parameters.wrap_static(args, kwargs))
             if again != tree:
-                return None  # the call would not find the trace that is made for it
+                return None  # flattening made another tree, so the call would not reuse a trace that is made now
         except Exception:  # noqa: BLE001 - arguments that cannot be hashed or compared: the call itself will complain
             return None
         if any(isinstance(leaf, Tracer) for leaf in leaves):
