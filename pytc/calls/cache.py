@@ -90,7 +90,7 @@ class Site:
     Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
 
         usual path        a warm call with nothing to copy: `went_well` -> ready
-        ready             next call on the usual path: `learn`          -> straight; usual path if that is not possible
+        ready             next call on the usual path: `learn`          -> straight; if that is not possible, as before
         straight          `jax.jit` does it                             -> straight
         straight          not this time, though nothing had to be copied: a miss -> ready, with the old entry
         straight          `jax.jit` refuses the arguments: a miss       -> usual path
@@ -125,7 +125,7 @@ class Site:
     settled: bool = False
     """Whether the plan was changed because leaves were alive call after call, though the code lets go of them."""
     streak: int = 0
-    """Calls in a row, up to the last, that found leaves alive. Any other call sets it to 0."""
+    """Proofs in a row that found leaves alive. One that finds none, or a call that goes straight, sets it to 0."""
     goes_well: bool = False
     """Ready: the last call on the usual path had nothing to copy, so the next one there may `learn` the straight way.
     Implies `missed < MOST_MISSES`."""
