@@ -43,12 +43,16 @@ if their reference count is no more than the sum of these references:
       the walk's list `seen`                              1             `die_quietly`: `lists`, 4
       the call's list `leaves`, for parts of arguments    1             `_end`
 
-A sum that is too large costs a look in vain; one that is too small would let code run unseen. The sums of `call` and
-`_leaves_quietly` have nothing to spare. Those of `_end` allow for one more than there are, which is `leaves` if that
-has the object; and for two more for a variable's value, which is in both `own` and `shared`. Arguments are not counted,
-but taken to die: all of their references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation
-stack needs no line: a frame counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and
-what a starred call keeps there are arguments. `interpreter.references` reads a count without adding to it.
+A sum that is too large costs a look in vain; one that is too small lets code run unseen. The sums of `call` and
+`_leaves_quietly` have nothing to spare. Those of `_end` have one to spare, unless `leaves` has the object, and two for
+a variable's value, which is in both `own` and `shared`. Arguments are not counted, but taken to die: all of their
+references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs no line: a frame
+counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and what a starred call keeps
+there are arguments. `interpreter.references` reads a count without adding to it.
+
+A gap: of what dying objects refer to, `_end` does not count the references of `places`, `values` and `variables`. The
+one to spare makes up for one of them. A function that two variables and then a container in a third one refer to, and
+nothing else, is taken to live on, though all three end.
 """
 
 from __future__ import annotations
