@@ -141,8 +141,8 @@ class Mapped:
             raise ValueError(f"{self.called} has no rows (`{which}`)")
         if size > len(devices):
             raise ValueError(
-                f"{self.called} has {size} rows (`{which}`), and there are {len(devices)} devices: map fewer "
-                "rows, or use jax.vmap for some of them"
+                f"{self.called} has {size} rows (`{which}`), and there {'is' if len(devices) == 1 else 'are'} "
+                f"{len(devices)} device{'s'[: len(devices) != 1]}: map fewer rows, or use jax.vmap for some of them"
             )
         return jax.sharding.Mesh(np.array(devices[:size]), (self.axis_name,))
 

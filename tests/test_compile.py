@@ -123,8 +123,9 @@ def test_a_callable_without_weak_references_is_compiled_more_than_once(x):
 
 @pytest.mark.parametrize("wrong", [3, "f", ()])
 def test_what_is_no_function_is_refused(wrong):
-    with pytest.raises(TypeError, match="takes a function"):
-        pytc.compile(wrong)
+    for take in (pytc.compile, pytc.stage, pytc.explain):
+        with pytest.raises(TypeError, match=f"^pytc.{take.__name__} takes a function, not "):
+            take(wrong)
 
 
 # -- retracing --------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from pytc.errors import StaticLeafError
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.running import Tracer
+from pytc.move import Moved
 
 PythonScalars = Literal["trace", "static"]
 Kind = Literal["tracer", "array", "host", "static"]
@@ -200,6 +201,11 @@ def unhashable(path: str, value: Any) -> StaticLeafError:
         return StaticLeafError(
             f"`{path}`: JAX has no type for a NumPy array of {value.dtype}: {_shown(value)}. Encode it as numbers, or "
             "pass a tuple in its place, which is static."
+        )
+    if isinstance(value, StaticArgument) and isinstance(value.value, Moved):
+        return StaticLeafError(
+            f"`{path}`: static_argnums or static_argnames says that it is static, part of the key of the compiled "
+            "program, so it cannot be given up. Pass it without pytc.move, or take it out of the static arguments."
         )
     if isinstance(value, StaticArgument):
         why = "static_argnums or static_argnames says that it is static"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import numbers
 import os
 import pathlib
 import shutil
@@ -19,6 +20,7 @@ from pytc.explain.device import Device, check_memory
 from pytc.explain.jit_call import nearest_call
 from pytc.explain.largest import LargestBatch, Progress, Resizable, search
 from pytc.explain.memory import Memory
+from pytc.explain.terminal import counted
 from pytc.explain.timeline import Step, timeline
 from pytc.program import Program
 
@@ -152,8 +154,13 @@ class Explanation:
         Raises:
           pytc.errors.RequirementError: a limit is exceeded; the message says which, and ends with the table. Nothing
             more is compiled for it.
+          TypeError: `reused`, `copies` or `total_bytes` is not a number.
           ValueError: `reused` is no share; or `fits` is required and the device's memory is not known.
         """
+        given: dict[str, Any] = {"reused": reused, "copies": copies, "total_bytes": total_bytes}
+        for name, value in given.items():
+            if value is not None and not isinstance(value, numbers.Real):
+                raise TypeError(f"{name} is a number, not {value!r}")
         if reused is not None and not 0 <= reused <= 1:
             raise ValueError(f"reused is a share from 0 to 1, not {reused!r}")
         program = self.memory.program
@@ -161,7 +168,8 @@ class Explanation:
         if reused is not None and self.reused < reused:
             unmet.append(f"{self.reused:.2%} of the outputs' bytes are written into arguments, not {reused:.2%}")
         if copies is not None and len(program.copies) > copies:
-            unmet.append(f"{len(program.copies)} arrays are copied ({program.copied:,} bytes), not {copies}")
+            many = counted(len(program.copies), "array is copied", "arrays are copied")
+            unmet.append(f"{many} ({program.copied:,} bytes), not {copies}")
         if total_bytes is not None and program.total > total_bytes:
             unmet.append(f"it takes {program.total:,} bytes, not {total_bytes:,}")
         if fits and self.fits is None:

@@ -48,7 +48,7 @@ def source_line(eqn: JaxprEqn) -> str:
     return ""
 
 
-def names_within(eqn: JaxprEqn, name: str = "") -> Any:
+def names_within(eqn: JaxprEqn, name: str) -> Any:
     """The name stack of what is put in the place of an equation: its own, and `name` if given."""
     stack = eqn.source_info.name_stack
     return stack.extend(name) if name else stack

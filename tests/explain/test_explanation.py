@@ -410,7 +410,7 @@ def test_require_returns_what_holds_and_raises_with_the_table():
     assert "100.00%" in message
     assert f"{total:,} bytes" in message
     assert message.endswith(explanation.text(compare="by_hand" in vars(explanation.memory)))
-    with pytest.raises(RequirementError, match="1 arrays are copied"):
+    with pytest.raises(RequirementError, match="1 array is copied"):
         explain(squared_thrice, jnp.ones((32, 32)), jnp.ones(3)).require(copies=0)
     quick = explain(swapped, jnp.ones((8, 8)), jnp.ones((8, 8)))
     with pytest.raises(RequirementError):
@@ -418,6 +418,8 @@ def test_require_returns_what_holds_and_raises_with_the_table():
     assert "undonated" not in vars(quick.memory)
     with pytest.raises(ValueError, match="share from 0 to 1"):
         explanation.require(reused=95)
+    with pytest.raises(TypeError, match="reused is a number, not 'params'"):
+        explanation.require(reused="params")
 
 
 def test_json_has_everything():
