@@ -57,7 +57,7 @@ class Plan:
     outcome: ownership.Outcome
     """What the proof may assume of a call."""
     spared: bool
-    """Whether the program could take over leaves that were left alone because the caller seemed to read them later."""
+    """Whether it leaves leaves alone that the program could take over, because they seemed to outlive the call."""
     could_donate: tuple[int, ...]
     """Leaves that the flow of the data would have it take over: what plans are told apart by. With `effort="high"` the
     compiler may have found others better, and `program.donated` has those."""
@@ -78,30 +78,59 @@ class Plan:
 
 @dataclasses.dataclass(eq=False)
 class Site:
-    """One place in the caller's code, and what happened there."""
+    """One place in the caller's code that calls with one signature, and what its calls have shown.
+
+    Three things are decided over its calls, independently. Which plan it uses (`plan.Planner` writes):
+
+        (no site)         first call: `look` at the caller's code       -> spared, or not spared
+        spared            `look` again after 1, 2, 4, 8, ... calls      -> either, with a plan that takes over no less
+        either            `PATIENCE` calls in a row found leaves alive  -> settled, with a plan that spares these leaves
+        settled           for good
+
+    Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
+
+        usual path        a warm call with nothing to copy: `went_well` -> ready
+        ready             next call on the usual path: `learn`          -> straight; if that is not possible, as before
+        straight          `jax.jit` does it                             -> straight
+        straight          not this time, though nothing had to be copied: a miss -> ready, with the old entry
+        straight          `jax.jit` refuses the arguments: a miss       -> usual path
+        straight          the plan has changed                          -> usual path
+        any of them       the `MOST_MISSES`-th miss, each less than `MANY_CALLS` calls after the last -> given up
+        given up          usual path for good
+
+    A call that copies is no miss, nor one that looks again or learns. What `pytc.explain` tells (`plan.Planner`):
+
+        (no site)         first call: `why` of leaves that are spared, as far as the code shows
+        not asked         first warm call that copies leaves which are not in `why` -> asked: their `why` is added
+    """
 
     code: types.CodeType
     """Held, so that its id stays its own."""
     lasti: int
     where: str
+    """File and line, for people."""
     plan: Plan
+    """Spared or not: `plan.spared`."""
     calls: int = 0
+    """Calls that have run, on either path."""
     copied_calls: int = 0
+    """Those that had to copy a leaf."""
     copied_bytes: int = 0
     held: dict[int, int] = dataclasses.field(default_factory=dict)
-    """How many calls found a leaf (an index) alive that the plan takes over."""
+    """By leaf (an index): how many calls found it alive although the plan takes it over."""
     why: dict[int, str] = dataclasses.field(default_factory=dict)
-    """What held the leaf (an index) the first time, in words."""
+    """By leaf (an index): what held it the first time, in words."""
     asked: bool = False
-    """Whether it has been looked for what holds leaves; that is done once."""
+    """Whether holders were looked for among all objects. That is slow, so it is done once."""
     settled: bool = False
     """Whether the plan was changed because leaves were alive call after call, though the code lets go of them."""
     streak: int = 0
-    """Calls in a row that had to copy."""
+    """Proofs in a row that found leaves alive. One that finds none, or a call that goes straight, sets it to 0."""
     goes_well: bool = False
-    """Whether the last call that took the usual path had nothing to copy, so that those after it may go straight."""
+    """Ready: the last call on the usual path had nothing to copy, so the next one there may `learn` the straight way.
+    Implies `missed < MOST_MISSES`."""
     missed: int = 0
-    """How often, of late, a call that might have gone straight to `jax.jit` could not."""
+    """Misses so far, each less than `MANY_CALLS` calls after the one before. `MOST_MISSES`: given up."""
     missed_at: int = 0
     """`calls` at the last miss."""
 
@@ -114,8 +143,8 @@ class Site:
             self.held[i] = self.held.get(i, 0) + 1
 
     def to_be_looked_at(self) -> bool:
-        """Whether it is time to look at the caller's code again, where the first look said that leaves are read later:
-        after 1, 2, 4, 8, ... calls. The site may be in a helper whose next caller does not read them."""
+        """Whether to look at the caller's code again: after 1, 2, 4, 8, ... calls, if the last look has spared leaves.
+        The site may be in a helper whose next caller does not read them."""
         return self.plan.spared and not self.settled and self.calls & (self.calls - 1) == 0
 
     def miss(self) -> None:

@@ -1,22 +1,22 @@
 """`explain`: what is decided for each input and output of a function, why, and what it does to memory.
 
     subject      what an explanation is about: a function for some arguments on some device, staged and compiled
-    explanation  everything that is known of it, as data; sizes: bytes in words
-    decisions    what was decided, one record for each input, output and pass
-    memory       the compiler's own figures, with what its optimised program copies and reuses
-    plans        what the compiler was asked to judge with effort="high"
-    by_hand      the same of `jax.jit` with the best `donate_argnums`; jit_call, pmap_call: that call
-    device       hardware that need not be here; hardware: what is known of it; placement: a program moved there
+    explanation  everything that is known about it, as data; sizes: bytes in words
+    decisions    what was decided: one record for each input, output and pass
+    memory       the compiler's own figures, and what its optimised program copies and reuses
+    plans        the plans that the compiler judged with effort="high", as text
+    by_hand      the same figures for `jax.jit` with the best `donate_argnums`; jit_call, pmap_call: that call as text
+    device       hardware that need not be here; hardware: its data; placement: a program moved there
     largest      the largest batch that fits
     calls        what happened at each call site so far
-    fold, text   a table that a person can read at a glance, however many leaves there are; terminal: lines that fit
+    fold, text   a table that is short however many leaves there are; terminal: lines that fit
     timeline     what is alive at each equation
-    equations    what each pass changed
-    page         all of it as a page
-    schema       the same as JSON
-    audit        what a script that knows nothing of pytc could donate
+    equations    what each pass changed in the equations
+    page         an explanation as an HTML page
+    schema       an explanation as JSON
+    audit        what an unchanged script could donate
 
-Explaining reads and never steers: it runs nothing and donates nothing, and what it finds changes no later call.
+Explaining never changes anything: it runs nothing and donates nothing, and has no effect on later calls.
 """
 
 from __future__ import annotations
@@ -102,30 +102,30 @@ def explain(
 ) -> Explanation | Calls:
     """What pytc makes of `fun` for these arguments, and why. Without arguments: what happened at each call so far.
 
-    Nothing is run and nothing is donated; the function is traced and its program compiled once. Arrays may be
-    `jax.ShapeDtypeStruct`s. The explanation holds on to no argument.
+    The function is traced and its program compiled once; nothing is run and nothing is donated. Arrays may be
+    `jax.ShapeDtypeStruct`s. The explanation keeps no argument alive.
 
-    Ahead of a call there is no caller to look at, so the plan that is explained is the best case: everything that the
-    `donate` option allows is taken over where that is of use.
+    There is no call, and so no caller to examine. The plan that is explained is the best case: everything that the
+    `donate` option allows is reused where that saves memory.
 
     Args:
-      fun: a function made by `pytc.compile`, whose options count, or any other, which is compiled with the defaults.
-      *args: what it would be called with.
-      device: hardware to compile for, which need not be here: `"h200"`, `"tpu v5e:16x16"`; the error for an unknown one
-        says which there are. A program over a mesh is moved to it; the mesh may be a `jax.sharding.AbstractMesh`.
-      memory: bytes on each device, in place of what is known of it, for `fits` and `largest`.
-      passes: whether the text shows the equations that each pass took away and put in.
-      **kwargs: what it would be called with. What `fun` itself calls `device`, `memory` or `passes` is `fun`'s: give
-        such a function by position, or wrapped, what is meant for it.
+      fun: a function made by `pytc.compile`, with its options, or any other, which is compiled with the defaults.
+      *args: the positional arguments of a call.
+      device: hardware to compile for, which need not be here: `"h200"`, `"tpu v5e:16x16"`; the error for an unknown
+        name lists all. A program over a mesh is moved to it; the mesh may be a `jax.sharding.AbstractMesh`.
+      memory: bytes on each device, in place of what is known about it, for `fits` and `largest`.
+      passes: whether the text shows the equations that each pass removed and added.
+      **kwargs: the keyword arguments of a call. If `fun` itself has a parameter `device`, `memory` or `passes`, that
+        name is passed on to `fun`; wrap `fun` to use the option.
 
     Returns:
-      An `Explanation`; a `Calls` where there are no arguments.
+      An `Explanation`; without arguments, a `Calls`.
 
     Raises:
       TypeError: `fun` is not callable; or there are no arguments, and `fun` was not made by `pytc.compile`, which
-        records calls; or there are no arguments but options.
-      pytc.errors.DeviceError: nobody knows the device, its compiler is not installed, the program's mesh does not fit
-        on it, or `memory` is no positive number of bytes; and whatever staging and compiling raise.
+        records calls; or there are only options.
+      pytc.errors.DeviceError: the device is unknown, its compiler is not installed, the program's mesh does not fit on
+        it, or `memory` is no positive number of bytes; and whatever staging and compiling raise.
     """
     if not callable(fun):
         raise TypeError(f"pytc.explain takes a function, not {fun!r}")
@@ -144,8 +144,8 @@ def explain(
 
 
 def compiled_function(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:
-    """`fun` as compiled, with the defaults unless `pytc.compile` made it, and what that is called with where `fun` is
-    called with `args`: of a bound method, the object too."""
+    """The compiled function of `fun`, with the default options unless `pytc.compile` made it; and the positional
+    arguments that it gets if `fun` is called with `args`: for a bound method, the object too."""
     function = getattr(fun, "__pytc__", None)
     if function is None:
         return pytc_compile(fun).__pytc__, args  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ def compiled_function(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[F
 
 
 def _names_free_in(fun: Callable[..., Any]) -> tuple[str, ...]:
-    """Those of the options of `explain` that are no parameters of the function."""
+    """The options of `explain` that are no parameters of the function."""
     taken = {parameter.name for parameter in Parameters(fun).parameters}
     return tuple(name for name in ("device", "memory", "passes") if name not in taken)
 
@@ -167,8 +167,7 @@ def explain_program(
     memory: int | None = None,
     passes: bool = False,
 ) -> Explanation:
-    """The explanation of a compiled function for these arguments, of which there may be none; `explain` says the
-    rest."""
+    """The explanation of a compiled function for these arguments, if any; see `explain`."""
     target = None if device is None else find(device, memory)
     found = here(memory) if target is None else target.device
     subject = Subject(function, *unmoved(args, kwargs), target)
@@ -189,7 +188,7 @@ def explain_program(
 
 
 def _assumption(modes: Collection[str]) -> str:
-    """What the `donate` options in force leave to the caller."""
+    """What the explanation assumes about the caller under these `donate` modes, in words."""
     if set(modes) == {"none"}:
         return _NOTHING
     promised, proven = bool({"all", "warn"} & set(modes)), bool({"auto", "require"} & set(modes))

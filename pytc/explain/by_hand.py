@@ -1,4 +1,4 @@
-"""The best that can be donated by hand: what `jax.jit` makes of the same function, and of each choice of arguments."""
+"""The best donation by hand: the memory that `jax.jit` of the same function takes, for each choice of arguments."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
 
 MOST_SEARCHED = 4
-"""Arguments of which every subset is tried."""
+"""Every subset of the largest arguments, at most so many, is tried."""
 
 LARGE = 1000
-"""Equations from which on a program takes long to compile, and only nothing and everything are compared."""
+"""A program of more equations takes long to compile, so only donating nothing and everything are compared."""
 
 LEAST_GAIN = 1000
-"""An argument that can save less than this part of what donation can save in all is not worth a promise: a counter."""
+"""An argument that can save less than 1/`LEAST_GAIN` of what donation can save in all, such as a counter, is left out.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class ByHand:
-    """The best that `donate_argnums` and `donate_argnames` can do, and how it was found."""
+    """The best choice of `donate_argnums` and `donate_argnames`, and how it was found."""
 
     parameters: tuple[str, ...]
-    """The arguments to donate; empty where donating none is best."""
+    """The arguments to donate; empty if donating none is best."""
     footprint: Footprint
     search: str
     """Which choices were compared, in words."""
     tried: tuple[tuple[tuple[str, ...], Footprint], ...]
-    """Each choice that was compiled. Choices for which JAX pairs the same buffers are compiled once."""
+    """Each choice that was compiled. Of choices for which JAX makes the same pairs, only one is compiled."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,33 +47,34 @@ class AsJit:
     """A function as `jax.jit` compiles it: its arguments and results as they are, in their own order."""
 
     staged: Program
-    """With no pass run but those that change nothing for the compiler, and every leaf that is read an input of its own;
-    the inputs are traced leaves in order."""
+    """The program, with no pass run except those that make no difference to the compiler. Each leaf that is read is an
+    input of its own; the inputs are traced leaves in order."""
     values: Sequence[Any]
     """For each leaf what `stand_ins` gives."""
     options: Mapping[str, Any]
+    """Options of `jax.jit` besides shardings and donation."""
     positional: tuple[str, ...] = ()
-    """What the positional arguments are called, in order; the others are passed by keyword. Of a mapped function, all
-    that can be positional, since `jax.pmap` donates no others."""
+    """The names of the positional arguments, in order; the others are passed by keyword. Of a mapped function, all that
+    can be positional, since `jax.pmap` donates no others."""
     given: tuple[str, ...] = ()
-    """Names of the options of `jax.jit` that the function was compiled with."""
+    """The names of the options of `jax.jit` that the function was compiled with."""
     shared: Collection[frozenset[int]] = ()
-    """Pairs of leaves (indices) that are one array, which `jax.jit` refuses to be given twice where it is donated."""
+    """Pairs of leaves (indices) that are the same array. `jax.jit` refuses a donated array that is passed twice."""
     mapped: Sequence[str] | None = None
-    """Of a mapped function, the options of `jax.pmap` that say how, as they are written."""
+    """For a mapped function, the options of `jax.pmap` as source."""
     compiler: Compiler = dataclasses.field(default_factory=compiler_here)
     named: bool = True
-    """Whether the program's name is that of the very thing that is called, which is then a function: no `partial`,
-    method or object, whose arguments are others than those of what has the name."""
+    """Whether the program's name is that of the callable itself, a function. A `partial`, a method or an object takes
+    other arguments than the function that has the name."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What the arguments with leaves are called, in order."""
+        """The names of the arguments with leaves, in order."""
         return tuple(dict.fromkeys(leaf.parameter for leaf in self.staged.leaves))
 
     @property
     def called(self) -> str:
-        """What a person calls: `jax.jit`, or `jax.pmap`."""
+        """`jax.jit` or `jax.pmap`."""
         return "jax.jit" if self.mapped is None else "jax.pmap"
 
     @functools.cached_property
@@ -81,13 +83,13 @@ class AsJit:
 
     @functools.cached_property
     def _places(self) -> list[int]:
-        """Which of the traced leaves each input is."""
+        """For each input, its number among the traced leaves."""
         place = {leaf: number for number, leaf in enumerate(self._traced)}
         return [place[given.leaf] for given in self.staged.inputs if given.leaf is not None]
 
     @functools.cached_property
     def _flat(self) -> Callable[..., list[Any]]:
-        """The function on its traced leaves; one object for all choices, so that JAX traces it once."""
+        """The function of its traced leaves. One object for all choices, so that JAX traces it once."""
         closed = self.staged.jaxpr
 
         def flat(*values: Any) -> list[Any]:
@@ -97,7 +99,7 @@ class AsJit:
         return flat
 
     def lowered(self, donated: Collection[str] = ()) -> jax.stages.Lowered:
-        """Lowered with these arguments donated whole. Nothing is compiled."""
+        """Lower the function with these arguments donated whole. Nothing is compiled."""
         leaves = [self.staged.leaves[i] for i in self._traced]
         shardings: dict[str, Any] = {}
         if any(leaf.requested is not None for leaf in leaves):
@@ -112,26 +114,26 @@ class AsJit:
         return lowered
 
     def footprint(self, donated: Collection[str] = ()) -> Footprint:
-        """Compile with these arguments donated whole."""
+        """The figures of the function, compiled with these arguments donated whole."""
         paths = [self.staged.leaves[i].path for i in self._traced]
         return self.compiler.footprint(self.lowered(donated), paths, self._given)
 
     def deleted(self, donated: Collection[str]) -> frozenset[int]:
-        """The leaves (indices) that a call deletes where these arguments are donated whole: those of which JAX thinks
-        that an output may be written into them. The others it leaves alone."""
+        """The leaves (indices) that a call deletes if these arguments are donated whole: those into which, as far as
+        JAX can tell, an output may be written. It leaves the others alone."""
         flags = given_away(self.lowered(donated))[-len(self._given) :] if self._given else []
         return frozenset(self._traced[number] for number, flag in zip(self._given, flags, strict=True) if flag)
 
     @functools.cached_property
     def _given(self) -> list[int]:
-        """The numbers of the traced leaves that the compiled program is given."""
+        """The numbers of the traced leaves that are passed to the compiled program."""
         return given_arguments(self.staged.jaxpr, self._places, len(self._traced), self.options)
 
     def search(self, undonated: Footprint) -> ByHand:
-        """Compile what can be donated by hand, and keep what takes the least memory; of equals, what copies least and
-        then what donates least.
+        """Compile choices of arguments to donate, and return the one that takes the least memory; of equals, the one
+        that copies least, then the one that donates least.
 
-        The choices that can save most come first. One that would not beat the best so far even if it saved all that it
+        Choices that can save most come first. A choice that could not beat the best so far even if it saved all that it
         can is not compiled.
         """
         referring = {leaf.parameter for leaf in self.staged.leaves if leaf.aval is not None and is_ref(leaf.aval)}
@@ -174,15 +176,15 @@ class AsJit:
         return ByHand(best, tried[best], words, tuple(tried.items()))
 
     def pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
-        """Which outputs JAX writes into which traced leaves, by number: outputs in order, each the first donated
-        leaf that fits."""
+        """Pairs of a traced leaf and the output that JAX writes into it, by number: it takes the outputs in order, and
+        gives each the first donated leaf that fits."""
         leaves = [self.staged.leaves[i] for i in self._traced]
         given = ((k, leaf.aval) for k, leaf in enumerate(leaves) if leaf.parameter in donated)
         pairs = first_come(given, enumerate(self.staged.out_avals))
         return tuple((number, output) for output, number in pairs.items())
 
     def gain(self, donated: Collection[str]) -> int:
-        """The bytes that donating these can save at most."""
+        """The most bytes that donating these arguments can save."""
         return sum(self.staged.leaves[self._traced[given]].nbytes for given, _ in self.pairs(donated))
 
     def _given_twice(self, donated: Collection[str]) -> bool:
@@ -191,7 +193,7 @@ class AsJit:
 
 
 def _choices(useful: Sequence[str], largest: Sequence[str], others: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every subset of the largest, alone and with all the others; the arguments in their order."""
+    """Every subset of `largest`, alone and with all of `others`; the arguments in their own order."""
     for size in range(len(largest) + 1):
         for chosen in itertools.combinations(largest, size):
             for rest in [others, ()] if others else [()]:

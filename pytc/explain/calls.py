@@ -16,15 +16,15 @@ from pytc.explain.decisions import is_plain
 
 @dataclasses.dataclass(frozen=True)
 class HeldReport:
-    """A leaf that was still in use when the program was to take its memory over, and was copied instead."""
+    """A leaf that was copied because it was still in use when the program was to take over its memory."""
 
     path: str
     nbytes: int
     calls: int
     """How many calls found it in use."""
     why: str
-    """What held it, as a person would say it: "also `best` in train.py:41". That takes time to find out, so it is
-    looked for once, and is empty for all but the largest leaves. At other calls it may have been something else."""
+    """What held it, in words: "also `best` in train.py:41". The search takes time, so it is made once, and only for the
+    largest leaves; for others this is empty. At other calls it may have been something else."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,23 +35,23 @@ class SiteReport:
     """File and line: `train.py:41`."""
     calls: int
     donated: int
-    """Leaves whose memory a call there takes over now."""
+    """Leaves whose memory a call there takes over under the current plan."""
     donated_bytes: int
     kept: int
     """Array leaves that a call there leaves alone."""
     kept_bytes: int
     spared: tuple[str, ...]
-    """Those of them that were not considered, because the code reads them later or something else held on to them. The
+    """Those of `kept` that the plan spares because the code reads them later, or something else kept holding them. The
     largest first."""
     why: tuple[tuple[str, str], ...]
-    """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57"). Of one that is in
-    `held`, too, and was copied until it was left alone, this is what held it at one of these calls."""
+    """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57"). A leaf that was
+    copied before it was spared is in `held`, too; then this is what held it at one of those calls."""
     copied_calls: int
     """Calls that had to copy a leaf still in use."""
     copied_bytes: int
     """Bytes copied, over all calls."""
     held: tuple[HeldReport, ...]
-    """The leaves that were copied, the most often first."""
+    """The leaves that were copied, most often first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Calls:
     """Every call site of a compiled function, in the order in which they were first seen."""
 
     name: str
-    """The function's."""
+    """The function's name."""
     sites: tuple[SiteReport, ...]
 
     def to_json(self, **options: Any) -> str:
@@ -67,7 +67,7 @@ class Calls:
         return json.dumps(schema.of_calls(self), **options)
 
     def text(self, width: int | None = None, *, colour: bool = False) -> str:
-        """The call sites for a terminal of this width; that of the terminal if None."""
+        """The call sites for a terminal of this width; by default the current terminal's."""
         if width is None:
             width = shutil.get_terminal_size((100, 24)).columns
         return text.of_calls(self, width, colour)
@@ -77,8 +77,8 @@ class Calls:
 
 
 def calls_of(function: Function) -> Calls:
-    """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode are
-    `jax.jit`'s, and not counted."""
+    """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode go to
+    `jax.jit` and are not counted."""
     return Calls(function.stageable.name, tuple(_report(function, site) for site in _sites(function)))
 
 

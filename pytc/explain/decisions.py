@@ -1,7 +1,7 @@
-"""What was decided for each input, each output and by each pass, read off the programs before and after the passes.
+"""What was decided for each input and output, and by each pass, read from the programs before and after the passes.
 
-Nothing is decided here: a `Program` after its passes says which leaf it reads, hands back or writes over, and its
-notes say why. This puts the answers side by side, one record for each thing that a person may ask about.
+Nothing is decided here: a `Program` after its passes says which leaf it reads, hands back or writes over, and its notes
+say why. This module makes one record for each input, output and pass.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class InputReport:
     """One leaf of the arguments, or an array that the function captured."""
 
     path: str
-    """From the parameter's name on: `state['params'][0].weight`."""
+    """The parameter's name and the path in the argument: `state['params'][0].weight`."""
     parameter: str
-    """The parameter that it came in by; empty for a captured array."""
+    """The parameter that it is part of; empty for a captured array."""
     shape: tuple[int, ...] | None
     """None for a static leaf."""
     dtype: str | None
     type: str
-    """Shape and dtype in short: `f32[8,128]`; the type's name for a static leaf."""
+    """Shape and dtype in short, `f32[8,128]`; for a static leaf, the name of its type."""
     nbytes: int
-    """Over all devices. 0 for a leaf that is shared: its bytes are those of `target`."""
+    """Over all devices. 0 for a shared leaf, whose bytes are those of `target`."""
     verdict: Verdict
     """`reused`: an output is written into its memory · `kept`: the program reads it and leaves it as it is ·
-    `unused`: not passed to the device · `passed through`: handed back as it is · `static`: no array, part of the
-    compiled program's key · `captured`: held by the function · `shared`: the same array as another leaf."""
+    `unused`: not passed to the device · `passed through`: handed back as it is · `static`: no array, part of the key
+    of the compiled program · `captured`: held by the function · `shared`: the same array as another leaf."""
     target: str | None
-    """The output (`result[0].w`) that it is reused or handed back as, or the leaf that it is shared with."""
+    """The output (`result[0].w`) that it is reused for or handed back as, or the leaf that it is shared with."""
     reason: str
-    """Why, in plain words."""
+    """Why, in words."""
     advice: str
-    """For a kept leaf: what one change would free it; empty if none would."""
+    """For a kept leaf: a change by the caller that would free it; empty if there is none."""
     copied: int
-    """Bytes that reusing it is expected to cost in copies."""
+    """Bytes that are copied, as far as is known, because it is reused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,14 +60,14 @@ class OutputReport:
     path: str
     """`result[0].w`."""
     shape: tuple[int, ...] | None
-    """None for what is not an array."""
+    """None if it is not an array."""
     dtype: str | None
     type: str
     nbytes: int
     """Over all devices."""
     origin: Literal["computed", "reuses", "passed through", "not an array"]
     source: str | None
-    """The leaf whose memory it takes, or that it is."""
+    """The leaf whose memory it reuses, or that is handed back."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,19 +86,19 @@ class PassReport:
     after: Program = dataclasses.field(repr=False, compare=False)
 
     def in_numbers(self, arrow: str = "->") -> str:
-        """`13 -> 10 inputs, 11 -> 9 outputs`: what there is more or less of; empty where there is nothing."""
+        """`13 -> 10 inputs, 11 -> 9 outputs`: the numbers that changed; empty if none did."""
         pairs = ((self.equations, "equations"), (self.inputs, "inputs"), (self.outputs, "outputs"))
         return ", ".join(f"{before:,} {arrow} {after:,} {what}" for (before, after), what in pairs if before != after)
 
     @property
     def changed(self) -> bool:
-        """Whether there is anything to tell."""
+        """Whether the pass has notes or changed a number."""
         pairs = (self.equations, self.inputs, self.outputs)
         return bool(self.notes) or any(before != after for before, after in pairs)
 
 
 def kept_by_the_caller(policy: Policy, leaves: Sequence[Leaf], values: Sequence[Any]) -> dict[int, tuple[str, str]]:
-    """The leaves that are never written over, whatever happens at a call: why, and what would change it."""
+    """By leaf (an index): why it is never written over, whatever the caller does, and what would change that."""
     kept = {}
     for i, (leaf, value) in enumerate(zip(leaves, values, strict=True)):
         if leaf.is_static:
@@ -112,7 +112,7 @@ def kept_by_the_caller(policy: Policy, leaves: Sequence[Leaf], values: Sequence[
 
 
 def is_plain(leaf: Leaf) -> bool:
-    """Whether an output may be written into an array like this: no NumPy data, scalar or `jax.Ref`."""
+    """Whether an output may be written over a leaf of this type: not over NumPy data, a scalar or a `jax.Ref`."""
     return leaf.array and leaf.aval is not None and not is_ref(leaf.aval)
 
 
@@ -127,7 +127,8 @@ def _no_plain_array(value: Any) -> tuple[str, str]:
 def inputs_of(
     program: Program, kept: Mapping[int, tuple[str, str]], declined: Sequence[str]
 ) -> tuple[InputReport, ...]:
-    """A report for each leaf in flattening order, then one for each captured array."""
+    """A report for each leaf in flattening order, then one for each captured array. `kept` is what `kept_by_the_caller`
+    returns; `declined` are paths of donated leaves into which the compiler writes nothing."""
     number = {given.leaf: i for i, given in enumerate(program.inputs) if given.leaf is not None}
     alias = {pair.input: pair for pair in program.aliases}
     told = {note.leaf: note.text for note in program.notes if note.leaf is not None}
@@ -211,7 +212,7 @@ def outputs_of(program: Program, declined: Sequence[str]) -> tuple[OutputReport,
 
 
 def pass_report(name: str, before: Program, after: Program) -> PassReport:
-    """What a pass did, from the program before and after it."""
+    """The report of what a pass did, from the programs before and after it."""
     equations = subjaxprs.count(before.jaxpr.jaxpr)
     return PassReport(
         name,
@@ -237,7 +238,7 @@ def _count_computed(program: Program) -> int:
 
 
 def without_memory(program: Program) -> Program:
-    """The program without the copies that it holds of captured arrays, to be looked at and not run."""
+    """The program without the captured arrays that its inputs hold: to read, not to run."""
     inputs = tuple(dataclasses.replace(given, captured=None) for given in program.inputs)
     return dataclasses.replace(program, inputs=inputs)
 
@@ -253,7 +254,7 @@ def _describe(aval: AbstractValue | None, value: Any) -> tuple[tuple[int, ...] |
 
 
 def _brief(value: Any) -> str:
-    """A static value in a few words; functions by name, and nothing by its address, which tells nobody anything."""
+    """A static value in a few words: functions by name, and no memory addresses."""
     value = value.value if isinstance(value, StaticArgument) else value
     name = getattr(value, "__name__", None) if callable(value) else None
     text = name if isinstance(name, str) else _ADDRESS.sub("", " ".join(repr(value).split()))

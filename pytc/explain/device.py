@@ -1,16 +1,16 @@
 """Hardware that need not be here: what a name such as `h200` or `tpu v5e:16x16` stands for.
 
-JAX compiles for a device that it is only told of, and the executable's figures are those that the device's own compiler
-makes. What it takes is the compiler (`pip install 'jax[cuda13]'` or `'jax[tpu]'`, no hardware) and a description of the
-device: a TPU's compiler knows its own, a GPU's is put together here.
+JAX can compile for a device that it only has a description of, and the executable has the figures of that device's own
+compiler. This takes the compiler (`pip install 'jax[cuda13]'` or `'jax[tpu]'`, no hardware) and the description: a
+TPU's compiler has its own, that of a GPU is put together here.
 
     h200, h100, a100, a100-40gb, b200, a6000      one GPU; up to eight of them for a program over a mesh
-    h200:64                                       as many as that
+    h200:64                                       up to so many GPUs
     tpu v5e, tpu v5p, tpu v6e, ...                one chip
     tpu v5e:16x16, v5p:4x4x4                      a slice, by Google's name for it
     cpu                                           the processor that is here
 
-Nothing is run there, and nothing is said of time.
+Programs are compiled for it but not run, so nothing is known about time.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from pytc.explain.hardware import GPUS, TPUS
 from pytc.jax_compat.devices import compiler_is_installed, described_devices, platform_of
 
 GPUS_OF_A_HOST = 8
-"""As many GPUs are described where a name says no number."""
+"""So many GPUs are described if a name has no number."""
 
 JAX_TAKES = 0.75
 """The share of a GPU's memory that JAX allocates, unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says otherwise."""
 
 
 ITS_RUNTIME = "its runtime"
-"""Who says what memory a device has that is here."""
+"""The `source` of the memory of a device that is here."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """A kind of device, and what is known of its memory."""
+    """A kind of device, and what is known about its memory."""
 
     name: str
-    """As it was asked for: `h200`, `tpu v5e:16x16`."""
+    """The name that the user gave: `h200`, `tpu v5e:16x16`."""
     kind: str
-    """What its maker calls it: `NVIDIA H200`."""
+    """Its maker's name for it: `NVIDIA H200`."""
     platform: str
-    """`cpu`, `cuda`, `tpu`, or for what is none of these what JAX calls it: `gpu` for one that is not NVIDIA's."""
+    """`cpu`, `cuda` or `tpu`; for others JAX's name, such as `gpu` for one that is not NVIDIA's."""
     count: int
-    """Devices that were described; a program need not use all."""
+    """How many devices were described; a program need not use all."""
     memory: int | None
-    """Bytes on each device that a program can have; None where nobody said."""
+    """Bytes on each device that a program can have; None if that is not known."""
     memory_name: str
-    """What people call that: `141 GB`; empty where nobody said."""
+    """What people call that: `141 GB`; empty if there is no such name."""
     source: str
-    """Where the bytes are from."""
+    """Where `memory` is from, in words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Target:
 
     device: Device
     devices: Sequence[Any] = dataclasses.field(repr=False, compare=False)
-    """JAX's devices: those of a topology, which only compile, or those that are here."""
+    """JAX's devices: those of a topology, which can only be compiled for, or those that are here."""
 
     @property
     def compiler_options(self) -> Mapping[str, Any]:
-        """What the compiler has to be told besides."""
-        # Choosing among algorithms takes the GPU itself; what decides memory does not.
+        """Options that the compiler needs for this device."""
+        # Autotuning needs the GPU itself. The memory does not depend on it.
         return {"xla_gpu_autotune_level": 0} if self.device.platform == "cuda" else {}
 
 
@@ -78,10 +78,10 @@ _NAME = re.compile(r"(?P<tpu>tpu[ _-]+)?(?P<kind>[a-z0-9-]+)(?::(?P<shape>[0-9x]
 
 
 def find(name: str, memory: int | None = None) -> Target:
-    """The device of this name, in capitals or not; `memory` says how many bytes each has in place of what is known.
+    """The device of this name, in upper or lower case. `memory` is the bytes of each device, in place of what is known.
 
-    Raises `DeviceError` where nobody knows the name, or where the compiler for it is not installed or has not been
-    started; the message says what to do.
+    Raises `DeviceError` if the name is unknown, or if its compiler is not installed or not loaded; the message says
+    what to do.
     """
     check_memory(memory)
     parts = _NAME.fullmatch(name.strip().lower())
@@ -108,16 +108,15 @@ def with_memory(target: Target, memory: int) -> Target:
 
 
 def check_memory(memory: int | None) -> None:
-    """Raises `DeviceError` for what is no number of bytes."""
+    """Raise `DeviceError` if `memory` is neither None nor a positive number of bytes."""
     if memory is not None and not (isinstance(memory, int) and not isinstance(memory, bool) and memory > 0):
         raise DeviceError(f"memory is {memory!r}, and should be a positive number of bytes")
 
 
 def here(memory: int | None) -> Device:
-    """The device that programs run on here. What memory it has is what its runtime says, if it does: a CPU's says
-    nothing.
+    """The device that programs run on here, with `memory` bytes, or with what its runtime says; a CPU's says nothing.
 
-    Raises `DeviceError` where `memory` is no number of bytes.
+    Raises `DeviceError` if `memory` is no positive number of bytes.
     """
     check_memory(memory)
     first = jax.devices()[0]
@@ -170,6 +169,6 @@ _LOST = (
 def _described(name: str, platform: str, topology: str, description: str | None) -> Sequence[Any]:
     try:
         return described_devices(platform, topology, description)
-    except RuntimeError as error:  # of which what JAX raises for a platform without descriptions is a kind
+    except RuntimeError as error:  # also what JAX raises for a platform that cannot be described
         hint = "" if os.environ.get("JAX_PLATFORMS") == "cpu" else _LOST
         raise DeviceError(f"JAX cannot compile for {name!r}: {str(error).splitlines()[0]}.{hint}") from error

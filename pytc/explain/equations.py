@@ -1,7 +1,7 @@
-"""What a pass changed in the equations: the lines that went and those that came.
+"""What a pass changed in the equations: the lines that it removed and added.
 
-JAX prints a jaxpr with fresh names, so that taking out one equation renames all the others. Here a value is called by
-the order in which it is first seen in any of the programs, and so keeps its name from pass to pass.
+JAX prints each jaxpr with fresh names, so removing one equation renames all later values. Here a value is named by the
+order in which it is first seen in any of the programs, so it keeps its name from pass to pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytc.explain.decisions import PassReport
 
 CONTEXT = 1
-"""Unchanged lines that are shown around a change."""
+"""So many unchanged lines are shown on each side of a change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Line:
     text: str
     """`v7:f32[8] = mul v3 v5`; equations inside of others are indented."""
     source: str
-    """The user's line that it comes from."""
+    """The line of the user's source that it comes from."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Change:
 
     kind: Literal["went", "came", "same", "skipped"]
     line: Line
-    """Of `skipped`, the text says how many lines."""
+    """For `skipped`, its text says how many lines."""
 
 
 class Namer:
-    """Names for the values of several programs, the same for a value that is in more than one."""
+    """Names for the values of several programs. A value that is in more than one has the same name in all."""
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
 
     def lines(self, jaxpr: Jaxpr) -> tuple[Line, ...]:
-        """The jaxpr's equations at every depth."""
+        """A line for each of the jaxpr's equations, at every depth."""
         return tuple(self._lines(jaxpr, ""))
 
     def _lines(self, jaxpr: Jaxpr, indent: str) -> Iterator[Line]:
@@ -71,7 +71,7 @@ class Namer:
 
 
 def compare(before: Sequence[Line], after: Sequence[Line]) -> Iterator[Change]:
-    """The lines that differ, with a little around them."""
+    """The lines that differ, with `CONTEXT` lines around them."""
     matcher = difflib.SequenceMatcher(None, [each.text for each in before], [each.text for each in after], False)
     blocks = matcher.get_opcodes()
     for number, (kind, a, b, c, d) in enumerate(blocks):

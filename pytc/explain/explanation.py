@@ -1,4 +1,4 @@
-"""`Explanation`: everything that is known about one function for one set of arguments, as data."""
+"""`Explanation`: everything that is known about a function for arguments of certain types, as data."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from pytc.program import Program
 class Explanation:
     """What `pytc` makes of a function for arguments of these types, and why.
 
-    `str()` is a table for a terminal 100 columns wide, `text()` one for any other. What is compared with (`jax.jit`,
-    and the best donation by hand) is compiled when it is first shown or asked for, and then remembered.
+    `str()` is a table as wide as the terminal; `text()` has options. The programs to compare with (`jax.jit`, and the
+    best donation by hand) are compiled when they are first needed, and then remembered.
     """
 
     name: str
-    """The function's."""
+    """The function's name."""
     inputs: tuple[InputReport, ...]
     """Each leaf of the arguments in flattening order, then each captured array."""
     outputs: tuple[OutputReport, ...]
@@ -44,15 +44,15 @@ class Explanation:
     memory: Memory
     """The compiler's own figures."""
     assumption: str
-    """What is taken for granted about the caller, in words."""
+    """What is assumed about the caller, in words."""
     device: Device
-    """What was compiled for, and its memory."""
+    """The device that was compiled for, and its memory."""
     program: Program = dataclasses.field(repr=False, compare=False)
-    """What is compiled, after all passes; without the arrays that the function captured."""
+    """The program after all passes, without the arrays that the function captured."""
     resizable: Resizable = dataclasses.field(repr=False, compare=False)
     """The function and the types of its arguments, for `largest`."""
     with_passes: bool = False
-    """Whether the text shows the equations that each pass took away and put in."""
+    """Whether the text shows the equations that each pass removed and added."""
     plans: tuple[Tried, ...] = ()
     """With `effort="high"`: each plan that was considered, and what the compiler said of it."""
 
@@ -68,9 +68,10 @@ class Explanation:
 
     @property
     def reused(self) -> float:
-        """The share of the computed outputs' bytes that are written into arguments; 1 where nothing is computed.
+        """The share of the computed outputs' bytes that are written into arguments; 1 if nothing is computed.
 
-        Of the outputs and not of the arguments, since what is only read (a batch, frozen weights) cannot be reused.
+        This is a share of the outputs, not of the arguments, because arguments that are only read (a batch, frozen
+        weights) cannot be reused.
         """
         computed = [each for each in self.outputs if each.origin in ("computed", "reuses")]
         total = sum(each.nbytes for each in computed)
@@ -78,9 +79,9 @@ class Explanation:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the program fits in the device's memory, on each device; None where nobody knows how much that is.
+        """Whether the program fits in the memory of each device; None if that memory is not known.
 
-        All of the memory counts. Of a GPU's, JAX takes three quarters unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says
+        The whole memory counts. Of a GPU's memory JAX uses three quarters unless `XLA_PYTHON_CLIENT_MEM_FRACTION` says
         otherwise.
         """
         return None if self.device.memory is None else self.memory.program.total <= self.device.memory
@@ -90,17 +91,17 @@ class Explanation:
     ) -> LargestBatch:
         """The largest size of a batch with which the program fits in the device's memory.
 
-        Compiles for one size after another, mostly four to eight of them, and shows on a terminal how far it is.
+        Compiles for one size after another, mostly four to eight, and shows the progress on a terminal.
 
         Args:
-          batch: the argument, or a leaf by its path, whose arrays' leading axes are the batch: `"batch"`,
+          batch: the argument, or the path of a leaf, whose arrays have the batch as their leading axis: `"batch"`,
             `"data['x']"`; several of them if they are of one size: `("x", "y")`.
-          memory: bytes on each device, in place of the device's.
+          memory: bytes on each device, in place of what is known about the device.
           step: the size is a multiple of this; by default of the number of devices that the axis is split over.
 
         Raises:
-          ValueError: the memory is not known, `batch` is no argument with a leading axis, axes are of several sizes, or
-            the program does not grow with them; `step` is not positive; and whatever tracing and compiling raise for
+          ValueError: the memory is not known, `batch` is no argument with a leading axis, the axes differ in size, the
+            program does not grow with them, or `step` is not positive; and whatever tracing and compiling raise for
             another size.
         """
         names = (batch,) if isinstance(batch, str) else tuple(batch)
@@ -125,8 +126,8 @@ class Explanation:
 
     @functools.cached_property
     def jit_call(self) -> str:
-        """The `jax.jit` call that comes nearest to this program, to write by hand. Compiles what `memory.by_hand`
-        does."""
+        """The `jax.jit` call that comes nearest to this program, to write by hand. Compiles as much as
+        `memory.by_hand`."""
         return nearest_call(self.name, self.memory)
 
     @functools.cached_property
@@ -142,19 +143,19 @@ class Explanation:
         total_bytes: int | None = None,
         fits: bool = False,
     ) -> Explanation:
-        """Check what must not get worse, in a test or in CI; returns the explanation itself.
+        """Check limits, in a test or in CI; returns the explanation itself.
 
         Args:
           reused: the least share of the outputs' bytes that must be written into arguments, from 0 to 1.
           copies: the most arrays that the compiled program may copy.
           total_bytes: the most that the program may take on each device, as `memory.program.total` counts.
-          fits: whether it must fit in the device's memory.
+          fits: whether the program must fit in the device's memory.
 
         Raises:
-          pytc.errors.RequirementError: one of them does not hold; the message says which, and ends with the table.
-            Nothing more is compiled for it.
-          TypeError: what must be a number is none.
-          ValueError: `reused` is no share; or nobody knows how much memory the device has that it must fit in.
+          pytc.errors.RequirementError: a limit is exceeded; the message says which, and ends with the table. Nothing
+            more is compiled for it.
+          TypeError: `reused`, `copies` or `total_bytes` is not a number.
+          ValueError: `reused` is no share; or `fits` is required and the device's memory is not known.
         """
         given: dict[str, Any] = {"reused": reused, "copies": copies, "total_bytes": total_bytes}
         for name, value in given.items():
@@ -176,13 +177,13 @@ class Explanation:
         if fits and not self.fits:
             unmet.append(f"it takes {program.total:,} bytes, and there are {self.device.memory:,}")
         if unmet:
-            compare = "by_hand" in vars(self.memory)  # what is failing need not compile more
+            compare = "by_hand" in vars(self.memory)  # compile nothing for an error message
             raise RequirementError(f"{self.name}: {'; '.join(unmet)}\n\n{self.text(compare=compare)}")
         return self
 
     def to_json(self, **options: Any) -> str:
         """Everything as JSON, by the schema that `pytc.explain.schema` documents. `options` go to `json.dumps`.
-        Compiles what `memory.by_hand` does."""
+        Compiles as much as `memory.by_hand`."""
         return json.dumps(schema.of_explanation(self), **options)
 
     def text(
@@ -197,12 +198,12 @@ class Explanation:
         """The table.
 
         Args:
-          width: in columns; that of the terminal if None.
+          width: in columns; by default the terminal's.
           rows: how many lines of inputs and of outputs to show at most, the largest first. The rest, and what adds up
-            to less than a hundredth of the bytes, is summed up.
+            to less than a hundredth of the bytes, is summed up in a line.
           colour: whether to mark verdicts with ANSI colours.
-          compare: whether to show what `jax.jit` takes and the best by hand, for which several programs are compiled.
-          passes: whether to show the equations that each pass took away and put in; as `explain` was told if None.
+          compare: whether to show the memory of `jax.jit` and of the best by hand, which compiles several programs.
+          passes: whether to show the equations that each pass removed and added; by default as `explain` was told.
         """
         if width is None:
             width = shutil.get_terminal_size((100, 24)).columns
@@ -210,11 +211,11 @@ class Explanation:
         return text.of_explanation(self, width, rows, colour, compare, passes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the page: one self-contained HTML file. Compiles what `memory.by_hand` does."""
+        """Write the page: one self-contained HTML file. Compiles as much as `memory.by_hand`."""
         pathlib.Path(path).write_text(page.document(self), "utf-8")
 
     def __repr__(self) -> str:
-        """In one line, without compiling anything: it stands in error messages and debuggers."""
+        """One line, without compiling anything, for error messages and debuggers."""
         return f"<Explanation of {self.name}: {self.reused_bytes:,} bytes reused, {self.kept_bytes:,} kept>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

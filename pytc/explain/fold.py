@@ -1,6 +1,6 @@
-"""Leaves alike, told once: `params['layers'][0..23].wq` for the 24 leaves of which it is true.
+"""Several leaves in one line: `params['layers'][0..23].wq` for 24 leaves of which the same is true.
 
-Two things are alike when they differ in nothing but the numbers in their paths.
+Things are folded if they differ only in the numbers in their texts.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 FEWEST = 3
-"""Fewer than this are told one by one unless it is by index that they differ: `w1`, `w2` is easier to read than
-`w1..2`, but `layers[0..1]` says all."""
+"""Fewer things than this are folded only if they differ by index: `layers[0..1]` says all, but `w1`, `w2` is easier to
+read than `w1..2`."""
 
 _NUMBER = re.compile(r"\d+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Fold(Generic[T]):
-    """Things that are alike, and their texts made one."""
+    """Things that were folded, and their common texts."""
 
     members: tuple[T, ...]
     texts: tuple[str, ...]
-    """For each text by which they were folded: the same with ranges in it."""
+    """Each text by which they were folded, with ranges for the numbers that vary."""
 
     @property
     def count(self) -> int:
@@ -35,7 +35,8 @@ class Fold(Generic[T]):
 
 
 def fold(things: Iterable[T], texts: Callable[[T], Sequence[str]], same: Callable[[T], Hashable]) -> list[Fold[T]]:
-    """Fold things whose `same` is equal and whose `texts` differ in numbers alone; in the order of their first.
+    """Fold things whose `same` is equal and whose `texts` differ in numbers alone. Folds are in the order of their
+    first members.
 
     Cost: linear in the length of the texts.
     """
@@ -54,7 +55,7 @@ def fold(things: Iterable[T], texts: Callable[[T], Sequence[str]], same: Callabl
 
 
 def _differ_by_index(texts: Sequence[str]) -> bool:
-    """Whether every number in which the texts differ stands alone in brackets."""
+    """Whether every number in which the texts differ is alone in brackets."""
     around = _NUMBER.split(texts[0])
     numbers = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
     return all(
@@ -64,7 +65,7 @@ def _differ_by_index(texts: Sequence[str]) -> bool:
 
 
 def _merge(texts: Sequence[str]) -> str:
-    """Texts that differ in numbers alone as one, with the ranges of the numbers that vary."""
+    """Texts that differ in numbers alone, as one text with ranges for the numbers that vary."""
     if all(text == texts[0] for text in texts):
         return texts[0]
     between = _NUMBER.split(texts[0])

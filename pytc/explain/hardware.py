@@ -1,4 +1,4 @@
-"""What is known of GPUs and TPUs, as their compilers need to be told and as people ask about them."""
+"""Data on GPUs and TPUs: what their compilers need, and what people ask for."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Gpu:
     capability: tuple[int, int]
     cores: int
     units: int
-    """Floating-point units of a core."""
+    """Floating-point units per core."""
     threads: int
     """Threads that a core can hold."""
     shared: int
-    """Shared memory of a core, of which a block can have all but a KiB."""
+    """Shared memory per core, of which a block can have all but a KiB."""
     cache: int
     clock: float
     bandwidth: int
     memory: int
 
     def description(self) -> str:
-        """What XLA takes for a target, in the text form of its `GpuTargetConfigProto`."""
+        """The GPU as XLA's `GpuTargetConfigProto`, in text form."""
         major, minor = self.capability
         figures = {
             "core_count": self.cores,
@@ -41,7 +41,7 @@ class Gpu:
             "clock_rate_ghz": self.clock,
             "memory_bandwidth": self.bandwidth,
             "device_memory_size": self.memory,
-            # The same for every GPU since 2017.
+            # These are the same for every GPU since 2017.
             "threads_per_warp": 32,
             "threads_per_block_limit": 1024,
             "registers_per_core_limit": 65536,
@@ -148,7 +148,7 @@ GPUS: Mapping[str, Gpu] = {
         memory=191_514_411_008,
     ),
 }
-"""What NVIDIA says of each, as the driver reports it (`cudaGetDeviceProperties`)."""
+"""As NVIDIA's driver reports them (`cudaGetDeviceProperties`)."""
 
 TPUS: Mapping[str, tuple[str, str, int]] = {
     "v2": ("1x1", "8 GB", round(7.48 * GIB)),
@@ -159,5 +159,5 @@ TPUS: Mapping[str, tuple[str, str, int]] = {
     "v6e": ("1x1", "32 GB", round(31.24 * GIB)),
     "tpu7x": ("1x1x1", "96 GB", round(94.74 * GIB)),
 }
-"""The smallest slice, and the memory of one of JAX's devices: what people call it, and what the compiler (libtpu
-0.0.51) lets a program have. Of v2, v3, v4 and tpu7x, JAX's devices are a chip's cores, two on each."""
+"""The smallest slice; and the memory of one of JAX's devices: what people call it, and the bytes that the compiler
+(libtpu 0.0.51) lets a program have. For v2, v3, v4 and tpu7x, each of a chip's two cores is a device."""

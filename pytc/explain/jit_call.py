@@ -1,4 +1,4 @@
-"""The `jax.jit` or `jax.pmap` call that comes nearest to a program, for people who want to write it themselves."""
+"""The `jax.jit` or `jax.pmap` call that comes nearest to a program, as source that people can write themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytc.explain.memory import Memory
 def nearest_call(name: str, memory: Memory) -> str:
     """`jax.jit(step, donate_argnums=(0, 1))`: the choice of arguments that takes the least memory by hand.
 
-    Options that the function was compiled with stand for themselves, as `in_shardings=...`. Of a mapped function,
+    Other options of the function are shown without their values, `in_shardings=...`. For a mapped function:
     `jax.pmap(step, axis_name='batch', in_axes=(None, 0), out_axes=(None, 0), donate_argnums=(0,))`.
     """
     as_jit = memory.as_jit
@@ -29,7 +29,7 @@ def nearest_call(name: str, memory: Memory) -> str:
 
 
 def mixed(memory: Memory) -> tuple[str, ...]:
-    """Arguments that mix arrays with leaves that are not arrays. Neither `jax.jit` nor `jax.pmap` takes such."""
+    """Arguments that mix arrays with static leaves, which neither `jax.jit` nor `jax.pmap` accepts."""
     leaves = memory.as_jit.staged.leaves
     static = {leaf.parameter for leaf in leaves if leaf.is_static}
     traced = {leaf.parameter for leaf in leaves if not leaf.is_static}

@@ -16,10 +16,10 @@ from pytc.explain.sizes import size as in_words
 from pytc.program import Leaf
 
 MOST = 2**40
-"""No batch is larger than this."""
+"""Sizes beyond this are not tried."""
 
 LEAP = 32
-"""How many times the largest size known to fit the next one may be."""
+"""The next size to try is at most so many times the largest one that is known to fit."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +29,14 @@ class LargestBatch:
     batch: tuple[str, ...]
     """The arguments whose leading axes were sized."""
     size: int
-    """The largest that fits; 0 where none does."""
+    """The largest that fits; 0 if none does."""
     total_bytes: int
-    """What the program takes on each device with it, as the compiler counts it; 0 where none fits."""
+    """The bytes that the program takes on each device with it, as the compiler counts; 0 if none fits."""
     memory: int
-    """What there is on each device."""
+    """The bytes that each device has."""
     tried: tuple[tuple[int, int], ...]
-    """(size, total bytes) of every size that was compiled for, in order. Of one that a compiler refused, the bytes that
-    it said were needed."""
+    """(size, total bytes) for every size that was compiled for, in order. If the compiler refused, the bytes that it
+    said were needed."""
 
     def __str__(self) -> str:
         names, there = ", ".join(self.batch), in_words(self.memory)
@@ -51,18 +51,18 @@ class LargestBatch:
 
 @dataclasses.dataclass(frozen=True)
 class Resizable:
-    """The arguments of a function, of which some can be given other sizes, and what it takes for them."""
+    """The arguments of a function, which can be resized, and the memory that the function takes for them."""
 
     leaves: Sequence[Leaf]
     held: Sequence[Any]
-    """For each leaf something of its type that holds no memory."""
+    """For each leaf a value of its type that takes no memory."""
     total: Callable[[Sequence[Any]], int]
     """The bytes that the program takes on each device for such leaves. Compiles it."""
 
     def batch(self, names: Collection[str]) -> tuple[list[int], int, int]:
-        """The leaves that `names` speak of, what their leading axes measure, and over how many devices they are split.
+        """The leaves that `names` mean, the size of their leading axes, and over how many devices these are split.
 
-        Raises `ValueError` where a name is no argument, or the axes are not of one size.
+        Raises `ValueError` if a name is no argument with a leading axis, or the axes differ in size.
         """
         chosen: list[int] = []
         for name in names:
@@ -78,12 +78,12 @@ class Resizable:
         return chosen, measures.pop(), math.lcm(*(_parts(self.leaves[i]) for i in chosen))
 
     def total_with(self, chosen: Collection[int], measure: int) -> int:
-        """The bytes that the program takes with the leading axes of the leaves `chosen` of this size."""
+        """The bytes that the program takes if the leading axes of the leaves `chosen` are of size `measure`."""
         return self.total([resized(each, measure) if i in chosen else each for i, each in enumerate(self.held)])
 
 
 def held(leaf: Leaf, value: Any) -> Any:
-    """Something of the leaf's type and kind that holds no memory; the value itself where that is as good."""
+    """A value of the leaf's type and kind that takes no memory; for other than arrays, the value itself."""
     if isinstance(value, np.ndarray):
         return np.broadcast_to(np.zeros((), value.dtype), value.shape)
     if isinstance(value, jax.Array) and not isinstance(value, jax.Ref):
@@ -93,7 +93,7 @@ def held(leaf: Leaf, value: Any) -> Any:
 
 
 def resized(value: Any, measure: int) -> Any:
-    """What `held` gave, with another leading axis."""
+    """A value from `held`, with another leading axis."""
     shape = (measure, *value.shape[1:])
     return (
         np.broadcast_to(np.zeros((), value.dtype), shape)
@@ -105,12 +105,12 @@ def resized(value: Any, measure: int) -> Any:
 def search(
     total: Callable[[int], int], memory: int, start: int, step: int, watch: Callable[[int, Sequence[Any]], None]
 ) -> list[tuple[int, int]]:
-    """(size, total) for each size that it took to find the largest multiple of `step` with `total(size) <= memory`.
+    """Search the largest multiple of `step` with `total(size) <= memory`; returns (size, total) for each size tried.
 
-    `total` is taken to grow with the size. It mostly does so in a straight line, so the next size is where a line
-    through the two nearest would cross `memory`; where that does not halve what is left in two goes, the middle.
+    `total` must not fall with the size. Mostly it grows linearly, so the next size is where the line through the two
+    totals nearest to `memory` crosses it; if that has twice not halved the interval, its middle.
 
-    Raises `ValueError` where `total` does not grow.
+    Raises `ValueError` if `total` does not grow.
     """
     tried: dict[int, int] = {}
     low, high = 0, MOST // step
@@ -132,7 +132,8 @@ def search(
 
 
 def _next(tried: dict[int, int], memory: int, low: int, high: int) -> int:
-    """Where a line through the two sizes nearest to the limit crosses it; strictly between `low` and `high`."""
+    """The size at which the line through the two totals nearest to `memory` crosses it; strictly between `low` and
+    `high`."""
     nearest = sorted(tried, key=lambda size: abs(tried[size] - memory))[:2]
     upper = min(high - 1, max(low, 1) * LEAP)
     if len(nearest) < 2:
@@ -147,7 +148,7 @@ def _next(tried: dict[int, int], memory: int, low: int, high: int) -> int:
 
 
 class Progress:
-    """A line on a terminal that says which size is being compiled for, and how full the memory was before."""
+    """A line on a terminal: the size that is being compiled for, and how much memory the largest fitting size takes."""
 
     WIDTH = 30
 
@@ -157,7 +158,7 @@ class Progress:
         self._shown = self._stream.isatty()
 
     def show(self, measure: int, tried: Sequence[tuple[int, int]]) -> None:
-        """Before `measure` is compiled for."""
+        """Show that `measure` is about to be compiled for."""
         if not self._shown:
             return
         fitting = max((total for _, total in tried if total <= self._memory), default=0)
@@ -168,7 +169,7 @@ class Progress:
         self._stream.flush()
 
     def done(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._shown:
             self._stream.write("\r\033[K")
             self._stream.flush()
@@ -183,7 +184,7 @@ def _shape(leaf: Leaf) -> tuple[int, ...]:
 
 
 def _parts(leaf: Leaf) -> int:
-    """Into how many parts the leading axis is split over devices."""
+    """Over how many devices the leading axis is split."""
     if not isinstance(leaf.sharding, NamedSharding):
         return 1
     shape = _shape(leaf)

@@ -1,9 +1,7 @@
-"""The compiler's own figures: for the program, for `jax.jit` with nothing donated, and for the best that can be
-donated by hand.
+"""The compiler's own figures: for the program, for `jax.jit` with nothing donated, and for the best donation by hand.
 
-Nothing is estimated: each figure is that of an executable that was compiled for it, and not run. The two that the
-program is compared with are compiled when they are first asked for, since the search for the best `donate_argnums`
-compiles several programs.
+Nothing is estimated: each figure is from an executable that was compiled for it, and not run. The two to compare with
+are compiled when first needed, since the search for the best `donate_argnums` compiles several programs.
 """
 
 from __future__ import annotations
@@ -26,12 +24,12 @@ if TYPE_CHECKING:
     from pytc.explain.by_hand import AsJit, ByHand
 
 FAST = {"xla_backend_optimization_level": 0}
-"""For a CPU's compiler: to spend nothing on the machine code of what is never run. Memory is settled before."""
+"""Options for a CPU's compiler not to optimise machine code that is never run. They do not affect the memory."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """An array that the compiled program copies, as a whole."""
+    """A whole array that the compiled program copies."""
 
     path: str | None
     """The leaf that is copied; None for an intermediate value."""
@@ -55,8 +53,8 @@ class Footprint:
     devices: int = 1
     """Over how many devices the program is partitioned."""
     refused: str = ""
-    """What the compiler said that gave up because the program does not fit: then only the total is known, stands in
-    `temp`, and the other figures are 0."""
+    """The compiler's message if it gave up because the program does not fit. Then only the total is known: `temp` has
+    it, and the other figures are 0."""
 
     @property
     def total(self) -> int:
@@ -71,38 +69,38 @@ class Footprint:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What the program takes, and what the same function takes without pytc."""
+    """The memory of the program, and of the same function without pytc."""
 
     program: Footprint
     declined: tuple[str, ...]
-    """Leaves that were donated for an output and into which the compiler writes none."""
+    """Leaves that were donated for an output, but into which the compiler writes none."""
     as_jit: AsJit = dataclasses.field(repr=False, compare=False)
 
     @functools.cached_property
     def undonated(self) -> Footprint:
-        """`jax.jit(fun)`. Compiled when first asked for."""
+        """`jax.jit(fun)`. Compiled when first needed."""
         return self.as_jit.footprint()
 
     @functools.cached_property
     def by_hand(self) -> ByHand:
-        """`jax.jit(fun, donate_argnums=...)` with the best choice. Compiles several programs when first asked for."""
+        """`jax.jit(fun, donate_argnums=...)` with the best choice. Compiles several programs when first needed."""
         return self.as_jit.search(self.undonated)
 
 
 class Compiler:
-    """Compiles programs for their figures alone; programs of one text once."""
+    """Compiles programs for their figures alone; programs with the same text once."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """`options` are the compiler's, besides those that a program was lowered with."""
+        """`options` are for the compiler, in addition to those that a program was lowered with."""
         self._options = dict(options)
         self._known: dict[bytes, Footprint] = {}
 
     def footprint(self, lowered: jax.stages.Lowered, paths: Sequence[str], given: Sequence[int]) -> Footprint:
         """The figures of a lowered program. `paths` names its flat arguments, in order; `given` are the numbers of
-        those that JAX gives to it.
+        those that JAX passes to it.
 
-        Raises `RuntimeError` where the backend's compiler counts no memory, and whatever compiling raises; but not
-        where it gives up because the program does not fit.
+        Raises `RuntimeError` if the backend's compiler reports no memory figures, and whatever compiling raises, except
+        if the program does not fit (`Footprint.refused`).
         """
         key = hashlib.sha256("\0".join([lowered.as_text(), *(paths[i] for i in given)]).encode()).digest()
         if key not in self._known:
@@ -138,8 +136,8 @@ def compiler_here() -> Compiler:
 
 
 def stand_ins(leaves: Sequence[Leaf], values: Sequence[Any]) -> tuple[Any, ...]:
-    """For each leaf something to lower for that holds no memory, since an explanation outlives the arrays that it was
-    asked about. Only of a `jax.Ref`, whose whole point is to be one thing, there is no stand-in."""
+    """For each leaf a value to lower for that takes no memory, since an explanation outlives the arrays that it is
+    about. Only a `jax.Ref`, which has an identity, is returned itself."""
     return tuple(
         value if leaf.aval is None or isinstance(value, jax.Ref) else stand_in(leaf.aval, leaf.sharding)
         for leaf, value in zip(leaves, values, strict=True)
@@ -147,8 +145,8 @@ def stand_ins(leaves: Sequence[Leaf], values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def needed(message: str) -> int | None:
-    """The bytes that a program would need in all, of what a compiler says that gives up for want of memory; None where
-    the message is about something else.
+    """The total bytes that a program needs, read from the message of a compiler that gave up for lack of memory; None
+    if the message is about something else.
 
     A TPU's compiler makes no program that does not fit: "the total memory required ... (18.26G) exceeds available HBM
     (15.75G)".

@@ -1,10 +1,10 @@
-"""A program moved to other devices: the meshes that its caller made of what is here, made of what is described.
+"""A program moved to other devices: its meshes and shardings over local devices become ones over a target's devices.
 
-Devices keep their order: the one with the lowest number that the program's arguments name becomes the first of the
-target's, and so on. A mesh may also be a `jax.sharding.AbstractMesh`, which is the way to speak of 256 devices on a
-machine that has one: it is laid over the first of the target's.
+Devices keep their order: the device with the lowest id that the program's arguments name becomes the target's first,
+and so on. A mesh may also be a `jax.sharding.AbstractMesh`, which can describe 256 devices on a machine that has one:
+it is laid over the target's first devices.
 
-What a function asks of the machine while it is traced (`jax.devices()`, `jax.default_backend()`) it is told about the
+A function that asks for the machine while it is traced (`jax.devices()`, `jax.default_backend()`) is told about the
 machine that it is traced on.
 """
 
@@ -30,23 +30,23 @@ from pytc.program import Leaf, Program
 
 
 class Placement:
-    """From the caller's devices to the target's."""
+    """A mapping from the caller's devices to the target's."""
 
     def __init__(self, target: Target, named: Iterable[Any] = ()) -> None:
-        """`named` are shardings that the arguments have or that are asked for."""
+        """`named` are the shardings that the arguments have or that are requested for them."""
         self._target = target
         self._place: dict[Any, Any] = {device: device for device in target.devices}
         self._taken = 0
         self.spread = 1
-        """The devices of the largest mesh."""
+        """The number of devices of the largest mesh."""
         found = {device for sharding in named for device in devices_of(sharding)}
         for device in sorted(found, key=lambda each: int(each.id)):
             self._device(device)
 
     def move(self, value: Any) -> Any:
-        """A sharding, mesh or device at its new place; anything else as it is.
+        """A sharding, mesh or device on the target; anything else as it is.
 
-        Raises `DeviceError` where the target has too few devices, and for a sharding of a kind that cannot be moved.
+        Raises `DeviceError` if the target has too few devices, and for kinds of shardings that cannot be moved.
         """
         if isinstance(value, NamedSharding):
             return NamedSharding(self.move(value.mesh), value.spec, memory_kind=value.memory_kind)
@@ -73,14 +73,14 @@ class Placement:
         return value
 
     def leaf(self, leaf: Leaf) -> Leaf:
-        """The leaf at its new place."""
+        """The leaf on the target."""
         return dataclasses.replace(leaf, sharding=self._maybe(leaf.sharding), requested=self._maybe(leaf.requested))
 
     def program(self, program: Program) -> Program:
-        """The program with everything that it says of places moved. What nothing places goes to the target's first
-        device, unless there is a mesh: then to wherever the compiler likes."""
+        """The program with its shardings, meshes and devices moved. A leaf without a sharding goes to the target's
+        first device; if there is a mesh, wherever the compiler likes."""
         moved = with_placements(program.jaxpr, self._inner)
-        # As they are, captured arrays would tie the program to the devices that they are on.
+        # Captured arrays would tie the program to the devices that they are on.
         jaxpr = close(moved.jaxpr, [_anywhere(value) for value in moved.consts])
         outputs = tuple(
             dataclasses.replace(output, requested=self._maybe(output.requested)) for output in program.outputs
@@ -95,7 +95,7 @@ class Placement:
         return dataclasses.replace(program, jaxpr=jaxpr, outputs=outputs, leaves=leaves)
 
     def captured(self, program: Program) -> Program:
-        """The program with stand-ins for the arrays that its function captured, at their new places."""
+        """The program with stand-ins on the target for the arrays that its function captured."""
         alone = SingleDeviceSharding(self._target.devices[0]) if self.spread == 1 else None
         inputs = []
         for given, aval in zip(program.inputs, program.in_avals, strict=True):
@@ -110,8 +110,8 @@ class Placement:
         return None if sharding is None else self.move(sharding)
 
     def _inner(self, value: Any) -> Any:
-        """What stands in an equation's parameter, moved. An abstract mesh stays abstract; the kind of device that it
-        names, if it does, becomes the target's."""
+        """The value of an equation's parameter, moved. An abstract mesh stays abstract; if it names a kind of device,
+        that becomes the target's."""
         if isinstance(value, NamedSharding) and isinstance(value.mesh, AbstractMesh):
             return NamedSharding(self._inner(value.mesh), value.spec, memory_kind=value.memory_kind)
         if not isinstance(value, AbstractMesh):

@@ -8,11 +8,11 @@ from pytc.effort import Tried
 from pytc.explain.sizes import size
 
 MOST = 12
-"""Plans shown with their figures."""
+"""At most so many plans are shown with their figures."""
 
 
 def lines(plans: Sequence[Tried]) -> list[str]:
-    """A line for each compiled plan, the best first, and what became of the others."""
+    """A line for each compiled plan, best first, and lines that say why the others were not compiled."""
     compiled = ranked(plans)
     rows = [
         (size(total), f"{copies}: {size(copied)}" if copies else "0", name) for total, copied, copies, name in compiled
@@ -38,7 +38,7 @@ def ranked(plans: Sequence[Tried]) -> list[tuple[int, int, int, str]]:
 
 
 def left(plans: Sequence[Tried]) -> list[str]:
-    """Why each of the others has no figures, those alike together."""
+    """Why the other plans have no figures; plans with the same reason share a line."""
     names: dict[str, list[str]] = {}
     for each in plans:
         if each.figures is None:

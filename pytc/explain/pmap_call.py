@@ -1,4 +1,4 @@
-"""How a mapped function is mapped, as the options of a `jax.pmap` call that people can write themselves."""
+"""How a function is mapped, as the source of the options of a `jax.pmap` call."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytc.mapped import MappedStageable
 from pytc.mapping import UNNAMED, axis_of
 from pytc.program import Computed, Program
 
-_ANY = object()  # stands for what has no axis to speak of: a static leaf, an output that is no array
+_ANY = object()  # the axis of what has none: a static leaf, an output that is no array
 
 
 def pmap_options(
     stageable: MappedStageable, args: tuple[Any, ...], kwargs: dict[str, Any], staged: Program
 ) -> list[str]:
-    """`axis_name='batch'`, `in_axes=(None, 0)`, ...: those that are not the defaults.
+    """`axis_name='batch'`, `in_axes=(None, 0)`, ...: the options that differ from the defaults.
 
-    Where one argument or result has leaves that are mapped in several ways, and is made of more than dictionaries,
-    lists and tuples, `...` stands for what a person has to write.
+    If the leaves of an argument or a result are mapped differently, and it has containers other than dictionaries,
+    lists and tuples, `...` marks what people have to write themselves.
     """
     mapped = stageable.mapped
     args, kwargs = stageable.parameters.wrap_static(args, kwargs)
@@ -49,13 +49,13 @@ def pmap_options(
 
 
 def _all_alike(specs: Sequence[str | None]) -> str | None:
-    """What is written for all arguments at once, if they are mapped alike."""
+    """The axis of all arguments, if they are mapped alike, else None."""
     told = {spec for spec in specs if spec is not None}
     return told.pop() if len(told) == 1 and "None" not in told else None
 
 
 def _spec(tree: PyTreeDef, axes: Iterator[Any]) -> str | None:
-    """A pytree prefix of axes for a tree whose leaves have these, as short as can be; None where any would do."""
+    """The shortest pytree prefix for a tree whose leaves have these `axes`; None if any axis would do."""
     own = list(itertools.islice(axes, tree.num_leaves))
     told = {axis for axis in own if axis is not _ANY}
     if len(told) < 2:

@@ -1,23 +1,23 @@
-"""An explanation as JSON. `schema` is `pytc.explain/1`; keys are added under that number, never changed or removed.
+"""An explanation as JSON. Keys may be added to `pytc.explain/1`, but are never changed or removed.
 
     schema      "pytc.explain/1"
     name        the function's name
-    assumption  what is taken for granted about the caller
+    assumption  what is assumed about the caller
     bytes       {"reused", "kept"}: over all devices
     reused      the share of the outputs' bytes that are written into arguments
     inputs      the fields of `InputReport`, one object for each leaf and captured array
     outputs     the fields of `OutputReport`
-    passes      the fields of `PassReport` but for the programs; pairs are [before, after]
+    passes      the fields of `PassReport` without the programs; pairs are [before, after]
     device      the fields of `Device`: what was compiled for, and its memory
-    fits        whether the program fits in that memory; null where it is not known
+    fits        whether the program fits in that memory; null if that is not known
     memory      {"program", "undonated", "by_hand"}: the fields of `Footprint` with "total", in bytes on each device;
-                of what a compiler "refused", since it does not fit, only "total" is known;
-                "declined": leaves into which the compiler writes nothing although they were donated;
+                if a compiler "refused" because the program does not fit, only "total" is known;
+                "declined": leaves that were donated, but into which the compiler writes nothing;
                 "by_hand" has "parameters", "search" and "tried" beside its "footprint"
     plans       with effort="high", the fields of `Tried` for each plan considered, figures with "total"; else empty
     jit_call    the nearest `jax.jit` or `jax.pmap` call
 
-Of call sites, `pytc.calls/1` has `name` and `sites`, the fields of `SiteReport`.
+The schema of call sites, `pytc.calls/1`, has `name` and `sites`: the fields of `SiteReport`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CALLS = "pytc.calls/1"
 
 
 def of_explanation(explanation: Explanation) -> dict[str, Any]:
-    """The explanation as what `json.dumps` takes."""
+    """The explanation as a value for `json.dumps`."""
     memory = explanation.memory
     return {
         "schema": EXPLANATION,
@@ -77,7 +77,7 @@ def of_explanation(explanation: Explanation) -> dict[str, Any]:
 
 
 def of_calls(calls: Calls) -> dict[str, Any]:
-    """What happened at each call site, as what `json.dumps` takes."""
+    """What happened at each call site, as a value for `json.dumps`."""
     return {"schema": CALLS, "name": calls.name, "sites": [dataclasses.asdict(site) for site in calls.sites]}
 
 

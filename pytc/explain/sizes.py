@@ -1,4 +1,4 @@
-"""Bytes as people say them."""
+"""Bytes in words."""
 
 from __future__ import annotations
 

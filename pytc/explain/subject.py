@@ -34,12 +34,12 @@ from pytc.program import Computed, Program
 
 
 class Subject:
-    """The function for these arguments. Making one traces, plans and compiles it; nothing is run."""
+    """A function for these arguments. The constructor traces, plans and compiles it; nothing is run."""
 
     def __init__(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], target: Target | None
     ) -> None:
-        """`target` is the device to compile for; None for the one that is here."""
+        """`target` is the device to compile for; None means the device that is here."""
         self.function = function
         self._args, self._kwargs, self._target = args, kwargs, target
         planner = function.planner
@@ -47,7 +47,7 @@ class Subject:
         self._placement = None if target is None else self._place(target, values)
         self._staged = self._stage(share=function.share)
         self.kept = kept_by_the_caller(planner.policy, self._staged.leaves, values)
-        """The leaves that are never written over: why, and what would change it."""
+        """By leaf that is never written over: why, and what would change that."""
         before, pairing = passes.split(planner.pipeline)
         prepared, reports = _run(dataclasses.replace(self._staged, keep=frozenset(self.kept)), before)
         if self._placement is not None:
@@ -57,7 +57,7 @@ class Subject:
         self._given = stand_ins(self._staged.leaves, values)
         self._compiler = compiler_here() if target is None else _compiler(target)
         self.plans: tuple[Tried, ...] = ()
-        """With `effort="high"`, those that the compiler was asked to judge."""
+        """With `effort="high"`, the plans that were considered."""
         if planner.effort == "high":
             told = None if target is None else target.compiler_options
             choice = planner.choose(prepared, self.program, self._given, told)
@@ -65,11 +65,11 @@ class Subject:
         self.footprint = footprint_of(self.program, self._given, planner.options, self._compiler)
 
     def resizable(self) -> Resizable:
-        """The function with the types of its arguments, to be asked again for a batch of another size."""
+        """The function with the types of its arguments, to be compiled for batches of other sizes."""
         wrapped = self.function.parameters.wrap_static(self._args, self._kwargs)
         values = jax.tree.leaves(wrapped)
         leaves = self.function.stageable.leaves(self._args, self._kwargs, share=False)
-        function, target = self.function, self._target  # and not `self`, which has the arguments
+        function, target = self.function, self._target  # `total` must not refer to `self`, which has the arguments
         tree: Any = jax.tree.structure(part(*wrapped, values, [None] * len(values), every=True))
 
         def total(given: Sequence[Any]) -> int:
@@ -82,14 +82,14 @@ class Subject:
 
     @property
     def declined(self) -> tuple[str, ...]:
-        """Leaves that were donated for an output and into which the compiler writes none."""
+        """Leaves that were donated for an output, but into which the compiler writes none."""
         if self.footprint.refused:
             return ()
         donated = [self.program.leaves[i].path for i in self.program.donated]
         return tuple(path for path in donated if path not in self.footprint.aliased)
 
     def as_jit(self) -> AsJit:
-        """The same as `jax.jit` compiles it."""
+        """The same function as `jax.jit` compiles it."""
         function = self.function
         shared = {
             frozenset((i, leaf.same_as)) for i, leaf in enumerate(self._staged.leaves) if leaf.same_as is not None
@@ -120,9 +120,9 @@ class Subject:
         return pmap_options(stageable, self._args, self._kwargs, self._staged)
 
     def _is_only_unwrapped(self) -> bool:
-        """Whether the passes did nothing that XLA does not do anyway: took wrappers off, and dead equations and inputs
-        outside of loops away. Then `jax.jit` of what they made of the function is compiled to the same as `jax.jit` of
-        the function; and often to the very program that pytc made, which need not be compiled again."""
+        """Whether the passes did only what XLA does anyway: removed wrappers, and dead equations and inputs outside of
+        loops. Then `jax.jit` compiles their program to the same as the function. Often that is also the very program
+        that pytc compiled, which need not be compiled again."""
         before, after = self._staged, self.program
         of_before = [o.origin.index if isinstance(o.origin, Computed) else None for o in before.outputs]
         of_after = [o.origin.index if isinstance(o.origin, Computed) else None for o in after.outputs]
@@ -153,7 +153,7 @@ def _unwrapped(argument: Any) -> Any:
 
 
 def _mapped(staged: Program) -> tuple[PassReport, ...]:
-    """A report on which results of a mapped function are the same on every row, which is settled when it is staged."""
+    """For a mapped function, a report on its results that are the same on every row, as found when it was staged."""
     return (pass_report("axes", dataclasses.replace(staged, notes=()), staged),) if staged.notes else ()
 
 
@@ -169,7 +169,7 @@ def _run(program: Program, pipeline: Sequence[passes.Pass]) -> tuple[Program, tu
 
 def footprint_of(program: Program, values: Sequence[Any], options: Mapping[str, Any], compiler: Compiler) -> Footprint:
     """The figures of what pytc runs for a program; `values` are what `stand_ins` gives for its leaves."""
-    # Flat whatever the arguments are, as `by_hand` does, so that equal programs have one text and are compiled once.
+    # With flat arguments, as in `by_hand`, so that equal programs have one text and are compiled once.
     emitted = Emitted(program, options)
     given = given_arguments(program.jaxpr, emitted.place_of_input, emitted.arguments, options)
     captured = [program.input_path(i) for i, each in enumerate(program.inputs) if each.leaf is None]
@@ -182,7 +182,7 @@ def _compiler(target: Target) -> Compiler:
 
 
 def _looped(jaxpr: Jaxpr) -> list[int]:
-    """The equations inside of each loop and branch that is in none, in order."""
+    """For each outermost loop or `cond`, in order, the number of equations inside."""
     counts = []
     for eqn in jaxpr.eqns:
         inside = list(jaxprs.subjaxprs(eqn))

@@ -1,4 +1,4 @@
-"""What texts for a terminal have in common: lines that fit, colours, and numbers of things."""
+"""Tools for texts on a terminal: lines that fit, colours, and counted nouns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Callable
 
 NARROWEST = 50
-"""Columns below which lines run over rather than get unreadable."""
+"""In columns. On a narrower terminal, lines run over, since shorter ones would be unreadable."""
 
 Paint = Callable[[str, str], str]
-"""From a text and what it is to the text in the colour of that."""
+"""A function from a text and its kind to the text in the colour of that kind."""
 
 _COLOURS = {
     "reused": "32",
@@ -30,7 +30,7 @@ _COLOURS = {
 
 
 def painter(colour: bool) -> Paint:
-    """What paints, if there is to be `colour`."""
+    """A `Paint` that adds ANSI colours, or nothing without `colour`."""
     if not colour:
         return lambda text, _: text
     return lambda text, what: f"\033[{_COLOURS[what]}m{text}\033[0m" if what in _COLOURS else text

@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from pytc.explain.explanation import Explanation
 
 FEWEST_ROWS = 10
-"""Rows of a table that are shown however few bytes they speak of."""
+"""So many rows of a table are shown however few bytes they are about."""
 
 MOST_NOTES = 6
-"""Lines of notes shown for one pass."""
+"""At most so many notes are shown for one pass, and leaves for one call site."""
 
 MOST_CHANGES = 40
-"""Lines shown of what one pass changed in the equations."""
+"""At most so many lines are shown of what one pass changed in the equations."""
 
 MOST_COPIES = 8
-"""Lines shown of the arrays that the compiled program copies."""
+"""At most so many lines are shown of the arrays that the compiled program copies."""
 
 
 class Sized(Protocol):
-    """Anything that has bytes."""
+    """Anything that has a size in bytes."""
 
     @property
     def nbytes(self) -> int:
-        """How many."""
+        """The bytes."""
         ...
 
 
 def headline(explanation: Explanation, compare: bool = True) -> str:
-    """`step: 1.1 GiB reused, 12 MiB kept; total 1.3 GiB, jax.jit 2.4 GiB, best by hand 1.6 GiB`. Where the device's
-    memory is known, `fits in 141 GB: 1.3 GiB, 1%` in place of the total."""
+    """`step: 1.1 GiB reused, 12 MiB kept; total 1.3 GiB, jax.jit 2.4 GiB, best by hand 1.6 GiB`. If the device's memory
+    is known, `fits in 141 GB: 1.3 GiB, 1%` replaces the total."""
     memory, device = explanation.memory, explanation.device
     place = "" if device.name == "here" else f" on {device.kind}"
     said = (
@@ -72,7 +72,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def about_device(explanation: Explanation) -> str:
-    """What there is to know of whether the program fits besides the headline; empty where there is nothing."""
+    """What there is to say about the device's memory besides the headline; empty if it is not known."""
     device, program = explanation.device, explanation.memory.program
     if device.memory is None:
         return ""
@@ -88,12 +88,12 @@ def about_device(explanation: Explanation) -> str:
 
 
 def _is_a_whole_gpu(device: Device) -> bool:
-    """Whether the memory is all that a GPU has: of one that is here, its runtime says what JAX takes."""
+    """Whether the memory is all of a GPU's. (For a GPU that is here, the runtime reports only the share of JAX.)"""
     return device.platform not in ("cpu", "tpu") and device.source != ITS_RUNTIME
 
 
 def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool, compare: bool, passes: bool) -> str:
-    """The whole text; `Explanation.text` says what the arguments mean."""
+    """The whole text; `Explanation.text` documents the arguments."""
     width = max(width, NARROWEST)
     paint = painter(colour)
     memory = explanation.memory
@@ -120,7 +120,7 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
 
 
 def of_calls(calls: Calls, width: int, colour: bool) -> str:
-    """What happened at each call site; `Calls.text` says what the arguments mean."""
+    """What happened at each call site; `Calls.text` documents the arguments."""
     width = max(width, NARROWEST)
     paint = painter(colour)
     total = sum(site.calls for site in calls.sites)
@@ -136,7 +136,7 @@ _TO_FREE = (
     "a copy elsewhere"
 )
 _ONCE = ", seen once"
-"""Of a reason that may be another one at other calls, since it was looked for at one of them only."""
+"""Said of a reason that was searched for at one of several calls only; at others it may be another one."""
 
 
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
@@ -155,7 +155,7 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
         folds = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
-        # Of those that were in use as often, the largest first: what holds these is told.
+        # Most often first; among equals the largest first, since the holders of these are known.
         held = sorted(folds, key=lambda found: (-found.members[0].calls, -found.count * found.members[0].nbytes))
         for each in held[:MOST_NOTES]:
             first = each.members[0]
@@ -169,7 +169,7 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
 
 
 def fold_inputs(inputs: Iterable[InputReport]) -> list[Fold[InputReport]]:
-    """Leaves alike folded, the largest first."""
+    """The inputs, similar ones folded; largest first."""
     folds = fold(
         inputs,
         lambda each: (each.path, each.target or "", each.reason),
@@ -179,7 +179,7 @@ def fold_inputs(inputs: Iterable[InputReport]) -> list[Fold[InputReport]]:
 
 
 def fold_outputs(outputs: Iterable[OutputReport]) -> list[Fold[OutputReport]]:
-    """Outputs alike folded, the largest first."""
+    """The outputs, similar ones folded; largest first."""
     folds = fold(
         outputs, lambda each: (each.path, each.source or ""), lambda each: (each.type, each.nbytes, each.origin)
     )
@@ -189,7 +189,7 @@ def fold_outputs(outputs: Iterable[OutputReport]) -> list[Fold[OutputReport]]:
 def verdict_of(report: InputReport, path: str, target: str, reason: str) -> tuple[str, str]:
     """What happens to a leaf, and why, in words; `path`, `target` and `reason` are the report's own or a fold's.
 
-    What is reused without a copy needs no reason.
+    A leaf that is reused without a copy needs no reason.
     """
     match report.verdict:
         case "reused":
@@ -203,7 +203,7 @@ def verdict_of(report: InputReport, path: str, target: str, reason: str) -> tupl
 
 
 def _where(parameter: str, path: str, target: str) -> str:
-    """`as result[1].w`, or for what has the same place in a part of the result as in its argument: `in result[0]`."""
+    """`as result[1].w`; or `in result[0]`, if the leaf has the same path there as in its argument."""
     tail = path.removeprefix(parameter)
     return f"in {target.removesuffix(tail)}" if tail and target.endswith(tail) else f"as {target}"
 
@@ -221,7 +221,7 @@ def _inputs(inputs: Sequence[InputReport], width: int, rows: int, paint: Paint) 
 
 
 def _outputs(outputs: Sequence[OutputReport], width: int, rows: int, paint: Paint) -> list[str]:
-    """Those that the table of the inputs does not tell of, after a line for those that it does."""
+    """A table of the outputs that the table of inputs does not have, after a line for those that it has."""
     words = {"computed": "in memory of its own", "not an array": "not an array, returned as it is"}
     reusing = [each for each in outputs if each.origin == "reuses"]
     passed = [each for each in outputs if each.origin == "passed through"]
@@ -239,8 +239,8 @@ def _outputs(outputs: Sequence[OutputReport], width: int, rows: int, paint: Pain
 
 
 def _enough(sizes: Sequence[int], rows: int) -> int:
-    """How many rows to show of things this large, the largest first: at most `rows`, and after the first ten no more
-    than it takes to tell of all but a hundredth of the bytes."""
+    """How many rows to show for things of these sizes, largest first: at most `rows`; and after the first
+    `FEWEST_ROWS`, only until all but a hundredth of the bytes are shown."""
     left = sum(sizes)
     enough = left / 100
     for shown, nbytes in enumerate(sizes):
@@ -251,8 +251,8 @@ def _enough(sizes: Sequence[int], rows: int) -> int:
 
 
 def _table(rows: Sequence[tuple[str, str, str, str, str, str]], width: int, paint: Paint) -> list[str]:
-    """Lines of (bytes, type, path, verdict, reason, kind): on one line each where they fit, else with the verdict
-    below the path."""
+    """Lines for rows of (bytes, type, path, verdict, reason, kind). The verdict is beside the path if that fits, else
+    below it."""
     if not rows:
         return ["  none"]
     first = max(len(row[0]) for row in rows)
@@ -281,7 +281,7 @@ def _said(row: tuple[str, str, str, str, str, str]) -> str:
 
 
 def _passes(passes: Sequence[PassReport], width: int, namer: Namer | None, paint: Paint) -> list[str]:
-    """What each pass did; with names for the values of programs, also which equations it took away and put in."""
+    """What each pass did; with a `namer`, also which equations it removed and added."""
     lines = []
     name = max((len(each.name) for each in passes), default=0)
     for each in passes:
@@ -321,7 +321,7 @@ def _memory(memory: Memory, width: int, compare: bool) -> list[str]:
         widest = max(len(row[k]) for row in table)
         columns.append([f"{row[k]:>{widest}}" for row in table])
     if sum(len(column[0]) + 2 for column in columns) > width:
-        columns = [columns[k] for k in (0, 1, 4, 5, 6)]  # argument and output are those of the tables above
+        columns = [columns[k] for k in (0, 1, 4, 5, 6)]  # argument and output are also in the tables above
     return ["  " + "  ".join(row) for row in zip(*columns, strict=True)]
 
 
@@ -354,7 +354,7 @@ def _copies(memory: Memory, width: int) -> list[str]:
 
 
 def about_by_hand(memory: Memory) -> str:
-    """What the best call by hand promises, and what it was compared with."""
+    """What the best call by hand promises, and which choices were compared."""
     best = memory.by_hand
     said = "Donating nothing is best by hand."
     if best.parameters:
@@ -373,7 +373,7 @@ def _sum(things: Sequence[Sized], one: str, several: str = "") -> str:
 
 
 def _more(left: Sequence[Sized], one: str, several: str) -> list[str]:
-    """A line for what is not shown, by verdict where there are several."""
+    """A line about what is not shown; for inputs, with the number of each verdict."""
     if not left:
         return []
     verdicts = Counter(each.verdict for each in left if isinstance(each, InputReport))
@@ -382,7 +382,7 @@ def _more(left: Sequence[Sized], one: str, several: str) -> list[str]:
 
 
 def _elide(text: str, width: int) -> str:
-    """The text without its middle, if it is too long."""
+    """The text; without its middle if it is too long."""
     if len(text) <= width:
         return text
     half = max((width - 3) // 2, 8)

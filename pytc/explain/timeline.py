@@ -1,10 +1,9 @@
-"""What is alive when: the memory that a program holds while it goes through its equations, one after another.
+"""Liveness over time: the memory that is alive at each equation of a program, in the order of the jaxpr.
 
-An array is there from the equation that makes it to the last that reads it. Arguments are there all the time, since
-the caller holds them; those that are reused are the outputs' from the equation that makes the output. This is the
-program in the order in which it is written: XLA fuses equations and reorders them, so most of what is temporary here
-never exists as an array, and the compiler's own total is usually lower. What it shows is where the memory goes and who
-wrote the line.
+An array is alive from the equation that makes it to the last one that reads it. Arguments are alive all the time, since
+the caller holds them; the memory of a reused argument counts as the output's from the equation that makes the output.
+XLA fuses and reorders equations, so most temporaries here never exist as arrays, and the compiler's own total is
+usually lower. What the timeline shows is where the memory goes, and by which source line.
 
 Cost: one walk over the equations at the top level; a loop counts as one.
 """
@@ -21,8 +20,8 @@ from pytc.jax_compat.origins import source_line
 from pytc.program import Program
 
 LAYERS = ("kept", "reused", "taken", "output", "temporary")
-"""`kept`: inputs that stay as they are · `reused`: inputs that an output will be written into · `taken`: outputs in
-memory of inputs · `output`: outputs in memory of their own · `temporary`."""
+"""`kept`: inputs that stay as they are · `reused`: inputs until an output is written into them · `taken`: outputs in
+memory of inputs · `output`: outputs in memory of their own · `temporary`: everything else."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +29,11 @@ class Step:
     """One equation, and the bytes alive while it runs, over all devices."""
 
     number: int
-    """Which equation it is, from 0; the number of equations for the end of the program."""
+    """The number of the equation, from 0; for the end of the program, the number of equations."""
     primitive: str
     """`dot_general`; `return` for the end of the program."""
     source: str
-    """The user's line: `train.py:88 (loss)`; empty where JAX does not know it."""
+    """The user's line: `train.py:88 (loss)`; empty if JAX does not know it."""
     layers: tuple[int, ...]
     """Bytes of each of `LAYERS`."""
     without: int
@@ -58,7 +57,7 @@ def timeline(program: Program) -> tuple[Step, ...]:
     change = {name: [0] * (end + 2) for name in (*LAYERS, "without")}
 
     def alive(layer: str, size: int, start: int, stop: int) -> None:
-        """`size` bytes in `layer` from step `start` up to, and without, step `stop`."""
+        """Add `size` bytes to `layer` from step `start` up to, but not including, step `stop`."""
         change[layer][start] += size
         change[layer][stop] -= size
 
@@ -97,7 +96,7 @@ def timeline(program: Program) -> tuple[Step, ...]:
 
 
 def thinned(steps: Sequence[Step], most: int) -> tuple[Step, ...]:
-    """At most `most` of the steps, of each stretch the one at which the most is alive; the first and the last stay."""
+    """At most `most` of the steps: the first, the last, and of each stretch in between the one with the most alive."""
     if len(steps) <= most:
         return tuple(steps)
     edges = [round(k * (len(steps) - 2) / (most - 2)) + 1 for k in range(most - 1)]
@@ -110,6 +109,6 @@ def _what(eqn: JaxprEqn | None) -> tuple[str, str]:
 
 
 def _bytes(var: object) -> int:
-    """Bytes of a var; none for a token and the like."""
+    """Bytes of a var; 0 for a token and the like."""
     aval = getattr(var, "aval", None)
     return nbytes(aval) if aval is not None and hasattr(aval, "shape") and hasattr(aval, "dtype") else 0

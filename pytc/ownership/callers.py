@@ -1,9 +1,9 @@
 """The callers' frames at one call, and the dead places in them.
 
-`levels` looks everywhere: at every dead local of the frame that called, at what its next instructions overwrite, and so
-on up the stack, for as long as its caller (`look`) asks for one more frame. What accounted for the arguments is
-remembered with the call site as a `Route`, and `follow` looks at just these places at the next call. Both find out on
-the way whether others may read the variables of a frame.
+`levels` yields all dead places of the frame that called (its dead locals, the slots that its next instructions
+overwrite, what its loops and starred calls keep), then those of its caller, and so on for as long as `look` asks for
+one more frame. The places that held arguments are remembered with the call site as a `Route`; at the next call `follow`
+looks at these alone. Both check for each frame whether others may read its variables.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ _HIGHEST = 32  # frames up the stack that are looked at
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What is known beforehand of the call that is about to happen."""
+    """What is known about the outcome of a call before it happens."""
 
     calls_python: bool = True
     """Whether the program may call back into Python while it runs."""
     length: int | None = None
-    """The length of the result, where it is a tuple or a list; None where that is not known."""
+    """The length of the result if it is a tuple or a list; None if that is not known."""
     atomic: bool = False
-    """Whether a call that raises, whatever it raises and an interrupt included, has donated nothing."""
+    """Whether a call that raises anything, an interrupt included, has donated nothing."""
     classes: tuple[type, ...] | None = None
     """The classes of the containers in the result, if they are known."""
     static: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
-    """Objects that the compiled function holds, and that may also be in its arguments: what is static there."""
+    """Objects that the compiled function holds and that may also be in its arguments: static leaves and the like."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """The dead places in one frame that accounted for some of the arguments."""
+    """The dead places in one frame that held arguments or parts of them."""
 
     locals: tuple[int, ...]
     """Fast locals, by number."""
     loops: tuple[int, ...]
     """Iterators of loops, by their positions on the stack."""
     starred: bool
-    """Whether what its starred call keeps is among them."""
+    """Whether what its starred call keeps is among these places."""
     slots: bool
-    """Whether slots are."""
+    """Whether slots are among them."""
 
 
 Route = tuple[Level, ...]
-"""From the frame that called on up."""
+"""One level for each frame, from the frame that called upwards."""
 
 
 class NotTrusted(Exception):
     """The bytecode of a frame cannot be analysed; the message says why."""
 
 
-# By the ids of code objects. An entry is removed when its code dies; but not if the stack is full or a signal handler
-# raises just then, and the id may be used anew. So each entry also says whose it is, and that is compared.
+# By the ids of code objects. An entry is removed when its code dies, unless the stack is full or a signal handler
+# raises just then; and the id may be reused. So each entry has a weak reference to its code, which is compared.
 _sites: dict[tuple[int, int], Site] = {}
 _flows: dict[int, tuple[weakref.ref[CodeType], Flow | str]] = {}
 
@@ -77,7 +77,7 @@ def flow_of(code: CodeType) -> Flow:
     key = id(code)
     known = _flows.get(key)
     if known is None or known[0]() is not code:
-        # The dictionaries as defaults: this also runs when the interpreter ends, and this module's names are gone.
+        # The dictionaries are defaults: this also runs when the interpreter ends and the module's names are gone.
         def forget(_: object, flows: dict[int, Any] = _flows, sites: dict[tuple[int, int], Site] = _sites) -> None:
             flows.pop(key, None)
             for place in [place for place in tuple(sites) if place[0] == key]:
@@ -94,7 +94,7 @@ def flow_of(code: CodeType) -> Flow:
 
 
 def site_of(frame: FrameType) -> Site:
-    """The analysis of the instruction that a frame is at, made once. Raises `NotTrusted` if it cannot be made."""
+    """The analysis of a frame's current instruction, made once. Raises `NotTrusted` if it cannot be made."""
     site = known_site(frame)
     if site is None:
         code, lasti = frame.f_code, frame.f_lasti
@@ -103,14 +103,15 @@ def site_of(frame: FrameType) -> Site:
 
 
 def known_site(frame: FrameType) -> Site | None:
-    """The same, if it is known yet."""
+    """The analysis of a frame's current instruction if it has been made, else None."""
     code = frame.f_code
     site = _sites.get((id(code), frame.f_lasti))
     return site if site is not None and site.of() is code else None
 
 
 def distance(frame: FrameType, level: int) -> int:
-    """How many frames `frame` is up from the function that calls this one; it is at least `level` up."""
+    """How many frames `frame` is above the function that calls this one, where it is known to be at least `level`.
+    Raises `ValueError` if it is not there."""
     above: FrameType | None = sys._getframe(level + 1)
     while above is not None and above is not frame:
         level += 1
@@ -121,12 +122,12 @@ def distance(frame: FrameType, level: int) -> int:
 
 
 def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
-    """The site of a frame; and how its variables may be read by other means than its own bytecode, or "".
+    """The site of a frame, and how something other than its own bytecode may read its variables; "" if nothing may.
 
-    The variables of a frame that others may read count as slots. `references` is how many variables of ours refer to
-    the frame object, besides the one here. Raises `NotTrusted` if the frame's code cannot be analysed.
+    Variables that others may read count as slots. `references` is how many variables of ours refer to the frame object,
+    without the one here. Raises `NotTrusted` if the frame's code cannot be analysed.
     """
-    if getrefcount(frame) != references + 3:  # the interpreter's own, the variable here, and `getrefcount`'s
+    if getrefcount(frame) != references + 3:  # the interpreter, the variable here, and `getrefcount`'s argument
         return site_of(frame), (
             f"something else has hold of the frame of {frame.f_code.co_qualname}: a traceback, a debugger, or code "
             "that asked for it"
@@ -136,7 +137,8 @@ def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
 
 
 def remember(route: Route, site: Site) -> None:
-    """Let the next call from `site` look where this one has found everything."""
+    """Remember `route` for the next call from `site`; also in short form if it names nothing but local variables of the
+    frame that called, and nothing else can read these."""
     site.hint = route
     alone = not route or (len(route) == 1 and route[0] == Level(route[0].locals, (), starred=False, slots=False))
     site.hinted_locals = None
@@ -148,17 +150,17 @@ class _Waiting(NamedTuple):
     """How a frame waits for the function in the frame below."""
 
     starred: Starred | None
-    """Where the stack has what its call keeps, if that is a starred call through C code."""
+    """Where the stack has what the frame's call keeps, if that is a starred call through C code; else None."""
     at_once: bool
-    """Whether nothing comes between that function's return and the frame's next instruction."""
+    """Whether nothing runs between that function's return and the frame's next instruction."""
     atomic: bool
-    """Whether nothing is donated where the frame's call raises."""
+    """Whether nothing has been donated if the frame's call raises."""
     length: int | None
-    """The length of what the call returns, where that is known."""
+    """The length of what the call returns, if it is known."""
 
 
 _IN_SOME_WAY = _Waiting(None, at_once=False, atomic=False, length=None)
-"""What may be assumed where that is not looked at: nothing."""
+"""For frames where this is not looked at: nothing is assumed."""
 
 
 def _waiting(
@@ -172,8 +174,8 @@ def _waiting(
 ) -> _Waiting:
     """How `frame` waits for the function in the frame `below`.
 
-    `readable` says how others may read the frame's variables, or is empty. `args`, `atomic` and `length` are about the
-    function in `below`: what it was called with, if that is known, and what holds of its result.
+    `readable` says how others may read the frame's variables, or is empty. `args` are the positional arguments of the
+    function in `below`, if they are known; `atomic` and `length` are about its outcome.
     """
     starred = site.starred
     if starred is not None and (readable or not called_from_the_stack(frame, starred, below, args)):
@@ -193,16 +195,15 @@ def follow(
     outcome: Outcome,
     walk: Walk | None,
 ) -> tuple[list[Any], Slots | None]:
-    """What stands in the dead places that the hint of `known`, the site of `frame`, names; and the `Slots`, if there
-    are slots among them.
+    """The values of the dead places that the hint of `known`, the site of `frame`, names; and the `Slots`, if slots are
+    among these places.
 
-    If there are, it has not been looked whether code runs when those arguments die that `walk` is about: that is for
-    the walk to find out. Raises `NotTrusted` if the places cannot be relied on at this call, `LookupError` if the call
-    has no such arguments.
+    The `Slots` have not examined the end of those arguments that `walk` is about; the walk must do that. Raises
+    `NotTrusted` if the places cannot be relied on at this call, and `LookupError` if the call has no such arguments.
     """
     found: list[Any] = []
     if known.hinted_locals is not None:
-        # As `looked_up` says: nobody else has hold of the frame. Of no place, nothing needs to be known.
+        # As in `looked_up`: nobody else may have the frame. That does not matter if no place is relied on.
         if known.hinted_locals and getrefcount(frame) != references + 3:
             raise NotTrusted
         for number in known.hinted_locals:
@@ -223,17 +224,17 @@ def follow(
         del walked
     for level in route:
         site, readable = looked_up(frame, references)
-        # How the frame waits matters for slots, for what is on the stack, and for handlers; and for the frames above.
+        # How the frame waits matters to slots, to what is on the stack, to handlers, and to the frames above.
         waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
         given = args if level is route[0] else ()
         way = _waiting(frame, site, below, readable, given, atomic, length) if waits else _IN_SOME_WAY
         starred, at_once, atomic, length = way
-        if overwritten is not None:  # first, because it counts references to what the frame has
+        if overwritten is not None:  # first, because it counts the references to what the frame has
             quietly = at_once and (starred is None or level is route[0])
             overwritten.add(frame, site, length, quietly, found, bool(readable))
         dead = () if readable else site.dead(atomic, length)
         for number in level.locals:
-            # The route is that of the innermost site; the frames above may be elsewhere this time.
+            # The route belongs to the innermost site; the frames above may be at other instructions this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
         if level.loops and not readable:
@@ -257,22 +258,23 @@ def follow(
 def slots_of(
     args: tuple[Any, ...], kwargs: dict[str, Any], onlooker: str, outcome: Outcome, walked: Iterable[Any] = ()
 ) -> Slots:
-    """The `Slots` of a call, with nothing in them yet. The names of keyword arguments are among the roots, since they
-    may be of a user's class, derived from `str`, and die with the arguments."""
+    """The `Slots` of a call, with no frame added yet. The names of keyword arguments are among the roots: they may be
+    of a user's class derived from `str`, and they die with the arguments."""
     return Slots([*args, *kwargs, *kwargs.values()], onlooker, outcome.classes, walked, outcome.static)
 
 
 @dataclasses.dataclass
 class Found:
-    """What stands in one dead place."""
+    """One dead place and its value."""
 
     level: int
+    """How many frames above the one that called."""
     kind: Literal["local", "loop", "starred", "slot"]
     value: Any
     number: int = -1
-    """Of the local variable, or the position on the stack of the loop's iterator."""
+    """The number of the local variable, or the stack position of the loop's iterator."""
     left: loops.Left | None = None
-    """For a loop: what tells whether the place is dead, once all other places are known (`loops.dead`)."""
+    """For a loop: the input of `loops.dead`, which decides once all other places are known."""
 
 
 def levels(
@@ -284,11 +286,11 @@ def levels(
     places: Sequence[Any],
     refusals: list[str],
 ) -> Iterator[list[Found]]:
-    """The dead places of each frame from `frame` up, in turn; ends at a frame that cannot be analysed.
+    """The dead places of each frame, from `frame` upwards; ends at a frame that cannot be analysed.
 
-    On the way `slots` is filled; and `refusals`, with the reasons why the variables of a frame, or all slots, are not
-    relied on. `places` is the caller's list of the values found so far that it holds on to, which the counts take into
-    account. (This is a generator function, and not a class, so that it is known how many variables refer to the frame.)
+    Fills `slots`; and `refusals`, with the reasons why a frame's variables, or all slots, do not count as dead.
+    `places` is the caller's list of values found so far, whose references the counts allow for. (This is a generator
+    function rather than a class, so that it is known how many variables refer to the frame.)
     """
     below = sys._getframe(references)
     references += 1  # the variable here
@@ -308,8 +310,8 @@ def levels(
         given = args if level == 0 else ()
         starred, at_once, atomic, length = _waiting(frame, site, below, readable, given, atomic, length)
         known = len(slots.values)
-        # First, because it counts references to what the frame has; as loops do next.
-        # What a starred call of a helper keeps dies with the call, before the store, and nothing else tells of it.
+        # First, because it counts the references to what the frame has, as loops do next. What a helper's starred call
+        # keeps dies before the store and is not examined, so from such a helper upwards no slot is dead.
         slots.add(frame, site, length, at_once and (starred is None or level == 0), places, bool(readable))
         left = [] if readable else loops.handed_out(frame, site.iterators)
         found = [Found(level, "loop", each.value, each.position, each) for each in left]

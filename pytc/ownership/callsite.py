@@ -1,10 +1,10 @@
 """A call site: which of the caller's variables are dead once the call has begun, and which slots it overwrites.
 
-Two questions about one place in one code object, answered once and looked up afterwards. The dead local variables
-come from `liveness`. The slots (an attribute, an item, a global, a cell: places that other code can reach) are
-those that the instructions right behind the call overwrite with its result: `self.state = step(self.state, b)`.
-For a slot it is not enough that this function never reads it again, because others may; so only instructions that
-run no Python code at all may stand between the call and the store, and the walk ends at the first that might.
+Both follow from the bytecode and are computed once for each call site. `liveness` finds the dead local variables. The
+slots (attributes, items, globals, cells: places that other code can reach) are those that the instructions right behind
+the call overwrite with its result: `self.state = step(self.state, b)`. That this function never reads a slot again is
+not enough, because others may; so only instructions that run no Python code may stand between the call and the store.
+`symbolic.behind` stops at the first that might.
 """
 
 from __future__ import annotations
@@ -19,41 +19,63 @@ from pytc.ownership.symbolic import behind, cannot_raise
 
 
 class Site:
-    """What the bytecode tells of a call site, whatever the call. The code object itself is not kept alive."""
+    """What the bytecode tells of a call site, and where the last careful look has found the arguments.
+
+    Not to be confused with `calls.cache.Site`, which has the plan of a call site. One of these serves all compiled
+    functions that are called there, and each frame on the stack above a call has one for the instruction that it is at.
+    The code object is not kept alive; `callers` forgets a site with its code.
+
+    `__init__` settles everything but three attributes, which `callers.remember` and `proof` write:
+
+        not yet proven    `hint` is None: the quick look is skipped
+                          a careful look (`look.look_everywhere`), whatever it proves -> hinted
+        hinted            the quick look follows `hint` (`callers.follow`)
+                          it proves everything                                        -> hinted
+                          it does not: a careful look                                 -> hinted, with another `hint`
+
+    `executions` doubles with each careful look, and with each quick one that has to compare all addresses, up to the
+    number that `buffers` remembers.
+    """
 
     def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any]):
         """`names` are the globals that the code sees."""
         code = flow.code
         self.of = flow.of
+        """A weak reference to the code object."""
         self.at = flow.index(lasti)
+        """The number of the instruction."""
         named = introspects(flow, names)
         self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable" if named else ""
+        """Why no variable of the frame counts as dead unless it is overwritten at once; empty if there is no reason."""
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
+        """Dead locals if all exception handlers count; if that of the call does not; if that of the unpacking behind it
+        does not, either."""
         following = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
         self.unpacks = following.arg if following is not None and following.opname == "UNPACK_SEQUENCE" else None
-        """How many values the result is unpacked into, if it is right away."""
+        """How many values the result is unpacked into, if the next instruction unpacks it; else None."""
         self.events, self.returns, self.hands_on = behind(flow, self.at)
-        """What happens right behind the call, whether the function then returns, and whether it returns the result."""
+        """What happens right behind the call; whether the function then returns; whether it returns the result."""
         self.drops = not self.hands_on and any(
             event.does == "store" and len(event.place) == 1 and event.place[0].kind in ("fast", "cell")
             for event in self.events
         )
         """Whether parts of the result may be left in variables, and die when the function returns."""
         self.passes_on = self.returns and cannot_raise(self.events)
-        """Whether nothing happens behind the call but that the function returns, so that nothing can raise."""
+        """Whether the function returns behind the call, and nothing before that can raise."""
         self.starred = starred_call(flow, self.at)
-        """What is on the stack, if this is a starred call."""
+        """Where the stack has what a starred call passes; None if this is no such call."""
         self.iterators = iterators(flow, self.at)
-        """Where on the stack, counted from the first local, the iterators lie of the loops that the call is in."""
+        """The positions on the stack, counted from the first local, of the iterators of the loops around the call."""
         self.is_read_by_handlers = len(set(self._dead)) > 1
-        """Whether an exception handler reads locals that are otherwise dead: then these are dead only if a call that
-        raises has donated nothing."""
+        """Whether an exception handler reads locals that are otherwise dead: these are dead only if a call that raises
+        has donated nothing."""
         self.hint: Any = None
-        """The `callers.Route` of the last careful look: the dead places, here and above, that mattered."""
+        """The `callers.Route` of the last careful look: the dead places, here and above, that held arguments."""
         self.hinted_locals: tuple[int, ...] | None = None
-        """The variables that `hint` names, if it names nothing but variables of this frame."""
+        """The short form of `hint`, where it names only variables of this frame, which nobody else may read and no
+        exception handler does: their numbers. Else None."""
         self.executions = 1
-        """Among the results of how many of the latest executions its arguments are looked for."""
+        """The quick look expects the arguments among the results of so many of the latest executions."""
 
     def dead(self, atomic: bool, length: int | None) -> frozenset[int]:
         """The fast locals that are never read again, by number.

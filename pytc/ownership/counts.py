@@ -1,18 +1,18 @@
 """Which leaves nobody outside the call refers to: trial deletion over the argument tree.
 
-This is what CPython's cyclic garbage collector does to find garbage: subtract from each object's reference count
-the references that come from inside, and what has a remainder is held from outside. Inside are the dead places of
-the callers, the `args` and `kwargs` of this call, and every container that is itself inside. A container is opened
-only once every reference to it is accounted for, so nothing outside is ever walked; one that is never fully
-accounted for stays shut, and what it holds keeps a remainder.
+This is how CPython's cyclic garbage collector finds garbage: subtract from each object's reference count the references
+that come from inside; what has a remainder is held from outside. Inside are the dead places of the callers, the `args`
+and `kwargs` of this call, and every container that is itself inside. A container is opened only once every reference to
+it is accounted for, so nothing outside is ever walked. One that is never fully accounted for stays shut, and what it
+holds keeps a remainder.
 
-The order of opening also makes the proof stand with other threads about. An object all of whose references are
-ours can be reached by nobody else, so from that moment on nobody can change its contents or take a new reference
-to them; and its contents are looked at only from that moment on.
+This order also keeps the proof valid while other threads run. An object all of whose references are ours cannot be
+reached by anybody else, so from that moment on nobody can change its contents or take a new reference to them; and its
+contents are looked at only from that moment on.
 
-Three things reach an object, or what is in it, without being counted: weak references, a finaliser (`__del__`) that is
-handed the object when it dies, and from CPython 3.13 on its `__dict__`, if somebody has that. An object that has any of
-them is never opened.
+Three things reach an object, or its contents, without being counted: weak references; a finaliser (`__del__`), which is
+given the object when it dies; and, from CPython 3.13 on, the object's `__dict__`, if somebody has that. An object that
+has any of them is never opened.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _shut: set[type] = {
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, types.FrameType,
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
 }  # fmt: skip
-"""Types that are never opened: they hold no array, or may hold anything. `jax.Array`'s own type joins when seen."""
+"""Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen."""
 _PLAIN = frozenset({tuple, list, dict})
 """Types that are always opened."""
 
 
 def opens(value: Any) -> bool:
-    """Whether what `value` refers to may be taken for a part of the argument tree, once `value` itself is."""
+    """Whether the contents of `value` count as inside once `value` itself does."""
     kind = type(value)
     if kind in _PLAIN:
         return True
     # Never `isinstance`, which asks the object for its `__class__`.
     if kind in _shut or issubclass(kind, type) or not gc.is_tracked(value):
         return False
-    if is_own_array(kind) and bits_of(value) is value:  # PRNG keys hold their bits
+    if is_own_array(kind) and bits_of(value) is value:  # not a PRNG key, which holds its bits
         _shut.add(kind)
         return False
     if defines(kind, "__del__") or _weakrefs(value):
@@ -71,16 +71,16 @@ def remainder(
     lists: int,
     unshared: list[Any],
 ) -> int:
-    """How many references to `leaves` are not accounted for, summed over all; a quick look, and never too few.
+    """How many references to `leaves` are not accounted for, in sum. Never too few.
 
-    `places` has what stands in each dead place of the callers, and `unshared` the arrays that are known to be on
-    buffers of their own; a leaf that is not among them counts as one reference. Each of `leaves` is in `lists` lists
-    of ours, that one included; a leaf that is there twice, or a container that is reached twice, is for the exact
-    answer below.
+    `places` has the value of each dead place of the callers, and `unshared` the arrays that are known to be on buffers
+    of their own; a leaf that is not among them counts as one reference. Each of `leaves` is in `lists` lists of ours,
+    that one included. The answer is too large if a leaf or a container is reached twice; `Census` is exact.
 
-    No table of objects is made. Each reference from inside is doubled by holding the same object in a list of ours, and
-    the references are counted; then they are tripled, and those from `unshared` doubled, and they are counted again:
-    the difference is what comes from inside.
+    This is quick because it builds no table of objects. The lists here (`roots`, `places`, `opened`) hold everything
+    that is referred to from inside, so each reference from inside comes with one of theirs. The references to the
+    leaves are counted with these lists, and once more while another list holds all that they and `unshared` hold. The
+    difference is the number of references from inside and from `unshared`.
     """
     roots = [*args, *kwargs.values()]
     nodes = _sole(roots, places)
@@ -94,16 +94,15 @@ def remainder(
     before, after = counted_twice(leaves, itertools.chain(roots, places, *opened, unshared))
     # Of each leaf: outside + 2 * inside + lists + unshared + 1 before;
     # outside + 3 * inside + lists + 2 * unshared + 1 after.
-    # So this is outside + (1 - unshared), and none of the two is negative.
+    # So this is outside + (1 - unshared), of which neither is negative.
     return 3 * before - 2 * after - lists * len(leaves)
 
 
 def counted_twice(values: Sequence[Any], more: Iterable[Any]) -> tuple[int, int]:
-    """How many references there are to these objects, all together: as it is, and with those of a list of `more`.
+    """The sum of the reference counts of `values`, as it is, and while one more list holds all of `more`.
 
-    Both in one go. Another thread that makes its own proof has all arrays there are in a list for a moment, and
-    between the two counts that would be taken for what `more` brings. There is no bytecode between them here, at which
-    the interpreter could switch threads.
+    Both are counted with no bytecode in between at which the interpreter could switch threads. Otherwise the list of
+    all arrays that another thread's proof has for a moment could be mistaken for the references that `more` adds.
     """
     held: list[Any] = []
     steps: list[Callable[[], Any]] = [
@@ -116,46 +115,47 @@ def counted_twice(values: Sequence[Any], more: Iterable[Any]) -> tuple[int, int]
 
 
 def _sole(roots: list[Any], places: list[Any]) -> list[Any]:
-    """The containers among the arguments, and in the dead places, that nothing else refers to.
+    """The containers in `roots`, the arguments, and in dead `places` that nothing else refers to.
 
-    A function of its own, so that none of its variables is left when references are counted next.
+    This is a function of its own so that none of its variables is left when references are counted next.
     """
     nodes = []
     for root in roots:
         if type(root) not in _shut:
-            expected = 4  # the argument, the list of roots, the variable here, and `getrefcount`'s own
+            expected = 4  # `args` or `kwargs`, `roots`, the variable `root`, and `getrefcount`'s argument
             for place in places:
                 if place is root:
-                    expected += 2  # the place, the list of places, ...
+                    expected += 2  # the place itself, and `places`
             if places and place is root:
-                expected += 1  # ... and the variable here, if it was the last
+                expected += 1  # the variable `place`, which has the last one still
             if getrefcount(root) == expected and opens(root):
                 nodes.append(root)
     for place in places:
-        # The place, the list of places, the variable here, and `getrefcount`'s own. An argument has more.
+        # The place, `places`, the variable `place`, and `getrefcount`'s argument. An argument has more.
         if type(place) not in _shut and getrefcount(place) == 4 and opens(place):
             nodes.append(place)  # noqa: PERF401 - as above
     return nodes
 
 
 def _openable(values: list[Any]) -> list[Any]:
-    """The containers among what a container of ours refers to that nothing else refers to."""
+    """The containers in `values`, the contents of opened containers, that nothing else refers to."""
     nodes = [value for value in values if type(value) not in _shut]
-    # The container, the list of all and that of containers, the variable here, and `getrefcount`'s own.
+    # The container that it is in, `values`, `nodes`, the variable `value`, and `getrefcount`'s argument.
     return [value for value in nodes if getrefcount(value) == 5 and (type(value) in _PLAIN or opens(value))]
 
 
 Mark: TypeAlias = "weakref.ref[Any]"
-"""A weak reference of our own, which reaches nobody else. Told by its callback, which does nothing and is written in C.
+"""A weak reference of our own, which nobody else has. It is recognised by its callback, which does nothing and is
+written in C.
 
-(One of a class of our own could be about to die while somebody asks for the weak references that there are: deep among
-objects that die, CPython puts off the end of what is of such a class, and up to 3.12 hands it out until then.)
+(A subclass of `weakref.ref` would not do. Where many nested objects die, CPython delays the end of instances of Python
+classes, and up to 3.12 `getweakrefs` still returns them meanwhile.)
 """
 _ENDED = collections.deque[Any](maxlen=0).append
 
 
 def new_mark(array: Any) -> Mark:
-    """A mark on an array."""
+    """A new mark on an array."""
     return weakref.ref(array, _ENDED)
 
 
@@ -165,10 +165,10 @@ def weakly_referenced(leaves: Sequence[Any]) -> bool:
 
 
 def are_marks(count: int, leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool:
-    """Whether so many weak references as were counted are marks, those that there are on the leaves.
+    """Whether the weak references to the leaves, of which `count` were counted, are all marks.
 
-    Marks are expected on the first and the last, which is where `buffers` puts them if all leaves are results of one
-    execution, the one that these `marks` are of; elsewhere they are looked for one by one.
+    If all leaves are results of one execution, `buffers` has marked the first and the last of them; `marks` are those
+    of that execution, and are tried first. Otherwise marks are searched leaf by leaf.
     """
     if not count:
         return True
@@ -182,18 +182,18 @@ def are_marks(count: int, leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> 
 
 
 def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
-    """How many of the marks are on one of the two, and nobody else has got hold of them."""
+    """How many of the marks are on `first` or `last` and referred to by nobody else."""
     own = 0
     for mark in marks:
         target = mark()
-        # The tuple, the variable here, and `getrefcount`'s own.
+        # The tuple `marks`, the variable `mark`, and `getrefcount`'s argument.
         own += (target is first or target is last) and getrefcount(mark) == 3
     return own
 
 
 def only_marked(leaf: Any) -> bool:
     """Whether all weak references to the leaf are marks that only `buffers` has."""
-    # Of each mark: the tuple that it is remembered in, the list here, the variable, and `getrefcount`'s own.
+    # References to a mark: the tuple in `buffers`, the list here, the variable `mark`, and `getrefcount`'s argument.
     return all(
         type(mark) is weakref.ref and mark.__callback__ is _ENDED and getrefcount(mark) == 4
         for mark in weakref.getweakrefs(leaf)
@@ -201,7 +201,10 @@ def only_marked(leaf: Any) -> bool:
 
 
 class Census:
-    """The same, exactly and leaf by leaf."""
+    """Trial deletion with a table: for each object found inside, how many of its references are accounted for.
+
+    Exact, and leaf by leaf, unlike `remainder`, but slower.
+    """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]):
         self._found: dict[int, list[Any]] = {}
@@ -213,13 +216,14 @@ class Census:
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Census:
-        """That of these arguments, with all of their containers opened that nothing else refers to."""
+        """The census of these arguments, with all of their containers opened that nothing else refers to."""
         census = cls(args, kwargs, leaves)
         census.settle()
         return census
 
     def add(self, places: Sequence[Any]) -> None:
-        """Account for what stands in dead places; `places` holds each once more for as long as this is in use."""
+        """Account for two references to each value: that of its dead place, and that of the list `places` itself, which
+        must stay for as long as the census is used."""
         self._account(places)
         self._account(places)
 
@@ -246,17 +250,18 @@ class Census:
     def remains(self, key: int) -> int:
         """How many references to the object of this id are not accounted for."""
         entry = self._found[key]
-        return getrefcount(entry[0]) - 2 - int(entry[1])  # the table has one, and `getrefcount` itself
+        return getrefcount(entry[0]) - 2 - int(entry[1])  # 2: the table, and `getrefcount`'s argument
 
     def is_inside(self, key: int) -> bool:
         """Whether every reference to the leaf of this id is accounted for."""
         leaf = self._found[key][0]
-        # Somebody may make a weak reference of the only other one, or the reverse, before the count or behind it.
-        return only_marked(leaf) and self.remains(key) == 1 and only_marked(leaf)  # the variable here
+        # Weak references are looked for on both sides of the count: another thread may replace a strong reference by a
+        # weak one, or the reverse, in between. 1: the variable `leaf`.
+        return only_marked(leaf) and self.remains(key) == 1 and only_marked(leaf)
 
     def stands(self) -> bool:
-        """Whether every reference to what was opened is still accounted for: a hook of `sys.addaudithook` is shown each
-        container whose contents are looked at, and may keep it."""
+        """Whether every reference to each opened container is still accounted for: a hook of `sys.addaudithook` is
+        shown what `gc.get_referents` opens, and may keep it."""
         return not any(self.remains(key) for key in self._opened)
 
     def is_open(self, key: int) -> bool:
@@ -264,7 +269,7 @@ class Census:
         return key in self._opened
 
     def tables(self) -> set[int]:
-        """The ids of the tables here that refer to what was found."""
+        """The ids of this object's own containers that refer to what was found."""
         return {id(self._found), *map(id, self._found.values())}
 
     def found(self) -> frozenset[int]:
@@ -273,8 +278,8 @@ class Census:
 
 
 def has_part(value: Any, parts: Set[int], depth: int = 3) -> bool:
-    """Whether the value is one of these `parts` of the arguments (ids), or a container, not too large, that has some in
-    it."""
+    """Whether the value is one of these `parts` of the arguments (ids), or a container, not too large or deep, that
+    holds one."""
     kind = type(value)
     if id(value) in parts and kind not in _ATOMS and not issubclass(kind, type):
         return True

@@ -1,8 +1,9 @@
-"""What runs code when it dies, though nobody calls it.
+"""Which objects may run code when they die.
 
-A `__del__` is easily seen, and weak references, with their callbacks, are counted. What is not seen so easily is found
-here: memory whose owner is told of its release (`__release_buffer__`), and objects that do not tell the collector what
-they refer to, which may be anything. Only the object itself is looked at; `slots` goes on to what it refers to.
+A `__del__` shows in the class, and weak references, which may have callbacks, are counted. This module also finds what
+is less visible: memory whose owner is told of its release (`__release_buffer__`), and objects that do not tell the
+garbage collector what they refer to, which may be anything. Only the object itself is examined here; `slots` goes on
+to what it refers to.
 """
 
 from __future__ import annotations
@@ -21,76 +22,80 @@ from pytc.classes import base_of, defines, flags_of, size_of
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
-"""Types whose objects run no code when they die, or never die with the arguments, as somebody else refers to them."""
+"""Types whose objects run no code when they die, or never die with the arguments because others refer to them."""
 _COLLECTED = 1 << 14
-"""The flag of classes whose objects tell what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
+"""The flag of classes whose objects tell the collector what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
 _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
-"""Types whose objects have no part in garbage collection because they refer to nothing."""
+"""Types whose objects are not garbage-collected because they refer to nothing."""
 _SECRETIVE: frozenset[Any] = frozenset((
     type(re.compile("").scanner("")),  # type: ignore[attr-defined]
     type(datetime.datetime_CAPI),
 ))  # fmt: skip
-"""A scanner has the text that it searches, a capsule what it is for (`__dlpack__`: an array), and neither says so."""
+"""Types whose objects have contents that they do not tell the collector of: a scanner has the text that it searches, a
+capsule may have anything (that of `__dlpack__` has an array)."""
 OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
     "Function", "BuiltinFunction", "Method", "Module", "Frame",
 ))))  # fmt: skip
-"""Types of objects that mostly live on: a function that is part of a state is handed on to the next."""
+"""Types of objects that mostly live on: a function that is part of one state is also part of the next."""
 BOUND = frozenset((types.MethodType, types.BuiltinMethodType))
-"""Those of them that may be equal to others, and are mostly made where they are used."""
+"""Those of them whose objects are mostly made anew for each use, and may be equal without being identical."""
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.__dict__["dtype"].__get__
 _SUSPENDED = frozenset((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
 ARRAYS: set[type] = set()
-"""The types of arrays that were seen, but for PRNG keys, which are objects around arrays."""
+"""JAX's own array types, added as they are seen. Not those of PRNG keys, which are objects around arrays."""
 MOST = 4096
-"""Objects that are looked at."""
+"""At most so many objects are examined."""
 
 
 def lives_on(kind: type) -> bool:
-    """Whether objects of this type are referred to by somebody else as well, or run no code when they die."""
+    """Whether objects of this type run no code when they die, or have other references, so that they do not die."""
     return kind in LIVE_ON or issubclass(kind, type)
 
 
 def is_told_by_class(kind: type) -> bool:
-    """Whether what `is_loud` says of an object of this type is so of all of them, for as long as the class has no
-    `__del__`; memory tells of its owner only when that lets go of it."""
+    """Whether the answer of `is_loud` depends on the object's type alone, as long as the class gets no `__del__`. It
+    does not for memory, whose owner and dtype differ from object to object."""
     return not issubclass(kind, np.ndarray | np.dtype | memoryview)
 
 
 def is_loud(value: Any) -> bool:
-    """Whether code runs when the object itself dies, or it has contents that cannot be looked at; not of an array."""
+    """Whether code may run when the object dies, or it has contents that cannot be examined. Not for JAX arrays."""
     kind = type(value)
     if issubclass(kind, np.ndarray):
         dtype = _dtype(value)
         if dtype.hasobject or not dtype.isbuiltin:
             return True
     elif issubclass(kind, np.dtype):
-        return value.hasobject or not value.isbuiltin  # it may have metadata
+        return value.hasobject or not value.isbuiltin  # a dtype made by users may have metadata
     elif _hides_contents(kind):
         return True
     return defines(kind, "__del__") or (kind is not memoryview and defines(kind, "__release_buffer__"))
 
 
 def _hides_contents(kind: type) -> bool:
-    """Whether objects of this class, or of one written in C that it is made of, refer to what they do not tell of."""
+    """Whether objects of this class, or of a class written in C that it derives from, may refer to something without
+    telling the collector."""
     if kind in _SECRETIVE:
         return True
     while flags_of(kind) & _COLLECTED:
         kind = base_of(kind) or object
-    # Code has constants, a `datetime` a time zone.
+    # It is not collected, and has fields besides the header: code has constants, a `datetime` a time zone.
     return size_of(kind) > object.__basicsize__ and (issubclass(kind, np.void) or not issubclass(kind, _OPEN))
 
 
 def attached(arrays: Sequence[Any]) -> list[Any]:
-    """What people have attached to arrays as attributes."""
+    """The dictionaries of attributes that users have set on arrays."""
     found = gc.get_referents(*arrays)
-    # Mostly each refers to its class alone.
+    # As many referents as arrays: each refers to its class alone.
     return [part for part in found if type(part) is dict] if len(found) != len(arrays) else []
 
 
 def reached(sought: Set[int], held: Iterable[Any], without: Set[int]) -> set[int]:
-    """Which of the objects `sought` (ids) can be reached from `held`, among the first few thousand objects there, and
-    not through objects of `without` (ids). Nothing is followed through functions and generators, which may refer to
-    other things after they have run, and through classes, which hold no state."""
+    """Those of the objects `sought` (ids) that can be reached from `held` without passing through `without` (ids).
+
+    Only the first few thousand objects are searched. The search does not pass through functions and generators, which
+    may refer to other things after they have run, nor through classes, which hold no state.
+    """
     found: set[int] = set()
     level = [*held]
     while level and len(found) < MOST and not sought <= found:

@@ -1,7 +1,7 @@
-"""What holds a leaf that was not proven dead, as a person would say it.
+"""What holds a leaf that was not proven dead, in words.
 
-Slow and only for people: `donate="require"` and `explain` ask. Nothing here is part of the proof, so it may look
-wherever it likes; what it finds first, in the order of what people can act on, is the answer.
+Slow, and only for messages to people (`donate="require"`, `explain`). It is no part of the proof, so it may look
+anywhere. If several things hold a leaf, the answer is the one that people can most easily act on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytc.ownership.watchers import other_frames
 _HIGHEST = 16
 
 _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "unknown"]
-"""By what other objects hold a value, in the order of what people can act on."""
+"""Kinds of holders that `gc.get_referrers` finds, those first that people can most easily act on."""
 Kind: TypeAlias = Literal[
     _OfObjects, "variable", "weakref", "buffer", "observer", "interpreter", "introspection", "thread", "finaliser"
 ]
@@ -43,14 +43,14 @@ class Held:
 
     kind: Kind
     text: str
-    """As a person would say it: "also `best` in train.py:41"."""
+    """In words: "also `best` in train.py:41"."""
     file: str | None = None
     line: int | None = None
     source: Step | None = None
-    """The last step to where the call itself got the value from, as `state` in `self.state = step(self.state)`, if that
-    is what holds it."""
+    """If the place that the call loaded the value from holds it: the last step to that place, the attribute `state` in
+    `self.state = step(self.state)`."""
     onlooker: str = ""
-    """Who may read that place before the result is there, where nothing else holds the value."""
+    """If nothing else holds the value: who may read that place before the result is stored there."""
 
 
 def place_in(frame: FrameType, line: int | None) -> str:
@@ -59,7 +59,7 @@ def place_in(frame: FrameType, line: int | None) -> str:
 
 
 def in_variables(frame: FrameType, value: Any) -> Held | None:
-    """The first variable of the callers that has the value and is read again, or may be by others."""
+    """The first variable of the callers that has the value and may be read again, by its function or by others."""
     above: FrameType | None = frame
     for _ in range(_HIGHEST):
         if above is None:
@@ -78,7 +78,7 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
     flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
     arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
     released = letting_go(frame, value)
-    # Dead by the code, were it not for what may read any variable.
+    # Locals that the function's own code never reads again.
     unread = flow.dead(site.at, 2 if site.unpacks is not None else 1) if site.refusal else frozenset[int]()
     for number, name in enumerate(code.co_varnames):
         found = variable(frame, number)
@@ -96,7 +96,7 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
         if type(found) is types.CellType and _contents(found) is value:
             text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
             return Held("closure", text, code.co_filename, frame.f_lineno)
-        is_space = type(found) is dict and "__builtins__" in found  # some module's globals, which say more below
+        is_space = type(found) is dict and "__builtins__" in found  # a module's globals: `_by_dict` describes these
         if (
             type(found) in (list, tuple, dict)
             and not is_space
@@ -109,8 +109,8 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
 
 
 def letting_go(frame: FrameType, value: Any) -> set[int]:
-    """The ids of lists and dictionaries that have the value once, in an item that the instructions behind the call
-    overwrite, as `states[i]` in `for i, state in enumerate(states): states[i] = step(state)`."""
+    """The ids of lists and dictionaries whose only reference to the value is an item that the instructions behind the
+    call overwrite: `states` in `for i, state in enumerate(states): states[i] = step(state)`."""
     slots, ids = Slots([], ""), set()
     for event in site_of(frame).events:
         if event.does == "store" and event.place[-1].kind == "item" and slots.peek(frame, event.place) is value:
@@ -128,7 +128,8 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _assigned(flow: Flow, at: int, local: int) -> int | None:
-    """The source line that assigned the local last before instruction `at`; the function's own if it is a parameter."""
+    """The line of the last assignment to the local before instruction `at`; the function's first line if there is
+    none, as for a parameter."""
     for n in range(at, -1, -1):
         if flow.writes[n] >> local & 1:
             positions = flow.instructions[n].positions
@@ -137,7 +138,7 @@ def _assigned(flow: Flow, at: int, local: int) -> int | None:
 
 
 def sources(frame: FrameType) -> frozenset[Step]:
-    """The globals, attributes and items that the expression of the call reads, without what they are in."""
+    """The last steps of the places that the call's expression loads: its globals, attributes and items."""
     try:
         places = loaded(flow_of(frame.f_code), site_of(frame).at)
     except NotTrusted:
@@ -146,7 +147,7 @@ def sources(frame: FrameType) -> frozenset[Step]:
 
 
 def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | None:
-    """The global, attribute or item that the call's arguments were loaded from and that has the value."""
+    """The global, attribute or item that holds the value and that the call's expression loads."""
     try:
         places = loaded(flow_of(frame.f_code), site_of(frame).at)
     except NotTrusted:
@@ -167,7 +168,7 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
 
 
 def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
-    """What a place is called that is an attribute or an item; None for variables."""
+    """A place in words if it is an attribute or an item, else None."""
     last = place[-1]
     if last.kind not in ("attribute", "item"):
         return None
@@ -179,8 +180,10 @@ def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
 
 
 def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held:
-    """The same where it is the place that the call got the value from: with why that counts on, although the result
-    may be stored there. `refusals` are the reasons why such places are not relied on at this call."""
+    """`held`; if it is the place that the call loaded the value from, with the reason why that place is not dead.
+
+    `refusals` are the reasons why no slot is dead at this call, although the result is stored there.
+    """
     if held.source is None:
         return held
     stored = {event.place[-1] for event in site_of(frame).events if event.does == "store"}
@@ -196,7 +199,7 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held:
 
 
 def in_handlers(frame: FrameType, value: Any) -> str:
-    """The variable of the callers that has the value and is read again only where the call raises, in words."""
+    """The variable of the callers that has the value and is read again only if the call raises, in words; else ""."""
     above: FrameType | None = frame
     for _ in range(_HIGHEST):
         if above is None:
@@ -210,8 +213,8 @@ def in_handlers(frame: FrameType, value: Any) -> str:
 
 
 def in_objects(value: Any, ours: set[int], arguments: frozenset[Step]) -> Held | None:
-    """The object that refers to the value, in words; `ours` are the ids of what this call made itself, `arguments` the
-    `sources` of the call."""
+    """An object that refers to the value, in words. `ours` are the ids of objects that pytc made for this call;
+    `arguments` are the `sources` of the call."""
     found: list[Held] = []
     for referrer in gc.get_referrers(value):  # a loop, because a comprehension would capture the value in a cell
         if id(referrer) not in ours and (held := _by(referrer, value, arguments)) is not None:
@@ -243,7 +246,7 @@ def _by(referrer: Any, value: Any, arguments: frozenset[Step]) -> Held | None:
 
 
 def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str, arguments: frozenset[Step]) -> Held:
-    """Of several names for the value in one object, one that the call did not read, if there is one."""
+    """The holder of the value under one of `names` in one object: if possible, a name that the call did not read."""
     others = [name for name in names if Step(kind, name) not in arguments]
     return Held(kind, text.format((others or names)[0]), source=None if others else Step(kind, names[0]))
 
@@ -283,7 +286,7 @@ def _attributes(owner: Any, value: Any) -> list[str]:
 
 
 def _own(owner: Any) -> dict[str, Any]:
-    """The attributes of an object, without running code of its own."""
+    """The `__dict__` of an object, read without running code of its class."""
     try:
         own = object.__getattribute__(owner, "__dict__")
     except AttributeError:
@@ -292,13 +295,13 @@ def _own(owner: Any) -> dict[str, Any]:
 
 
 def _hands_out(container: tuple[Any, ...]) -> str:
-    """Which iterator uses this tuple again and again, if one does."""
+    """The iterator that reuses this tuple for each item, in words; "" if none does."""
     owners = (REUSE_A_TUPLE.get(type(owner)) for owner in gc.get_referrers(container))
     return next((name for name in owners if name is not None), "")
 
 
 def _named(container: Any) -> str:
-    """What a container is called, if it is a global or an attribute."""
+    """The global or attribute that a container is stored in, in words; "" if there is none."""
     for referrer in gc.get_referrers(container):
         if isinstance(referrer, dict):
             held = _by_dict(referrer, container) if "__name__" in referrer and "__builtins__" in referrer else None
@@ -328,8 +331,11 @@ def in_threads(value: Any) -> Held | None:
 
 
 def path_to(leaf: Any, roots: Sequence[Any], ends: Set[int]) -> list[Any]:
-    """The objects from one of the roots down to the leaf, both included; only the leaf if none leads there. `ends` are
-    the ids of all leaves: of what one of them refers to, as a static `self` does to `self.state`, none is its part."""
+    """The objects from one of the roots down to the leaf, both included; only the leaf if no root leads there.
+
+    `ends` are the ids of all leaves. No path leads through a leaf, such as a static `self`, whose `self.state` is no
+    part of the arguments.
+    """
     for root in roots:
         for path in _paths(root, leaf, [], ends):
             return path
@@ -352,7 +358,7 @@ def _paths(value: Any, leaf: Any, above: list[Any], ends: Set[int]) -> Iterator[
 
 
 def oddity(value: Any) -> Held | None:
-    """What reaches a value without being counted."""
+    """What reaches the value without a counted reference to it, if anything does."""
     if not counts.only_marked(value):
         return Held("weakref", "a weak reference")
     if defines(type(value), "__del__") and not isinstance(value, jax.Array):
@@ -363,8 +369,9 @@ def oddity(value: Any) -> Held | None:
 
 
 def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset[int]]) -> frozenset[int]:
-    """The leaves that places which outlive the call hold: variables that are read later, and attributes, items,
-    globals and cells that are not overwritten at once. `parts` says which leaves an object of the arguments has."""
+    """The leaves that are still held after the call, as far as the code shows: by variables that are read later, and by
+    attributes, items, globals and cells that are not overwritten at once. `parts` has the leaves in each object of the
+    arguments, by id."""
     everything = frozenset().union(*parts.values()) if parts else frozenset()
     survive: frozenset[int] = frozenset()
     above: FrameType | None = frame
@@ -384,7 +391,7 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
             place[0].name for place in overwritten if len(place) == 1 and place[0].kind == "fast"
         }
         slots = Slots(roots, "")
-        # A dictionary or a list may be read later, and its item that is overwritten first be let go of.
+        # What overwritten items hold is released, even if their list or dictionary is read later.
         released: frozenset[int] = frozenset()
         for place in overwritten:
             if len(place) > 1:
@@ -406,21 +413,21 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
 
 
 def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> bool:
-    """Whether what a call loads may outlive it where it stands: anything but a variable, and but an attribute or an
-    item of what nothing has but a `dead` variable."""
+    """Whether a place that the call loads may still hold its value after the call. A variable does not (`surviving`
+    looks at variables itself); nor does an attribute or item of an object that only a `dead` variable holds."""
     if place[0].kind != "fast":
         return True
     if place[0].name not in dead:
         return len(place) > 1
     for end in range(1, len(place)):
         owner = slots.peek(frame, place[:end])
-        if getrefcount(owner) != 3:  # what leads to it, the variable here, and `getrefcount`'s own
+        if getrefcount(owner) != 3:  # what leads to it, the variable `owner`, and `getrefcount`'s argument
             return True
     return False
 
 
 def leaves_in(value: Any, parts: dict[int, frozenset[int]], depth: int = 3) -> frozenset[int]:
-    """The leaves of the arguments that a value is or has in it, as far as plain containers show."""
+    """The leaves of the arguments that the value is, or that plain containers in it hold down to `depth`."""
     has = parts.get(id(value))
     if has is not None:
         return has
@@ -433,7 +440,7 @@ def leaves_in(value: Any, parts: dict[int, frozenset[int]], depth: int = 3) -> f
 
 
 def explain_interpreter() -> Held | None:
-    """Why nothing is proven at all, if so."""
+    """Why nothing at all can be proven now, if so."""
     if interpreter.refusal:
         return Held("interpreter", interpreter.refusal)
     observer = interpreter.observer()

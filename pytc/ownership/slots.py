@@ -1,24 +1,58 @@
 """Slots: attributes, items, globals and cells that the instructions right behind the call overwrite.
 
-`callsite` says which slots those are by name; here the names meet the objects of one call. A slot is dead if
+`callsite` names these slots; `Slots` finds the objects that the names stand for at one call. A slot is dead if
 
-- the way to it runs no code: plain attributes of plain objects, items of exact dicts and lists under string or
-  integer keys, no property, no `__getattr__`, no `__setattr__`, no descriptor but `__slots__`;
-- no earlier store changes the way to it, and no later one drops an object on that way: that object would count as a
-  dead container, and the reference in the slot would be accounted for twice;
-- no code runs when something dies between the call and the store: old values of slots that were overwritten before, and
-  the arguments and local variables of functions that return in between;
-- unpacking the result cannot fail: its length is known;
-- what is between the call and the stores is bytecode alone: C code that has called back may go on to anything, and
-  the interpreter looks for signals behind it;
+- reaching it runs no code: only plain attributes of plain objects, and items of exact dicts and lists under string or
+  integer keys; no property, `__getattr__`, `__setattr__` or descriptor except `__slots__`;
+- no earlier store changes the way to it, and no later one drops an object on that way: such an object would count as a
+  dead container, and so account for the reference in the slot a second time;
+- nothing that dies between the call and the store runs code: old values of slots that were overwritten before, and the
+  arguments and local variables of functions that return in between;
+- unpacking the result cannot fail, because its length is known;
+- only bytecode stands between the call and the stores: C code that has called back may do anything next, and the
+  interpreter handles signals after it;
 - no garbage is collected meanwhile, since it may have finalisers (`collector`);
-- nothing else can look in the meantime. Other threads can, at any moment, so there must be none but those that are
-  known never to read a program's data; so can a signal handler written in Python, and a callback that the compiled
-  program makes, so there must be none of these.
+- nobody else can look meanwhile: no other thread, except those known never to read a program's data; no signal handler
+  written in Python; and no callback of the compiled program (`watchers`).
 
-What may raise between the call and the store is then the call alone, and a call that raises has donated nothing:
-JAX confirms a donation only once the execution is under way, and `pytc.compile` puts off an interrupt that arrives
-between the two.
+Then only the call itself can raise before the last store, and a call that raises has donated nothing: JAX confirms a
+donation only once the execution is under way, and `pytc.compile` puts off an interrupt that arrives in between.
+
+**Who holds what.** What dies is looked at; what lives on is not. Most objects are simply taken to die. A returning
+frame's variables, and objects of types that mostly live on (`OFTEN_SHARED`: functions, modules, ...), are taken to die
+if their reference count is no more than the sum of these references:
+
+    held by                                               references    counted in
+    what ends before the next store (`_leaving`)
+      a returning frame: a local variable or cell         1 each        `_leaves_quietly`: `own`
+      a returning frame: the function that runs in it     1             `_leaves_quietly`
+      the compiled function's own frame, and C code that
+        calls it, if any: the compiled function           1 each        `call`: `references`
+      an object that dies: an item, an attribute (also
+        by its `__dict__`), a cell's contents, the
+        container that an iterator goes through           1 each        `_end`: `shared`
+      a slot that is overwritten: its old value           1             `_end`: `shared`
+    the proof itself
+      the list `places`, the list `values`                1 each        `_leaves_quietly`: `ours`
+      the list `variables`                                1 each        `_leaves_quietly`: the second `own`
+      the loop variable `value`, and an argument: of
+        `getrefcount`, or of `_dies_quietly`              2             `_leaves_quietly`
+      `value` in `_walk`, the argument of `_dies_quietly`,
+        and `values`                                      3             `_walk`
+      the lists `level`, `found` and `nodes`              1 each        `_die_quietly`: `lists`, 3
+      the walk's list `seen`                              1             `die_quietly`: `lists`, 4
+      the call's list `leaves`, for parts of arguments    1             `_end`
+
+A sum that is too large costs a look in vain; one that is too small lets code run unseen. The sums of `call` and
+`_leaves_quietly` have nothing to spare. Those of `_end` have one to spare, unless `leaves` has the object, and two for
+a variable's value, which is in both `own` and `shared`. Arguments are not counted, but taken to die: all of their
+references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs no line: a frame
+counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and what a starred call keeps
+there are arguments. `interpreter.references` reads a count without adding to it.
+
+A gap: of what dying objects refer to, `_end` does not count the references of `places`, `values` and `variables`. The
+one to spare makes up for one of them. A function that two variables and then a container in a third one refer to, and
+nothing else, is taken to live on, though all three end.
 """
 
 from __future__ import annotations
@@ -52,16 +86,15 @@ _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
 
 
 class Slots:
-    """What stands in the slots that the frames of a call overwrite right behind it, in order.
+    """The old values of the slots that the frames of a call overwrite right behind it, in order.
 
-    Fill it frame by frame, from the caller up: `call`, then `add` for each frame. `values` then has what stands in the
-    slots that count.
+    Fill it frame by frame, from the caller up: `call`, then `add` for each frame. `values` then has the values of the
+    slots that are proven dead.
 
-    `roots` are the arguments. `onlooker` is who may read slots before they are overwritten; if it is not empty, no slot
-    counts. `classes` are those of the containers in the result, if they are known. `walked` are those of the arguments
-    of which it is not looked here whether code runs when they die: the `Walk` asks `die_quietly` about their parts.
-    `static` are objects that the compiled function holds: they, and what they refer to, live on, except for what the
-    stores overwrite in them.
+    `roots` are the arguments. `onlooker` says who may read slots before they are overwritten; if it is not empty, no
+    slot is dead. `classes` are those of the containers in the result, if they are known. `walked` are arguments whose
+    end is not examined here: the `Walk` asks `die_quietly` about their parts. `static` are objects that the compiled
+    function holds: they, and what they refer to, live on, except for what the stores overwrite in them.
     """
 
     def __init__(
@@ -77,24 +110,31 @@ class Slots:
         self._walked = frozenset(map(id, walked))
         self._static = static
         self._living: set[int] = set()
-        """The ids of parts of `static` that are known to live on, given the stores so far."""
+        """Ids of parts of `static` that are known to live on, given the stores so far."""
         self.values: list[Any] = []
         self._open = not onlooker
+        """Whether further slots may be dead. Once False, it stays so."""
         self._roots = [] if onlooker else [*roots]
         self._arguments = frozenset(map(id, self._roots))
         self._quiet: set[int] = set()
+        """Ids of objects that were examined: they run no code when they die, or the answer was no."""
         self._overwritten: set[tuple[int, Any]] = set()
+        """Slots stored to so far: the id of the container, and the key."""
         self._counted: set[tuple[Any, int]] = set()
+        """Those of them outside of frames that had a value: the key, and the value's id."""
         self._loaded: set[int] = set()
+        """Ids of values that are read behind the call."""
         self._ways: set[int] = set()
-        """The ids of the objects that the ways to slots lead through. A way is read behind the call, so the variable
-        that it begins with is alive then. Only a store can make one of these a dead container, and none may."""
+        """Ids of the objects that the ways to slots lead through. A way is read behind the call, so the variable that
+        it begins with is alive then. Only a store could make one of these objects a dead container; none may."""
         self._leaving: dict[int, int] = collections.defaultdict(int)
-        """By id, how many references belong to functions that return before the next store."""
+        """By id, how many references end before the next store."""
 
     def call(self, function: int, references: int) -> None:
-        """Take note of the compiled function that is called (its id), and of how many references to it end with the
-        call. If it has no others it dies with the call, with what it has captured and compiled, so no slot counts."""
+        """Note the compiled function that is called (its id), and how many references to it end with the call.
+
+        If it has no others, it dies with the call, and so does what it has captured and compiled: then no slot is dead.
+        """
         self._leaving[function] += references
         self._open = self._open and interpreter.references(function) > references
 
@@ -109,10 +149,10 @@ class Slots:
     ) -> None:
         """Add the slots that the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
-        `length` is the length of the result, if it is a tuple or a list. `at_once` says that no C code is between the
-        compiled function's return and these instructions. `places` is the list of what stands in dead places of the
-        frames so far: it and `values` are all that the proof itself refers to of what the frames hold. `readable` says
-        that others can read the frame's own variables, which are then slots like any other.
+        `length` is the length of the result, if it is a tuple or a list. `at_once` says that no C code runs between the
+        compiled function's return and these instructions. `places` is the list of the values found in dead places so
+        far: besides `values`, nothing else of the proof may refer to what the frames hold. `readable` says that others
+        can read the frame's own variables, which then count as slots.
         """
         roots = self.forget()
         self._open = (
@@ -127,12 +167,13 @@ class Slots:
         )
 
     def forget(self) -> list[Any]:
-        """Let go of the arguments, so that they can be counted."""
+        """Return the arguments, and drop this object's references to them, so that others can count theirs."""
         roots, self._roots = self._roots, []
         return roots
 
     def _end_quietly(self, roots: list[Any], frame: FrameType) -> bool:
-        """Whether those arguments that end with the call itself run no code then."""
+        """Whether the arguments that end with the call itself, rather than with a variable of `frame`, run no code
+        then."""
         roots = [root for root in roots if id(root) not in self._walked and not _is_quiet(root)]
         if roots:
             variables = {id(value) for value in _variables(frame)}
@@ -141,7 +182,7 @@ class Slots:
 
     def end_quietly(self, arguments: Iterable[Any]) -> bool:
         """Whether these arguments run no code when they die."""
-        self._quiet.clear()  # `die_quietly` may have got stuck in the midst of one
+        self._quiet.clear()  # a `die_quietly` that has failed leaves objects there that were not fully examined
         return all(self._dies_quietly(argument, None) for argument in arguments)
 
     def _may_end_loudly(self) -> bool:
@@ -149,8 +190,8 @@ class Slots:
         return self._classes is None or any(defines(kind, "__del__") for kind in self._classes)
 
     def _leaves_quietly(self, frame: FrameType, places: Sequence[Any]) -> bool:
-        """Whether no code runs when the frame's function returns, and what only it refers to dies. What others refer to
-        as well lives on, or dies with something else that is looked at here."""
+        """Whether no code runs when the frame's function returns and what only it refers to dies. What others refer to
+        as well lives on, or dies with something else that is examined here."""
         ours = collections.Counter(map(id, itertools.chain(places, self.values)))
         variables = _variables(frame)
         own = collections.Counter(map(id, variables))
@@ -158,11 +199,11 @@ class Slots:
         self._leave(own)
         self._leaving[function] += 1
         if interpreter.references(function) <= self._leaving[function] + own[function] + ours[function]:
-            return False  # it dies with its frame, and what it has captured with it
+            return False  # the function dies with its frame, and so does what it has captured
         for at in range(len(variables)):
             value = variables[at]
-            # The frame's references and those of frames that are left before, those of the list here and of places, the
-            # variable here, and `getrefcount`'s own. (Of arguments, the proof has more.)
+            # References of this frame and of those left before; of `variables`; of `places` and `values`; of `value`
+            # and `getrefcount`. (To arguments the proof has more.)
             most = self._leaving[id(value)] + own[id(value)] + ours[id(value)] + 2
             ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
             if (
@@ -193,22 +234,22 @@ class Slots:
                 self._read(value)
                 continue
             if (id(container), key) in self._overwritten:
-                return False  # a part of the result is let go of, and that may run code
+                return False  # the second store drops a part of the result, which may run code
             self._overwritten.add((id(container), key))
             if value is UNBOUND:
                 if WHILE_ALLOCATING and event.place[-1].kind == "attribute":
                     return False  # the object may need a `__dict__` for it
                 continue
-            # Read before it was overwritten: `z, x = x, z`. Or slots in it are accounted for: `o.d["x"], o.d = ...`.
+            # The value lives on elsewhere (`z, x = x, z`), or slots in it were counted (`o.d["x"], o.d = ...`).
             if id(value) in self._loaded or id(value) in self._ways:
                 return False
             if container is not frame:
-                # Two objects may share their attributes, so what has one name and one value is counted once.
+                # Two objects may share a `__dict__`, so equal names with the same value are counted once.
                 if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
                     return False
                 self._counted.add((key, id(value)))
                 self._living = set()
-            if container is not frame or readable:  # else it is for `liveness` to call it dead
+            if container is not frame or readable:  # `liveness` decides about the frame's other variables
                 self.values.append(value)
             if id(value) not in self._walked and not self._dies_quietly(
                 value, None if id(value) in self._arguments else 3
@@ -217,30 +258,31 @@ class Slots:
         return True
 
     def _read(self, value: Any) -> None:
-        """Note that the value is read behind the call: it may live on elsewhere once its slot is overwritten."""
+        """Note that the value is read behind the call, so that it may live on once its slot is overwritten."""
         self._loaded.add(id(value))
 
     def peek(self, frame: FrameType, place: Place) -> Any:
-        """What stands in a place, or `UNBOUND` where looking may run code."""
+        """The value of a place, or `UNBOUND` if there is none or reading it may run code."""
         try:
             return self._locate(frame, place, False)[2]
         except NotPlain:
             return UNBOUND
 
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
-        """Whether no code runs when the value, and what only it refers to, is let go of.
+        """Whether no code runs when the value dies, and with it what only it refers to.
 
-        `ours` is how many references to the value we have ourselves; None for an argument, to which all may be ours.
+        `ours` is how many references to the value the proof has; None for an argument, to which it may have all.
         """
         return _is_quiet(value) or self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
 
     def die_quietly(self, values: Sequence[Any]) -> bool:
-        """The same of parts of the arguments, each of which is in one list of the asker's as often as it is here."""
+        """The same for parts of the arguments. The caller must have each of them in one list of its own, as often as in
+        `values`."""
         return self._die_quietly(values, 4, 0, True)
 
     def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, of_arguments: bool) -> bool:
-        """The same of several values, each of which stands in so many `lists` as often as in `level`. Level by level,
-        for most of this is loops in C."""
+        """The same for all of `level`: the values, then what they refer to, and so on. That is quick, as most of it are
+        loops in C. Each of so many `lists` of the proof has a value as often as `level` has it."""
         while level:
             found = [each for each in level if type(each) not in LIVE_ON]
             arrays = [v for v in found if type(v) in ARRAYS]
@@ -266,7 +308,7 @@ class Slots:
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
                     if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
-                        return False  # it refers to its globals, or to a stack, of which nothing can be told
+                        return False  # it refers to its globals, or to a stack, which are not examined
             if any(map(getweakrefcount, nodes)):
                 return False
             level = gc.get_referents(*nodes) + hidden
@@ -276,16 +318,20 @@ class Slots:
     def _end(
         self, shared: Mapping[int, int], nodes: Sequence[Any], lists: int, ours: int, of_arguments: bool
     ) -> set[int]:
-        """Which of those of `nodes` that mostly live on do not (ids). `shared` says how often each was referred to."""
+        """The ids of those of `nodes` that die although objects of their types mostly live on.
+
+        `shared` has the ids of all candidates, with how many references of dying objects each has; these are added to
+        `_leaving`.
+        """
         self._leave(shared)
-        # Besides, one variable refers to the last that was looked at, or a `Census` to what it has opened.
+        # One more for `leaves` of the call, which has some parts of the arguments; for all else it is one too many.
         ending = {
             key
             for key, count in shared.items()
             if interpreter.references(key) <= self._leaving[key] + lists * count + ours + 1
         }
         if of_arguments:
-            ending.update(id(v) for v in nodes if type(v) in BOUND)  # `leaves` may have it, too, or a tree of the call
+            ending.update(id(v) for v in nodes if type(v) in BOUND)  # the call's `leaves` and trees may hold methods
             if unknown := ending - self._living:
                 overwritten = {value for _, value in self._counted}
                 self._living |= reached(unknown, self._static, overwritten)
@@ -293,7 +339,8 @@ class Slots:
         return ending
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:
-        """The object that a slot is in, the key that tells it from others there, and its value."""
+        """The object that contains a slot, the slot's key there, and its value. Raises `NotPlain` if that may run code,
+        or if an earlier store may have changed the way."""
         container, key, value = self._variable(frame, place[0], storing and len(place) == 1)
         for step in place[1:]:
             if value is UNBOUND or self._is_overwritten(container, key, value):
@@ -315,15 +362,15 @@ class Slots:
         return container, key, value
 
     def _is_overwritten(self, container: Any, key: Any, value: Any) -> bool:
-        """Whether an earlier store may have put something else where `value` is: under this name of the slot, or under
-        another, for what two objects share under one name has one value."""
+        """Whether an earlier store may have replaced `value` here: in this very slot, or in one of the same name and
+        value, which may be the same slot of a `__dict__` that two objects share."""
         return (id(container), key) in self._overwritten or (key, id(value)) in self._counted
 
     def _variable(self, frame: FrameType, step: Step, storing: bool) -> tuple[Any, Any, Any]:
         if step.kind == "global":
             space = frame.f_globals
             if type(space) is not dict or not of_strings(space):
-                raise NotPlain  # another key might have an `__eq__`, and be asked
+                raise NotPlain  # looking for the name might call the `__eq__` of another key
             if not frame.f_code.co_flags & 1 and frame.f_locals is not space:
                 raise NotPlain  # a class body, or `exec` with variables of its own
             value = space.get(step.name, UNBOUND)
@@ -344,7 +391,7 @@ class Slots:
 
 
 def _is_quiet(value: Any) -> bool:
-    """Whether no code runs when the value dies: of one that refers to nothing but its class, as most arrays do."""
+    """Whether the value refers to nothing but its class, as most arrays do, so that no code runs when it dies."""
     kind = type(value)
     if kind in ARRAYS:
         return len(gc.get_referents(value)) == 1 and (not getweakrefcount(value) or only_marked(value))
@@ -352,8 +399,8 @@ def _is_quiet(value: Any) -> bool:
 
 
 def _variables(frame: FrameType) -> list[Any]:
-    """What the local variables of a frame refer to, cells included."""
+    """The values of a frame's local variables; for cell variables, the cells."""
     code = frame.f_code
     if not code.co_flags & 1:
-        return []  # a module's are globals, which live on
+        return []  # a module's variables are globals, which live on
     return [value for number in range(first_of_stack(code)) if (value := variable(frame, number)) is not UNBOUND]

@@ -1,23 +1,24 @@
 """Calls with `*` and `**` that go through the interpreter's own C code, and what that keeps until they return.
 
-On CPython 3.11 every such call does, on 3.12 only that of a bound method. The C code passes the result on as it is, so
-what is known of a direct call holds for such a call, too. Until it returns it holds a tuple of the positional arguments
-and a dictionary of the others, and both lie on the caller's stack.
+On CPython 3.11 every such call does, on 3.12 only that of a bound method. The C code returns the function's result as
+it is, so what holds for a direct call holds for such a call, too. Until it returns it keeps a tuple of the positional
+arguments and a dictionary of the keyword arguments. Both lie on the caller's stack.
 
-But a frame that is at a `CALL_FUNCTION_EX` is not always waiting for the function that it calls. The instruction takes
-five steps; in each of them Python code may run and may, itself, call the very same function, and what lies on the stack
-is valid in the second step only. So each of the others must be ruled out:
+But a frame at a `CALL_FUNCTION_EX` is not always waiting for the function that the instruction calls. The instruction
+has five steps. Python code may run in each of them and may itself call the very same function, but the entries on the
+stack are valid in the second step only. So `called_from_the_stack` must rule out each of the others:
 
-- What is starred is made a tuple, if it is not one. That asks for its items, which may run any code. Ruled out where it
-  is known to be a tuple: from the bytecode, or because a local variable has it, or because one of the youngest objects
-  is at that address, and is a tuple of just these arguments.
-- The function is called.
-- The function, the tuple and the dictionary are let go of, in this order, and code may run as each dies. An object that
-  is just dying is still in memory, with a reference count of 0. So they are looked at from the last to the first, and
-  the first one that is found dying ends the look: those before it may be gone.
-- If the call has raised, a traceback refers to the frame. Those who call this have made sure that nobody does.
-- Otherwise the result is put below the function, where there was nothing. Only after that are handlers of signals run,
-  or garbage is collected. So that place must still be empty.
+1. The starred object is converted to a tuple, if it is not one, which may run any code. Ruled out if the object is
+   known to be a tuple: from the bytecode; or because a local variable has it; or because one of the youngest objects is
+   at that address and is a tuple of just these arguments.
+2. The function is called.
+3. The function, the tuple and the dictionary are released, in this order, and code may run as each of them dies. A
+   dying object is still in memory, with a reference count of 0. So they are examined from the last to the first, and
+   the first one that is found dying ends the examination, because those before it may be gone.
+4. If the call has raised, a traceback refers to the frame. The callers of this function have made sure that nothing
+   else refers to the frame.
+5. Otherwise the result is put below the function, in a place that was empty. Only after that do signal handlers run and
+   garbage is collected. So that place must still be empty.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ from pytc.ownership.stack import Starred
 
 
 def called_from_the_stack(frame: FrameType, call: Starred, below: FrameType, args: tuple[Any, ...]) -> bool:
-    """Whether the starred call that a frame is at calls the very function that runs in `below`, or a method of it,
-    through the interpreter's own C code, and keeps a tuple for it. Nobody else may have hold of the frame.
+    """Whether the starred call at which a frame is calls the very function that runs in `below`, or a method of it,
+    through the interpreter's own C code, and the stack has its arguments.
 
-    `args` are the positional arguments of that function, where they are known.
+    The caller must have made sure that nothing else refers to the frame. `args` are the positional arguments of that
+    function, if they are known.
     """
     if not waits_for_c(frame):
-        return False  # nothing is left on the stack of what a Python function was called with
+        return False  # a direct call has taken its arguments from the stack
     if is_over(frame, call):
         return False
     stack = words(frame)
@@ -68,13 +70,13 @@ def called_from_the_stack(frame: FrameType, call: Starred, below: FrameType, arg
 
 
 def is_over(frame: FrameType, call: Starred) -> bool:
-    """Whether the result of a starred call is on the stack."""
+    """Whether the result of a starred call is already on the stack."""
     return bool(words(frame)[first_local + call.function - 1])
 
 
 def _is_young_tuple(address: int, args: tuple[Any, ...]) -> bool:
-    """Whether one of the youngest objects is at this address, a tuple of `args`, or of all but the object that a method
-    is of. False where other threads are: a tuple that one of them is making must not be referred to meanwhile."""
+    """Whether one of the youngest objects is at this address and is a tuple of `args`, or of `args` without a method's
+    `self`. False if there are other threads: nobody may refer to a tuple that one of them is still making."""
     if not args or not alone():
         return False
     found = [value for value in gc.get_objects(0) if id(value) == address and type(value) is tuple]
@@ -87,8 +89,8 @@ def _is_young_tuple(address: int, args: tuple[Any, ...]) -> bool:
 
 
 def kept_by(frame: FrameType, call: Starred) -> list[Any]:
-    """The tuple and the dictionary that a call that is `called_from_the_stack` keeps until it returns, and the values
-    in them where the interpreter has a reference of its own to each: where there are keywords."""
+    """What a call that is `called_from_the_stack` keeps until it returns: the tuple and the dictionary; and, if there
+    are keywords, all values in both where the interpreter refers to each by itself (`copies_of_unpacked`)."""
     found = [variable(frame, place) for place in (call.named, call.positional) if place is not None]
     if copies_of_unpacked and call.named is not None and found[0]:
         for value in found[:]:

@@ -1,7 +1,7 @@
-"""The instructions around a call, followed symbolically: where its arguments came from, where its result goes.
+"""The instructions around a call, executed symbolically: where its arguments came from, and where its result goes.
 
-A `Place` is where a value came from: a variable, then attributes and items. Only names are settled here. Whether
-reading or storing a place really runs no code depends on the objects, at which `slots` looks at each call.
+A `Place` says where a value is found: a variable, then attributes and items. Places consist of names only. Whether
+reading or storing one runs no code depends on the objects, which `slots` examines at each call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Place: TypeAlias = tuple[Step, ...]
 
 
 class _Result:
-    """What the call returned, on the symbolic stack. A part of it, or anything else that is not known, is None."""
+    """The call's result, on the symbolic stack. A part of the result, or an unknown value, is None."""
 
 
 RESULT = _Result()
@@ -55,7 +55,8 @@ class Event:
 
 
 def loaded(flow: Flow, at: int) -> list[Place]:
-    """Every place that the expression of instruction `at` reads: where its arguments may have come from."""
+    """Every place that the expression of instruction `at` loads, as far as can be told: its arguments may come from
+    there."""
     first = at
     targets = {n for follows in flow.follows for n in follows[:1]} | {h for h in flow.handlers if h is not None}
     jumped = {n for n in targets if n - 1 not in range(len(flow.follows)) or flow.follows[n - 1] != (n,)}
@@ -70,7 +71,7 @@ def loaded(flow: Flow, at: int) -> list[Place]:
 
 
 def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
-    """Whether a piece of source is part of another, where that is known."""
+    """Whether a piece of source is part of another; also True if that is not known."""
     if inner is None or outer is None or None in inner or None in outer:
         return True
     start, end = (outer.lineno, outer.col_offset), (outer.end_lineno, outer.end_col_offset)
@@ -78,16 +79,16 @@ def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
 
 
 def behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
-    """What happens right behind the call at instruction `at`, until the first instruction that may run Python code; and
-    whether the function then returns, and whether what it returns is the result of the call."""
+    """What happens behind the call at instruction `at`, up to the first instruction that may run Python code; whether
+    the function then returns; and whether it returns the result of the call."""
     walk = _Walk(lenient=False)
     walk.stack.append(RESULT)
     for instruction in flow.instructions[at + 1 :]:
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
             generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
             passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
-            # Where the walk took values from beneath the call's result, these are now in a variable or a tuple, and die
-            # as the function returns. In the frame as it is at the call they are not there yet, so nobody would look.
+            # Values that the walk took from beneath the call's result are then in variables or a tuple, and may die as
+            # the function returns. At the call they are only on the stack, where `slots` does not look.
             returns = passes_result_on and not walk.digs and not flow.code.co_flags & generator
             hands_on = instruction.opname == "RETURN_VALUE" and walk.stack[-1:] == [RESULT]
             return _needed(walk.events), returns, returns and hands_on
@@ -97,7 +98,7 @@ def behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
 
 
 def cannot_raise(events: tuple[Event, ...]) -> bool:
-    """Whether the events are only stores to variables, and loads of what was stored: any other may be unbound."""
+    """Whether the events are only stores to variables, and loads of variables stored before: others may be unbound."""
     stored = set()
     for event in events:
         if len(event.place) != 1 or event.place[0].kind != "fast":
@@ -113,8 +114,8 @@ _END = Event("unpack", ())
 
 
 def _needed(events: list[Event]) -> tuple[Event, ...]:
-    """The events without those loads that are only the first part of the next store's place: looking at the store looks
-    at them, too."""
+    """The events without the loads that only begin the place of the store that follows: whoever examines the store
+    examines these, too."""
     return tuple(
         event
         for event, following in zip(events, [*events, _END][1:], strict=True)
@@ -123,26 +124,27 @@ def _needed(events: list[Event]) -> tuple[Event, ...]:
 
 
 _METHODS_ARE_ATTRIBUTES = "LOAD_SUPER_ATTR" in dis.opmap
-"""Whether `LOAD_ATTR` is also what loads a method for a call, marked in its argument: from CPython 3.12 on."""
+"""Whether `LOAD_ATTR` also loads methods for calls, with a bit set in its argument: from CPython 3.12 on."""
 
 
 class _Walk:
-    """Follows values through instructions that run one after the other, on a symbolic stack.
+    """Executes consecutive instructions on a symbolic stack.
 
-    If it is `lenient`, unknown instructions are stepped over, and the places it has seen are only hints.
+    If it is `lenient`, it steps over unknown instructions, and `seen` has only hints; otherwise it stops there.
     """
 
     def __init__(self, lenient: bool):
         self.lenient = lenient
         self.stack: list[Value] = []
         self.digs = False
-        """Whether a value was taken that lay on the stack, beneath the call's, before the call."""
+        """Whether a value was taken that was on the stack, beneath the call's, before the call."""
         self.events: list[Event] = []
         self.seen: list[Place] = []
+        """Every place that was loaded."""
         self.stored: dict[Place, Value] = {}
-        """What was stored in each place: the result as a whole, or None."""
+        """What each place was given: the whole result, or None for something else."""
         self.taken: Value = None
-        """What is being stored."""
+        """The value that is about to be stored."""
 
     def pop(self) -> Value:
         if self.stack:
@@ -151,13 +153,13 @@ class _Walk:
         return None
 
     def new(self) -> bool:
-        """Take a value that is about to be stored. False if it may be one that was there before the call: storing it
-        elsewhere keeps it, whatever overwrites the place where it was."""
+        """Take the value that is about to be stored. False if it was loaded from a place, and so may be older than the
+        call: it would live on in its new place when the old one is overwritten."""
         self.taken = self.pop()
         return not isinstance(self.taken, tuple) or self.lenient
 
     def load(self, place: Place | None) -> None:
-        # What was stored a moment ago is part of the result, not what was there at the call.
+        # A place that was stored has part of the result, not what it had at the call.
         known = place is not None and place in self.stored and not self.lenient
         self.stack.append(self.stored[place] if known and place is not None else place)
         if place is not None:
@@ -173,7 +175,7 @@ class _Walk:
         return (Step("fast", number),)
 
     def step(self, instruction: dis.Instruction) -> bool:
-        """Do what the instruction does to the stack. False where it may run Python code, unless `lenient`."""
+        """Execute an instruction. False if it may run Python code, unless `lenient`."""
         for does in (self._with_variables, self._with_members, self._with_the_stack):
             done = does(instruction.opname, instruction.arg or 0, instruction.argval)
             if done is not None:
@@ -243,11 +245,11 @@ class _Walk:
                 self.stack.append(Constant(named))
             case "UNPACK_SEQUENCE":
                 if self.pop() is not RESULT and not self.lenient:
-                    return False  # the length of a part is not known, so this may raise
+                    return False  # the length of anything but the result is unknown, so this may raise
                 self.events.append(Event("unpack", (Step("unpack", argument),)))
                 self.stack.extend([None] * argument)
             case "POP_TOP":
-                # To let go of the result, or of a part of it, may run code.
+                # Dropping the result, or a part of it, may run code.
                 return isinstance(self.pop(), tuple | Constant) or self.lenient
             case "COPY" if len(self.stack) >= argument:
                 self.stack.append(self.stack[-argument])
@@ -274,18 +276,18 @@ class _Walk:
         return True
 
     def _skip(self, instruction: dis.Instruction) -> None:
-        """An instruction of which only the effect on the height of the stack is known."""
+        """Step over an instruction by its effect on the height of the stack."""
         jump = False if instruction.opcode in (*dis.hasjrel, *dis.hasjabs) else None
         has_argument = instruction.opcode >= dis.HAVE_ARGUMENT
         change = dis.stack_effect(instruction.opcode, instruction.arg if has_argument else None, jump=jump)
-        # Whatever it takes and leaves, nothing known is on the top afterwards.
+        # Which entries it replaces is unknown, so all are.
         for _ in range(-change):
             self.pop()
         self.stack = [None] * (len(self.stack) + max(change, 0))
 
 
 def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
-    """The place of a member, where it is known of what it is the member, and under which key."""
+    """The place of a member; None if the place of its owner or the key is unknown."""
     if not isinstance(target, tuple):
         return None
     if kind == "item":

@@ -1,17 +1,17 @@
-"""The quick look at the arguments of a call: whether nothing else refers to their arrays, by position.
+"""The quick look at the arguments of a call: whether nothing else refers to their arrays, by remembered positions.
 
-`counts.remainder` searches the arguments for containers. Where the same call site has been looked at before, it is
-known at which positions of a walk from the arguments down, level by level, the containers and the arrays stand. Then
-nothing is searched, and nothing is counted twice: every container on the way must have exactly the references that
-the walk itself accounts for, and so must every array.
+`counts.remainder` searches the arguments for containers. A `Walk` remembers at which positions of a walk from the
+arguments down, level by level, the containers and the arrays were found. At the next call nothing is searched: every
+container at these positions must have exactly the references that the walk itself accounts for, and so must every
+array.
 
-Why remembered positions are safe. Either the leaves of the arguments are known, and are compared with what stands
-there. Or the arguments are not flattened at all; then `jax.jit` checks, before anything is donated, that they have the
-very tree that the program was made for. A tree of n arrays made of tuples, lists and dicts (named tuples among them)
-has n places for arrays; and the walk, which opens nothing else, meets arrays nowhere else. So if it finds n arrays, no
-two of them in one place, it has found all of them, wherever they stood; if it does not, the answer is no. (PRNG keys
-are containers of their bits, and users may have attached more to them. So each key must refer to things of the same
-types as before, of which none but its bits is an array or could be taken for another container.)
+Remembered positions are safe for one of two reasons. Either the leaves of the arguments are known, and are compared
+with what is found. Or the arguments are not flattened at all; then `jax.jit` checks, before it donates anything, that
+they have the very tree that the program was made for. A tree of n arrays made of tuples (also named ones), lists and
+dicts has n places for arrays; the walk opens nothing else, so it meets arrays nowhere else. So if it finds n arrays, no
+two of them in one place, it has found all of them, wherever they stood; if it does not, the answer is no.
+(PRNG keys are containers of their bits, and users may have attached more to them. So each key must refer to objects of
+the same types as before: one array, its bits, and nothing that could be taken for another container.)
 """
 
 from __future__ import annotations
@@ -36,63 +36,66 @@ from pytc.picking import Picker, picker
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
 _MOST_SEEN = 100_000
-"""If the way to the arrays leads past more objects than that, there is no walk to them."""
+"""A walk that would meet more objects than that is not made."""
 
 
 class Walk:
     """Where the containers and the arrays of some arguments are found."""
 
     def __init__(self, arguments: Sequence[int | str]):
-        """A walk from these arguments, by position and by name; `learn` and `to` fill it in."""
+        """A walk from these arguments, given by position or name; `learn` and `to` fill it in."""
         self._roots = 0
         """How many arguments there are."""
         self._numbered = picker([key for key in arguments if isinstance(key, int)])
         self._names = [key for key in arguments if isinstance(key, str)]
         self._levels: list[_Level] = []
         self._classes: frozenset[type] = frozenset()
-        """The classes of containers that people have written."""
+        """The classes of containers on the way other than plain ones."""
         self._arrays: Picker = tuple
+        """Picks the arrays."""
         self._alone = _Alone()
         self._where: tuple[tuple[int, ...], ...] = ()
         """The positions of the containers, level by level, and last those of the arrays."""
         self._placed = UNKNOWN
+        """What stood in the callers' dead places at the last call."""
         self._size = 0
-        """How many objects are seen on the way, the arrays included."""
+        """How many objects are met, the arrays included."""
         self._others: Picker = tuple
         """Picks what is neither an array nor a container on the way to one."""
         self._types: list[type] = []
         """The types of these others."""
         self._rest: Picker = tuple
-        """Picks those of the others whose type does not tell that they run no code when they die."""
+        """Picks those of the others that may run code when they die, as far as their types tell."""
         self._is_loud = False
         """Whether a container on the way may run code when it dies."""
         self._keys: list[tuple[int, list[type]]] = []
-        """Positions of PRNG keys, each with the types of what it refers to; for calls in which leaves are not known."""
+        """The positions of PRNG keys, each with the types of what it refers to; for calls whose leaves are not known.
+        """
         self.count = 0
         """How many arrays there are."""
         self.kinds: buffers.Kinds | None = None
-        """Shapes and dtypes of arrays that may be on the same buffers, once that was needed."""
+        """Shapes and dtypes of arrays that may be on the same buffers, from when they are first needed."""
 
     @classmethod
     def to(cls, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Walk | None:
-        """The walk to these arrays, through containers of any class that nothing else refers to; None if there is none,
-        or one of them is there twice."""
+        """The walk to these arrays, through containers of any class that nothing else refers to. None if there is no
+        such walk, or an array is found twice."""
         wanted = set(map(id, leaves))
         arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         inside = [(key, {id(bits_of(leaf)) for leaf in tree_leaves(value)}) for key, value in arguments]
         walk = cls([key for key, arrays in inside if not wanted.isdisjoint(arrays)])
 
         def opens(seen: list[Any], at: int) -> bool:
-            # What it is in, the list of what is seen, and `getrefcount`'s own; of what may be in a dead place, all this
-            # is for later.
+            # References: its container, `seen`, and `getrefcount`'s argument. Arguments and plain containers may also
+            # be in dead places, so their references are counted only when the walk is used.
             may_be_placed = at < walk._roots or type(seen[at]) in PLAIN
             return (may_be_placed or getrefcount(seen[at]) == 3) and counts.opens(seen[at])
 
         return walk if walk._learn(args, kwargs, leaves, opens) else None
 
     def learn(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Walk to all arrays in the arguments, and remember the way; False where an array is there twice, or not in
-        plain containers."""
+        """Walk to all arrays in the arguments and remember the way. False if an array is found twice, or in a container
+        that is not plain."""
         leaves = [bits_of(leaf) for leaf in tree_leaves(self.arguments(args, kwargs)) if isinstance(leaf, jax.Array)]
         if not self._learn(args, kwargs, leaves, _opens_plain):
             return False
@@ -144,26 +147,28 @@ class Walk:
 
     @property
     def may_change(self) -> bool:
-        """Whether something else than arrays is seen, or may be another time: a dictionary tells the collector of its
-        keys where they are not all plain strings."""
+        """Whether the walk meets anything but containers and arrays, or may do so another time: a dictionary whose keys
+        are not all strings tells the collector of its keys, too."""
         return bool(self._types) or any(dict in level.types for level in self._levels)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Those of a call. Raises `LookupError` where the call has none such."""
+        """The arguments of a call that the walk starts from. Raises `LookupError` if the call does not have them."""
         found = list(self._numbered(args))
         return found + [kwargs[name] for name in self._names] if self._names else found
 
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """Everything that is met on the way, level by level, the arguments first."""
+        """Everything that the walk meets, level by level, the arguments first."""
         seen = self.arguments(args, kwargs)
         for level in self._levels:
             seen += _referents(*level.pick(seen))
         return seen
 
     def is_as_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether no array is there twice, and everything else is of the same types as before, so that `jax.jit` runs
-        no users' code for it: numbers, which it asks for their values, and keys of dictionaries. Raises `LookupError`
-        where the arguments are not such a tree."""
+        """Whether no array is found twice, and everything else is of the same types as before.
+
+        Then `jax.jit` runs no users' code for it: it asks numbers for their values, and dictionaries' keys whether they
+        are equal. Raises `LookupError` if the arguments are no such tree.
+        """
         seen = self._seen(args, kwargs)
         if len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
             return False
@@ -182,24 +187,25 @@ class Walk:
         lists: int = 0,
         ending: Callable[[Sequence[Any]], bool] | None = None,
     ) -> tuple[Sequence[Any], list[Any]] | None:
-        """Whether nothing refers to the arrays but these arguments and `places`, and each came out of one of the last
-        executions, at most `most`: then the arrays and everything else that has been made since the oldest of these
-        executions, else None.
+        """Prove that only these arguments and `places` refer to the arrays, and that each array is a result of one of
+        the last `most` executions.
 
-        `places` has what stands in each dead place of the callers. Containers of arguments, or of parts of them, that
-        nothing but such places refers to are dead with all that they hold. `leaves` are what the arrays have to be,
-        where that is known, and each is in so many `lists` of ours. Where `ending` is given, no code may run when the
-        arguments die, and it says whether that is so of the parts that are neither containers on the way nor these
-        arrays. Raises `LookupError` where the arguments are not such a tree.
+        Returns the arrays, and all others made since the oldest of these executions, which may share their buffers;
+        None if the proof fails. Raises `LookupError` if the arguments are no such tree.
 
-        Each number here is of references that are there in any case, so none of them can make up for another.
-        Containers are counted before they are opened, and once more at the end: a hook of `sys.addaudithook` is shown
-        what is looked into, and `ending` may ask what people have written.
+        `places` has the value of each dead place of the callers. Containers that only such places refer to are dead
+        with all that they hold. `leaves` are what the arrays must be, if that is known; each is in so many `lists` of
+        ours. If `ending` is given, nothing may run code when the arguments die; `ending` answers that for the parts
+        that are neither arrays nor containers on the way to them.
+
+        Counts are compared in sum. No surplus can hide in a sum, because each reference that is expected is known to
+        be there, so no count is below its share. Containers are counted before they are opened, and once more at the
+        end: a hook of `sys.addaudithook` is shown what is opened, and `ending` may run users' code.
         """
         seen, held = self.arguments(args, kwargs), list[Any]()
         placed = self._placed
         if not placed.stands_alike(places, seen):
-            # No variable here may have what is seen: that would be another reference to it.
+            # No variable here may keep anything of `seen`: that would be another reference to it.
             nothing_else = {*map(id, places)} <= {*map(id, seen)}
             placed = Placed.of(places, seen if nothing_else else self._seen(args, kwargs), self._roots, self._where)
             self._placed = placed
@@ -215,27 +221,32 @@ class Walk:
         if ending is not None and not self._ends_quietly(seen, arrays, ending):
             return None
         for nodes, expected in opened:
-            # What it is in, the variable here, and `getrefcount`'s own: up to CPython 3.11 a hook is shown the tuple.
+            # References to `nodes`: its tuple in `opened`, the variable, and `getrefcount`'s argument. (Up to CPython
+            # 3.11 a hook is shown `nodes` itself.)
             if getrefcount(nodes) != 3 or sum(map(getrefcount, nodes)) != expected:
                 return None
         if getrefcount(arrays) != 2:
             return None
-        # As a container has. Whatever is more must be marks: strong references and weak ones in one go, as somebody may
-        # make one of the other. From here on nobody else can put another array on the buffers, so they can be listed.
+        # As for containers (`_open`). Any surplus must be marks. Strong and weak references are counted in one go,
+        # since one may be turned into the other. From here on nobody else can put another array on these buffers, so
+        # all arrays can be listed.
         accounted_for = (4 + lists) * self.count + placed.references[-1]
         weak = sum(itertools.chain(map(getrefcount, arrays), map(_weakrefs, arrays))) - accounted_for
         fresh = buffers.fresh(most)
         if not counts.are_marks(weak, arrays, fresh.marks):
             return None
         before, after = counts.counted_twice(arrays, fresh.arrays)
-        # The fresh ones have one more, and another the second time.
+        # Each array must be among the fresh ones: it has one more reference from their list, and another from `held`.
         return (arrays, fresh.others) if (before, after - before) == (accounted_for + self.count, self.count) else None
 
     def _open(
         self, placed: Placed, places: list[Any], held: list[Any], seen: list[Any]
     ) -> list[tuple[Sequence[Any], int]] | None:
-        """Open all containers, those in dead places, of which the contents go to `held`, and those on the way, of which
-        they go to `seen`; return them, with how many references they have, or None if there are others."""
+        """Open the containers in dead places, whose contents go to `held`, and those on the way, whose contents go to
+        `seen`.
+
+        Returns them in groups, each with the sum of its reference counts; None if a count or a type is not as expected.
+        """
         if (self._classes or placed.classes) and any(defines(k, "__del__") for k in self._classes | placed.classes):
             return None
         opened = placed.open(places, held)
@@ -251,9 +262,9 @@ class Walk:
                 return None
             counted: Iterable[int] = map(getrefcount, nodes)
             if level.may_be_referred_to_weakly:
-                # In one go, so that nobody makes a strong reference of a weak one, or the reverse, in between.
+                # In one go, so that nobody turns a strong reference into a weak one, or the reverse, in between.
                 counted = itertools.chain(counted, map(_weakrefs, nodes))
-            # What it is in, the list of what is seen, that of the nodes, and `getrefcount`'s own.
+            # Each has: its container, `seen`, `nodes`, and `getrefcount`'s argument; and those in dead places.
             expected = 4 * len(level.types) + references
             if sum(counted) != expected:
                 return None
@@ -267,33 +278,35 @@ class Walk:
         return opened
 
     def _ends_quietly(self, seen: list[Any], arrays: Sequence[Any], ending: Callable[[Sequence[Any]], bool]) -> bool:
-        """Whether no code runs when all of this dies. That nothing refers to it weakly is for the counts to say."""
-        # Of the containers this has been looked at, and arrays are what they are if they are among the fresh ones.
+        """Whether no code runs when all that the walk has met dies, apart from callbacks of weak references, which are
+        counted elsewhere."""
+        # `_open` has compared the types of the containers. The arrays are JAX's own if they prove to be fresh.
         if self._is_loud or len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
             return False
-        if len(_referents(*arrays)) != len(arrays):  # its class each, and what people have attached to it
+        if len(_referents(*arrays)) != len(arrays):  # each refers to its class, and to attributes that users have set
             return False
         rest = self._rest(seen)
         return not rest or ending(rest)
 
 
 class _Alone(NamedTuple):
-    """Which arrays of what is seen nothing else refers to than what they are in, as far as is known."""
+    """Two kinds of arrays in `seen`: those that only their containers refer to, as far as is known, and the others."""
 
     these: Picker = tuple
     others: Picker = picker(())
     positions: frozenset[int] = frozenset()
-    """Of the others."""
+    """The positions of the others."""
 
     def are_apart(self, seen: list[Any]) -> bool:
-        """Whether none of all of them is there twice. False also where something else refers to one of these."""
+        """Whether no array is there twice. Also False if something besides its container refers to one of `these`."""
         these, others = self.these(seen), self.others(seen)
-        # What it is in, the list of what is seen, the tuple here, and `getrefcount`'s own: no less than that each.
+        # Each has at least: its container, `seen`, `these`, and `getrefcount`'s argument. One that is there twice has
+        # more.
         return sum(map(getrefcount, these)) == 4 * len(these) and len(set(map(id, others))) == len(others)
 
     def without(self, seen: list[Any], where: Sequence[int]) -> _Alone:
-        """Without those to which something else refers now. All arrays are at `where`."""
-        # What it is in, the list of what is seen, and `getrefcount`'s own.
+        """The two kinds as they are now. The positions of all arrays are `where`."""
+        # More than its container, `seen`, and `getrefcount`'s argument.
         others = self.positions.union(k for k in where if getrefcount(seen[k]) > 3)
         return _Alone(picker([k for k in where if k not in others]), picker([*others]), others)
 
@@ -306,13 +319,13 @@ class _Level(NamedTuple):
     types: list[type]
     may_be_referred_to_weakly: bool
     may_share_attributes: Picker | None
-    """Picks those of them that may share their attributes with a `__dict__` of which nothing tells."""
+    """Picks those of them that may share their attributes with a `__dict__` (`interpreter.share_attributes`)."""
 
 
 def _between(arguments: Sequence[Any], wanted: Set[int], opens: Callable[[list[Any], int], bool]) -> set[int]:
-    """The containers (ids) through which the way leads from the arguments to the wanted objects (ids).
+    """The ids of the containers that lead from the arguments to the wanted objects (ids).
 
-    `opens(seen, k)` says whether the container `seen[k]` may be opened.
+    `opens(seen, k)` says whether `seen[k]` may be opened.
     """
     seen = list(arguments)
     above: list[int | None] = [None] * len(seen)

@@ -1,21 +1,21 @@
 """Which output is written into which input's buffer.
 
 An output can be written over an input of the same shape, dtype and memory once everything that reads the input has
-done so. XLA finds an order of the steps in which that is so; if there is none, it copies the input first, and the pair
-saves no more than the copy's short life. So each pair has a price, which the flow of the data decides (`reads`): the
-bytes copied, if any. The pairs chosen cost least in sum: a minimum-cost assignment (`matching`) within every group of
-inputs and outputs of equal avals. Among pairs of the same price, the fewer steps lead from the input to the output the
-better, since that is what an update looks like; and an input from which several outputs are made comes last.
+run. XLA looks for an order of the steps in which that is so; if there is none, it copies the input first, and the pair
+saves memory only while the copy is not alive. So each pair has a price, which follows from the data flow (`reads`): the
+bytes copied, if any. The pairs chosen have the lowest total price: a minimum-cost assignment (`matching`) within every
+group of inputs and outputs of equal avals. At equal prices, pairs with fewer steps from the input to the output are
+preferred, because they are likely updates; an input from which several outputs are made comes last.
 
 Then pairs that are worse than none are dropped:
 
-    - those that cost a copy that saves nothing, as there are no other temporaries, or that is tiny (`temporaries`). On
-      a TPU they stay, since its copies are made on the chip.
+    - those whose copy is tiny, or saves nothing because there are no other temporaries (`temporaries`). On a TPU they
+      stay, since its copies are made on the chip.
     - on a CPU, one of two whose outputs each need the other's input: `a, b = a + b, a - b` (`crossed`).
 
-For several TPUs the compiler is given the results that are written over nothing, usually a loss, first: its schedule
-depends on the order of the results, and sharded training steps take a tenth less memory that way, or far less
-(`benchmarks/footprints.py`). On a single TPU it mostly makes no difference.
+For several TPUs the compiler gets unpaired results, usually a loss, first: its schedule depends on the order of the
+results, and sharded training steps take a tenth less memory that way, or far less (`benchmarks/footprints.py`). On a
+single TPU it mostly makes no difference.
 
 The choice does not depend on the order of the arguments or results. It proves nothing about the compiler: a wrong price
 costs a copy, never a result. Cost: one walk over the jaxpr with every call inlined, linear in its size, and the
@@ -46,12 +46,12 @@ from pytc.passes.temporaries import Memory, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
-"""The price of a copy. The other prices, which only decide between pairs with as many copies, are in steps between
-input and output."""
+"""The price of a copy. The other prices are in steps from input to output, and only decide between choices with equally
+many copies."""
 UNRELATED = 1e4
 """The price of an output that is not computed from the input."""
 EARLY = 1e5
-"""Added where the output may be written before another one that is made straight from the input (`Reads.early`)."""
+"""Added if the output may be written before another one that is made directly from the input (`Reads.early`)."""
 TORN = 1e2
 """The price of an output that is computed from the input, but not element by element."""
 
@@ -59,8 +59,8 @@ TORN = 1e2
 def alias(program: Program) -> Program:
     """The program with its `aliases`, and for several TPUs its `order`.
 
-    Never paired are leaves that the caller reads again (`program.keep`) or is handed back, and arrays that the function
-    captured. For each other leaf that is not reused, a note says why.
+    Leaves that the caller reads again (`program.keep`) or is handed back are never paired, nor are captured arrays. For
+    each other leaf that is not reused, a note says why.
     """
     choices = Choices(program)
     read, memory = choices.read, choices.memory
@@ -94,8 +94,8 @@ _LATEST: list[tuple[weakref.ref[Jaxpr], str, Flow, Reads]] = []
 
 
 def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads]:
-    """The flow of the data, and who reads what. Remembered for the latest jaxpr, since a program is paired several
-    times over: for what its caller lets go of, and for the case that it lets go of everything."""
+    """The data flow of a jaxpr, and who reads what. Remembered for the latest jaxpr, since a program is paired several
+    times: for the arguments that its caller lets go of, and as if it let go of all."""
     for known, target, flow, read in _LATEST:
         if known() is jaxpr and target == platform:
             return flow, read
@@ -116,36 +116,36 @@ class Group:
     inputs: list[int]
     outputs: list[int]
     made: list[int]
-    """When each output is made: a tie-breaker that does not depend on the order of the results."""
+    """For each output, the number of its value in the flow: a tie-breaker that does not depend on the order of results.
+    """
     retyped: bool = False
-    """Whether the outputs are of another dtype than the inputs, of as many bytes: then no loop can write over what it
-    reads."""
+    """Whether inputs and outputs are of different dtypes of equal size: then no loop can write over what it reads."""
     unordered: bool = False
-    """Whether the compiler decides on copies before it has put the steps in order, as a CPU's does. It then also copies
-    an input that another output is made from as well."""
+    """Whether the compiler decides on copies before it orders the steps, as a CPU's does. It then also copies an input
+    from which another output is made."""
 
     def near(self, output: int, read: Reads) -> Mapping[int, int]:
-        """Inputs that `output` updates, and in how many steps."""
+        """The inputs that `output` is an elementwise update of, with the number of steps."""
         return {} if self.retyped else read.nearest[output]
 
     def torn(self, output: int, read: Reads) -> frozenset[int]:
-        """Inputs that would be destroyed while they are read."""
+        """The inputs that would be overwritten while they are still read to make `output`."""
         return read.torn[output] | read.nearest[output].keys() if self.retyped else read.torn[output]
 
     def is_copied(self, given: int, output: int, read: Reads) -> bool:
-        """Whether the input would have to be copied first.
+        """Whether the input would have to be copied before `output` is written over it.
 
-        If the output is an update of it, all others that read it can come before.
+        If the output is an update of the input, everything else that reads the input can come before.
         """
         is_near = given in self.near(output, read)
         too_early = read.read_after(given, output) or (not is_near and read.early(given, output))
         return too_early or given in self.torn(output, read)
 
     def price(self, given: int, output: int, read: Reads) -> float:
-        """What it would cost to write `output` over `given`.
+        """The price of writing `output` over `given`.
 
-        An update that is early counts as copied on a CPU, though `is_copied` does not say so: it should be the last
-        choice, but if there is no better one the pair is made, as it is by hand.
+        On a CPU an early update is priced as a copy, though `is_copied` denies it: it should be the last choice, but if
+        there is no other, the pair is made, as it would be by hand.
         """
         far = TORN if given in self.torn(output, read) else UNRELATED
         early = read.early(given, output)
@@ -161,8 +161,8 @@ class Group:
                 yield given, steps + EARLY * early + COPY * (early and self.unordered)
 
     def _prices(self, inputs: Sequence[int], output: int, read: Reads) -> list[float]:
-        """`price` of many inputs, quickly: for those that the output is not computed from, it only matters who else
-        reads them."""
+        """`price` of many inputs, quickly: if the output is not computed from an input, the price depends only on who
+        else reads that input."""
         related = self.near(output, read).keys() | self.torn(output, read)
         others, itself = ~read.needs[output], 1 << output
         return [
@@ -200,11 +200,11 @@ class Group:
         return [self.pair(self.inputs[k], self.outputs[row], read) for row, k in found]
 
     def free(self, read: Reads) -> list[Alias]:
-        """The cheapest pairs, without those that cost a copy."""
+        """The cheapest pairs, without those that need a copy."""
         return [pair for pair in self.matched(read) if not pair.copied]
 
     def pair(self, given: int, output: int, read: Reads) -> Alias:
-        """These two as a pair, with what it costs."""
+        """The pair of these two, with what it copies and why."""
         if read.read_after(given, output):
             return Alias(given, output, self.nbytes, "copied first, as it is read after the output is written")
         if given in self.torn(output, read):
@@ -219,7 +219,7 @@ class Group:
 
 
 class Choices:
-    """What can be written over what in a program."""
+    """Which outputs of a program can be written over which inputs."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -232,12 +232,12 @@ class Choices:
         self.groups = _grouped(
             program, self._inputs, self._results, self.flow.outputs, unordered=self.platform == "cpu"
         )
-        """Inputs and outputs of equal avals, where there are both."""
+        """Inputs and outputs of equal avals, if there are both."""
 
     def without_needless_copies(self, pairs: Sequence[Alias]) -> list[Alias]:
-        """`completed`, without those pairs whose outputs inputs of another type can hold for free.
+        """`completed`, without the pairs that copy if inputs of another type can hold their outputs for free.
 
-        All outputs of a type or none: where an input of that type is donated, JAX gives it to the first of them.
+        That goes for all outputs of a type or for none: JAX gives a donated input to the first output of its type.
         """
         copied = [pair for pair in pairs if pair.copied]
         if not copied:
@@ -248,13 +248,13 @@ class Choices:
         return self.completed(pair for pair in pairs if not pair.copied or made[pair.output] in copied_still)
 
     def completed(self, pairs: Iterable[Alias]) -> list[Alias]:
-        """These pairs, and those for free of what then is left and has another type of the same size; by input."""
+        """These pairs, and the free pairs of different types but equal size among what is left; sorted by input."""
         pairs = list(pairs)
         pairs += [pair for group in self._second_choices(pairs) for pair in group.free(self.read)]
         return sorted(pairs, key=lambda pair: pair.input)
 
     def unpaired(self, pairs: Sequence[Alias], declined: Mapping[int, str]) -> list[tuple[int, str]]:
-        """Why each leaf that could have been written is not."""
+        """For each leaf that could have been written over but is not: its number, and why."""
         taken = {pair.input for pair in pairs}
         shapes = {*of_each(short, self.program.out_avals)}
         texts = []
@@ -267,11 +267,11 @@ class Choices:
         return texts
 
     def _second_choices(self, pairs: Sequence[Alias]) -> list[Group]:
-        """What is left, grouped by the number and size of elements: XLA reuses a buffer for another type of as many
-        bytes.
+        """Groups of what is left, by the number and total size of elements: XLA reuses a buffer for another type of
+        equal size.
 
-        JAX takes part in the pairing: an input goes to an output of its own type if there is one. So this is for inputs
-        whose type no output has, and outputs whose type no donated input has.
+        JAX gives a donated input to an output of its own type if there is one. So the groups have only inputs whose
+        type no output has, and outputs whose type no donated input has.
         """
         in_avals, out_avals = self.program.in_avals, self.program.out_avals
         made = {*self._out_types}
@@ -285,20 +285,22 @@ class Choices:
         return _grouped(self.program, inputs, results, self.flow.outputs, retyped=True)
 
     def _candidates(self) -> tuple[_Keys, _Keys]:
-        """The inputs that may be written and the outputs that may be written there, with what must be equal of both."""
+        """The inputs that may be written over, and the outputs that may be written there; each with its `_key`, which
+        must be equal for a pair."""
         program = self.program
         requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
-        # Where it is said how all arrays are spread over devices, their parts must be of one size too.
+        # If shardings are requested for all arrays, the shards of a pair must be of equal size, too.
         traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
         spread = all(wanted is not None for wanted in (*traced, *requested.values()))
-        # Of types for which results are asked for in parts: what is not said to be cut alike may be cut otherwise.
+        # Types for which some result is requested in parts. Arrays of these types without a request may be cut in
+        # another way.
         in_parts = {self._out_types[k] for k, wanted in requested.items() if is_over_several(wanted)}
-        # JAX leaves the layout of these to the compiler, which was asked for one inside.
+        # Outputs whose layout is constrained inside the program: JAX leaves it to the compiler.
         inside = laid_out(program.jaxpr.jaxpr)
         known: dict[tuple[int, int, bool], tuple[Hashable, ...]] = {}
 
         def key(aval: AbstractValue, placed: Any, is_in_parts: bool, is_laid_out: bool = False) -> tuple[Hashable, ...]:
-            at = id(aval), id(placed), is_laid_out  # which the program holds
+            at = id(aval), id(placed), is_laid_out  # the program holds both objects, so their ids are not reused
             if at not in known:
                 known[at] = _key(aval, placed, spread or is_in_parts, is_laid_out)
             return known[at]
@@ -312,7 +314,7 @@ class Choices:
                     inputs[number] = key(aval, placed, kind in in_parts)
         seen: set[int] = set()
         for number, (value, aval) in enumerate(zip(self.flow.outputs, program.out_avals, strict=True)):
-            # The same array twice: one buffer holds it, the other is a copy.
+            # Of a value that is returned twice, only the first output is a candidate; the other is a copy.
             kind, placed = self._out_types[number], requested.get(number)
             if kind is not None and value not in seen and (placed is not None or kind not in in_parts):
                 results[number] = key(aval, placed, kind in in_parts, number in inside)
@@ -322,14 +324,14 @@ class Choices:
 
 
 def _kept(program: Program) -> frozenset[int]:
-    """The leaves that live on: the caller reads them again, or is handed them back."""
+    """The leaves that live on: those that the caller reads again or is handed back."""
     return program.keep.union(o.origin.leaf for o in program.outputs if isinstance(o.origin, Passed))
 
 
 def _grouped(
     program: Program, inputs: _Keys, results: _Keys, outputs: Sequence[int | None], **how: bool
 ) -> list[Group]:
-    """`how` says what a `Group` is asked to."""
+    """Groups of inputs and outputs with equal keys, without those that have no output. `how` are options of `Group`."""
     groups: dict[Hashable, Group] = {}
     in_avals = program.in_avals
     for number, key in inputs.items():
@@ -345,18 +347,18 @@ def _grouped(
 
 
 def _type(aval: AbstractValue) -> Hashable:
-    """What JAX compares."""
+    """What JAX compares when it pairs donated inputs with outputs; None if it is not an array with bytes."""
     return (aval.shape, aval.dtype) if _is_array(aval) else None
 
 
 def _is_array(aval: AbstractValue) -> bool:
-    """Whether values of this type have bytes that can be reused: not a `Ref`, a token, `float0` or empty."""
+    """Whether values of this type have bytes that can be reused: not a `Ref`, a token, `float0` or an empty array."""
     return is_array(aval) and nbytes(aval) > 0
 
 
 def _key(aval: AbstractValue, placed: Any, spread: bool, is_laid_out: bool) -> tuple[Hashable, ...]:
-    """What must be equal for one to be written over the other. `placed` is a sharding, with a layout (a `Format`) or
-    without; `spread` says that over how many devices the elements are divided is among it."""
+    """What must be equal for an output to be written over an input. `placed` is a sharding, with a layout (a `Format`)
+    or without; `spread` says whether both must be divided over equally many devices."""
     sharding = sharding_of(placed)
     # JAX refuses to pair an array whose layout the compiler chooses with one that has a layout.
     by_compiler = is_by_the_compiler(placed) or is_laid_out
@@ -365,19 +367,19 @@ def _key(aval: AbstractValue, placed: Any, spread: bool, is_laid_out: bool) -> t
 
 
 def _parts(aval: AbstractValue, sharding: Any) -> int:
-    """Over how many devices the elements are divided; 0 where that is for the compiler to say."""
+    """Over how many devices the elements are divided; 0 if the compiler decides that."""
     if sharding is None:
         return 0
     try:
         shape = sharding.shard_shape(aval.shape)
-    except (IndexError, ValueError):  # it does not fit; JAX has the words for that, and says them
+    except (IndexError, ValueError):  # the sharding does not fit the shape, which JAX will report
         return 0
     return int(aval.size // max(1, math.prod(shape)))
 
 
 def _memory(aval: AbstractValue, sharding: object) -> str:
-    """The kind of memory that an array lives in. A type tells the host's memory beside a device, "pinned_host", from
-    the device's own; a sharding may also ask for "unpinned_host"."""
+    """The kind of memory that an array is in. An aval only distinguishes the device's own memory from "pinned_host"; a
+    sharding may also ask for "unpinned_host"."""
     kind = memory_of(sharding)
     in_host_memory = kind == "device" and "host" in str(getattr(aval, "memory_space", "")).lower()
     return "pinned_host" if in_host_memory else kind

@@ -1,6 +1,7 @@
-"""What is made of constants alone: XLA works it out while it compiles, where it can, by other code than at run time.
+"""Values that are computed from constants alone.
 
-The two do not always agree in the last bit. So what becomes visible as a constant, or no longer is, decides over bits.
+XLA computes them at compile time where it can, with other code than at run time, and the two may differ in the last
+bit. So a pass that makes a value constant, or no longer constant, may change bits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pytc.jax_compat import jaxprs
 from pytc.jax_compat.avals import is_extended
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 
-# Give the same elements, in the same order.
+# Primitives whose result has the operand's elements, in order, each once or repeated.
 _RESHAPES = frozenset("broadcast_in_dim copy reshape squeeze".split())
 
 
@@ -22,10 +23,11 @@ _ABSORBING: dict[str, tuple[int, ...]] = {"mul": (0,), "and": (0,), "or": (1, -1
 
 
 def same_by_anyone(eqn: JaxprEqn) -> bool:
-    """Whether constants alone give the same bits whoever computes them, and when, and so does what is made of them.
+    """Whether the equation, on constants, gives the same bits at compile time and at run time, and so do its readers.
 
-    Floats that are moved do not: what a compiler has moved is an array like any other, while a move at run time becomes
-    part of what reads it, a dot product or a sum, which then may add up in another order.
+    Moving floats around (a transpose, say) does not qualify: what is moved at compile time is an array like any other,
+    but a move at run time is fused into its reader, such as a dot product or a sum, which may then add in another
+    order.
     """
     if eqn.primitive.name in _RESHAPES:
         return True
@@ -33,18 +35,18 @@ def same_by_anyone(eqn: JaxprEqn) -> bool:
 
 
 def _is_exact(atom: Var | Literal) -> bool:
-    """Whether it is of integers, bits or keys."""
+    """Whether the type is exact: integers, booleans or PRNG keys."""
     dtype = getattr(atom.aval, "dtype", np.dtype(bool))
     return is_extended(dtype) or np.issubdtype(dtype, np.integer) or dtype == np.bool_
 
 
 def is_constant(atom: Var | Literal, constants: set[Var]) -> bool:
-    """Whether it is a literal or one of `constants`."""
+    """Whether the atom is a literal or one of `constants`."""
     return isinstance(atom, Literal) or atom in constants
 
 
 def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
-    """Whether all that the equation reads is constant, or does not matter, and nothing happens beside."""
+    """Whether the equation has no effects, and its operands are constant or do not matter (`x - x`)."""
     for v in eqn.invars:
         if not (isinstance(v, Literal) or v in constants):
             return is_known(eqn) and not eqn.effects
@@ -52,7 +54,7 @@ def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
 
 
 def is_known(eqn: JaxprEqn) -> bool:
-    """Whether integers or bits are what they are whatever the operands: `x != x`, `x - x`, `x * 0`, `x & False`."""
+    """Whether the result of exact type is known whatever the operands are: `x != x`, `x - x`, `x * 0`, `x & False`."""
     if len(eqn.invars) != 2:
         return False
     name, (one, other) = eqn.primitive.name, eqn.invars
@@ -65,9 +67,11 @@ def is_known(eqn: JaxprEqn) -> bool:
 
 
 def has_constant_loop(jaxpr: Jaxpr, constants: Collection[Var] = ()) -> bool:
-    """Whether a loop in it, at any depth, works on constants alone. `constants` are such among its invars.
+    """Whether a loop in the jaxpr, at any depth, reads constants alone. `constants` are those of its invars that are
+    constant.
 
-    XLA moves that out of a loop around it, and compiles it there, if the loop has an operand that never changes.
+    XLA moves such a loop out of a loop around it, and compiles it there, if the outer loop has an operand that never
+    changes.
     """
     known = {*jaxpr.constvars, *constants}
     for eqn in jaxpr.eqns:
@@ -84,8 +88,10 @@ def has_constant_loop(jaxpr: Jaxpr, constants: Collection[Var] = ()) -> bool:
 
 
 def constant_in_regions(eqn: JaxprEqn, constants: set[Var]) -> dict[str, tuple[bool, ...]]:
-    """For an equation whose jaxprs see the constants around it: by parameter, which of the jaxprs' invars are such.
-    Empty where none is. A loop's carry that starts as a constant counts as one: it may turn out never to change."""
+    """For a loop or a `cond`: for each parameter with jaxprs, which of their invars are constant. Empty if none is.
+
+    A loop's carry that starts as a constant counts as constant, because it may turn out never to change.
+    """
     name = eqn.primitive.name
     if name not in ("cond", "scan", "while"):
         return {}

@@ -1,17 +1,17 @@
 """The program as one flat list of steps: what each reads, what it makes, and what it could write over.
 
-Calls (`jit`, `remat`, `custom_*`, `shard_map`) are inlined, since a compiler inlines them; a loop or a `cond` stays
-one step, and says which operand each of its results may overwrite. Values are numbered in the order in which they
-are made, so that a step reads only numbers smaller than it makes.
+Calls (`jit`, `remat`, `custom_*`, `shard_map`) are inlined, as the compiler inlines them. A loop or a `cond` stays one
+step that says which operands each of its results may overwrite. Values are numbered in the order in which they are
+made, so every step reads smaller numbers than it makes.
 
-Five kinds of step are all that the choice of buffers needs to know:
+The choice of buffers needs to know five kinds of step:
 
     ELEMENTWISE  an element of the result needs that element of each operand. XLA fuses a chain of them into one loop,
                  which may write over any operand of its chain.
     INDEXED      fused like the first, but reads elements at other places (a slice, a transpose, a broadcast): written
                  over its operand, the loop would read what it has already overwritten.
-    JOINED       copies its operands to their places when they have been made in memory (long rows, on a CPU): may be
-                 written over whatever they were made from.
+    JOINED       copies its operands, which are stored in memory first, to their places (long rows, on a CPU): may be
+                 written over whatever the operands were made from.
     IN_PLACE     makes its result by updating certain operands (`dynamic_update_slice`, a scatter, a loop's carry).
     WHOLE        needs all of its operands before it writes anything (a matrix product, a reduction, a sort).
 """
@@ -49,9 +49,9 @@ class Step(NamedTuple):
     view: bool
     """Whether the result is the operand's own bytes under another shape or name."""
     nbytes: int
-    """The size of what it makes."""
+    """The bytes of all that it makes, roughly."""
     inside: int = 0
-    """The size of the largest value that is made inside it, in the body of a loop."""
+    """The bytes of the largest equation in its jaxprs (a loop's body, branches), roughly."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Flow:
     """How many values there are."""
 
 
-# What the compiler computes element by element. Converting is among them: reading a narrow element and writing it
-# wide happens in registers.
+# Primitives that the compiler computes element by element. Conversions are among them: an element is read with one
+# width and written with another, and is converted in a register.
 ELEMENTWISE = frozenset(
     "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp clz complex conj"
     " convert_element_type copy cos cosh digamma div eq eq_to erf erf_inv erfc exp exp2 expm1 floor ge gt igamma"
@@ -84,14 +84,14 @@ VIEWS = frozenset(
 INDEXED = frozenset("broadcast_in_dim slice dynamic_slice transpose rev pad gather iota concatenate".split())
 UPDATES = frozenset("dynamic_update_slice scatter scatter-add scatter-mul scatter-min scatter-max scatter-sub".split())
 SEVERAL = frozenset("eigh hessenberg householder_product lu qr random_fold_in schur svd".split())
-"""What consists of several steps, of which the first reads the operands and another writes the result."""
+"""Primitives that are lowered to several steps: the first reads the operands, another writes the result."""
 
-_MANY = 16  # XLA gives a concatenation of more operands its own buffer.
-_LONG = 128  # Of how many elements a CPU's compiler takes rows for long; JAX 0.12's also shorter ones.
+_MANY = 16  # XLA gives a concatenation of more operands its own buffer
+_LONG = 128  # elements from which a CPU's compiler treats rows as long; that of JAX 0.12 also does so for shorter ones
 
 
 def flatten(jaxpr: Jaxpr, platform: str) -> Flow:
-    """`jaxpr` (an open one; its constvars count as further inputs) as a flat list of steps, for this platform."""
+    """`jaxpr`, an open one, as a flat list of steps for this platform. Its constvars are the first values."""
     builder = _Builder(platform)
     env: dict[Var, int] = {}
     for var in (*jaxpr.constvars, *jaxpr.invars):
@@ -116,7 +116,8 @@ class _Builder:
         return self.values - 1
 
     def inline(self, jaxpr: Jaxpr, env: dict[Var, int]) -> None:
-        """Append the steps of `jaxpr`, whose constvars and invars `env` knows, and name its results in `env`."""
+        """Append the steps of `jaxpr`. `env` has the numbers of its constvars and invars, and is given those of all
+        vars that its equations make."""
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             if (body := called(eqn)) is not None:
@@ -176,10 +177,12 @@ class _Builder:
         return Kind.WHOLE, (), False
 
     def joins_rows(self, eqn: JaxprEqn, operands: Sequence[int | None]) -> bool:
-        """Whether a concatenation makes long rows, along the last of several axes, as a roll or the edges of a grid do.
+        """Whether a concatenation along the last of several axes makes long rows, as in a roll or at the edges of a
+        grid.
 
-        A CPU's compiler does not fuse it, since the loop would ask of each element whose it is: it stores the operands,
-        and copies them row by row. (One of two operands that fills up the rows with one value becomes a `pad`.)
+        A CPU's compiler does not fuse it, since the loop would have to choose an operand for each element. It stores
+        the operands and copies them row by row. (If there are two, and one fills up the rows with a single value, it
+        becomes a `pad`.)
         """
         shape = _shape_of(eqn.outvars[0])
         if len(shape) < 2 or eqn.params["dimension"] != len(shape) - 1 or shape[-1] < _LONG:
@@ -187,7 +190,8 @@ class _Builder:
         return len(operands) > 2 or self.filled.isdisjoint(operands)
 
     def updated(self, eqn: JaxprEqn, name: str) -> tuple[tuple[int, ...], ...]:
-        """For each result, the operands (by position) that it may be written over; empty if none may."""
+        """For each result, the positions of the operands that it may be written over; empty if the step is not
+        `IN_PLACE`."""
         if name in UPDATES:
             return ((0,),)
         if name == "optimization_barrier":
@@ -206,7 +210,7 @@ class _Builder:
         return ()
 
     def inside(self, eqn: JaxprEqn) -> int:
-        """The size of the largest value that an equation in a jaxpr of `eqn` makes, at any depth."""
+        """The bytes made by the largest equation in the jaxprs of `eqn`, at any depth."""
         largest = 0
         for body in subjaxprs(eqn):
             if id(body) not in self.largest:
@@ -216,22 +220,22 @@ class _Builder:
         return largest
 
     def size(self, eqn: JaxprEqn) -> int:
-        """The bytes that `eqn` makes, roughly."""
+        """The bytes of all results of `eqn`, roughly."""
         size = 0
         for var in eqn.outvars:
             size += self.bytes_of(var)
         return size
 
     def bytes_of(self, var: Var) -> int:
-        """The bytes of a value, roughly. In a trace most types are one object for many values."""
+        """The bytes of a value, roughly. Remembered by aval, since many values in a trace have the same aval object."""
         aval = var.aval
         if id(aval) not in self.sizes:
             self.sizes[id(aval)] = _bytes(aval)
         return self.sizes[id(aval)]
 
     def through_branches(self, branches: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-        """For each result of a `cond`, the operands that some branch would write it over. (Another branch, which makes
-        it from something else, has to copy that there, wherever it is.)"""
+        """For each result of a `cond`, the operands that some branch could write it over. (A branch that computes the
+        result from something else has to write it to the common buffer in any case.)"""
         key = id(branches)
         if key not in self.branches:
             each = [_overwritable(branch.jaxpr, self.platform) for branch in branches]
@@ -250,12 +254,12 @@ def _size_of(atom: Any) -> int:
 
 
 def _bytes(aval: Any) -> int:
-    """The bytes of a value of this type, roughly: a PRNG key counts one, and so does whatever is not an array."""
+    """The bytes of a value of this type, roughly: a PRNG key counts as one byte, and so does what is not an array."""
     return int(getattr(aval, "size", 1) * getattr(getattr(aval, "dtype", None), "itemsize", 1))
 
 
 def _declared(pairs: Iterable[tuple[int, int]], results: int) -> tuple[tuple[int, ...], ...]:
-    """The in-place operands that a foreign or Pallas call declares."""
+    """For each result, the operands that a foreign or Pallas call declares as its aliases."""
     over: list[tuple[int, ...]] = [()] * results
     for operand, result in pairs:
         over[result] += (operand,)
@@ -263,7 +267,7 @@ def _declared(pairs: Iterable[tuple[int, int]], results: int) -> tuple[tuple[int
 
 
 def _overwritable(jaxpr: Jaxpr, platform: str) -> list[tuple[int, ...]]:
-    """For each outvar, the invars (by position) that reach it element by element or by updates alone."""
+    """For each outvar, the positions of the invars that reach it through elementwise steps and updates alone."""
     flow = flatten(jaxpr, platform)
     reached: dict[int, frozenset[int]] = {value: frozenset([k]) for k, value in enumerate(flow.inputs)}
     nothing: frozenset[int] = frozenset()

@@ -1,11 +1,9 @@
-"""Rewriting a jaxpr and the jaxprs inside it, which several passes do.
+"""Rewriting a jaxpr and the jaxprs inside it: what several passes have in common.
 
-A jaxpr that stands in two places (a function jitted once and called twice, the body of a loop that was
-differentiated) is one object there, and JAX lowers it once. So a rewrite keeps one result for each object that it
-has met, and what was shared stays shared.
+Two equations may share one jaxpr object (a function jitted once and called twice, the body of a differentiated loop),
+and JAX lowers it once. So a rewrite keeps one result for each jaxpr object, and what was shared stays shared.
 
-Vars are never reused: a jaxpr put in the place of an equation gets vars of its own, so that the same jaxpr can be
-put in several places.
+Vars are never reused: a jaxpr that is inlined gets new vars, so that it can be inlined in several places.
 """
 
 from __future__ import annotations
@@ -25,7 +23,8 @@ from pytc.passes.dataflow import ELEMENTWISE, INDEXED
 Atom: TypeAlias = "Var | Literal"
 
 OPAQUE = frozenset({"core_map", "custom_partitioning", "mpmd_map", "pallas_call"})
-"""Primitives whose jaxprs are not XLA programs, or are read by something that expects them as they were traced."""
+"""Primitives whose jaxprs must not be rewritten: they are no XLA programs, or are read by code that expects them as
+traced."""
 
 
 _FLAT = ELEMENTWISE | INDEXED | {"dot_general", "reshape", "squeeze"}
@@ -33,16 +32,15 @@ _FLAT = ELEMENTWISE | INDEXED | {"dot_general", "reshape", "squeeze"}
 
 @functools.cache
 def is_flat(primitive: Primitive) -> bool:
-    """Whether this is one of JAX's own of which programs mostly consist, which computes one array, has no effect, and
-    holds no jaxpr."""
+    """Whether this is one of JAX's own common primitives that compute one array, have no effect and hold no jaxpr."""
     return primitive.name in _FLAT and home(primitive) == "jax"
 
 
 class Memo:
-    """`change`, a function from jaxpr to jaxpr, done once for each jaxpr (open or closed) that it is called with.
+    """Applies `change`, a function from jaxpr to jaxpr, once to each jaxpr (open or closed) that it is called with.
 
-    `change` is given the jaxpr, and this, to do the same to those inside. (If it referred to this by itself, both would
-    live until a garbage collection, and with them the arrays that the jaxprs captured.)
+    `change` gets the jaxpr, and this `Memo` for the jaxprs inside. (A reference from `change` itself would be a cycle,
+    and keep the arrays that the jaxprs captured until garbage is collected.)
     """
 
     def __init__(self, change: Callable[[Jaxpr, Memo], Jaxpr]) -> None:
@@ -50,8 +48,8 @@ class Memo:
         self._done: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, jaxpr: Any) -> Any:
-        """What `change` makes of the jaxpr, which was open or closed as the result is."""
-        # The key is kept beside the result, so that no other jaxpr gets its identity meanwhile.
+        """The changed jaxpr: open if the jaxpr is open, else closed."""
+        # The jaxpr is kept beside the result so that its id is not reused.
         if id(jaxpr) not in self._done:
             self._done[id(jaxpr)] = jaxpr, self._of(jaxpr)
         return self._done[id(jaxpr)][1]
@@ -64,7 +62,7 @@ class Memo:
 
 
 def rename(eqn: JaxprEqn, names: dict[Var, Atom]) -> JaxprEqn:
-    """The equation reading what `names` says in place of its invars; itself if it reads none of those."""
+    """The equation with its invars replaced as `names` says; the same object if it has none of them."""
     if not names or not any(isinstance(v, Var) and v in names for v in eqn.invars):
         return eqn
     invars = [renamed(v, names) for v in eqn.invars]
@@ -73,17 +71,17 @@ def rename(eqn: JaxprEqn, names: dict[Var, Atom]) -> JaxprEqn:
 
 
 def renamed(atom: Atom, names: dict[Var, Atom]) -> Atom:
-    """What is read in place of `atom`, or in place of that, and so on."""
+    """The atom that replaces `atom`, following `names` as far as they go."""
     while isinstance(atom, Var) and atom in names:
         atom = names[atom]
     return atom
 
 
 def inline(eqn: JaxprEqn, body: Jaxpr, operands: Sequence[Atom], name: str = "") -> tuple[list[JaxprEqn], list[Atom]]:
-    """The equations of `body`, called with `operands` in the place of `eqn`, and its results.
+    """The equations of `body` on these operands, to replace `eqn`, and its results.
 
-    Their name stacks start with that of `eqn` (and `name`, which is what JAX adds where it lowers such an equation),
-    so that profiles and `jax.named_scope` say what they said before.
+    Their name stacks begin with that of `eqn` (and `name`, which JAX adds when it lowers such an equation), so that
+    profiles and `jax.named_scope` show the same names as before.
     """
     stack = names_within(eqn, name)
     names: dict[Var, Atom] = dict(zip([*body.constvars, *body.invars], operands, strict=True))
@@ -104,11 +102,11 @@ def inline(eqn: JaxprEqn, body: Jaxpr, operands: Sequence[Atom], name: str = "")
 
 
 JaxprChange: TypeAlias = Callable[[Any], Any]
-"""From a Jaxpr to a Jaxpr, and from a ClosedJaxpr to a ClosedJaxpr."""
+"""A function from Jaxpr to Jaxpr, and from ClosedJaxpr to ClosedJaxpr."""
 
 
 def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange, only: str | None = None) -> JaxprEqn:
-    """The equation with `change` done to every jaxpr among its parameters, or to those of the parameter `only`; itself
+    """The equation with `change` applied to each jaxpr in its parameters, or in the parameter `only`; the same object
     if nothing changed."""
     params: dict[str, Any] = {}
     for name, value in eqn.params.items() if only is None else [(only, eqn.params[only])]:
@@ -130,7 +128,7 @@ def _map_jaxprs(value: Any, change: JaxprChange) -> Any:
 
 
 def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
-    """An equation's effects once it reads `invars` instead of its own: those on a `Ref` name the var that holds it."""
+    """The effects of `eqn` with other `invars`: an effect on a `Ref` names the var that holds it."""
     if not any(hasattr(effect, "input") for effect in eqn.effects):
         return eqn.effects
     names = {old: new for old, new in zip(eqn.invars, invars, strict=True) if isinstance(old, Var)}
@@ -141,7 +139,7 @@ def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
 
 
 def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
-    """The primitives with an effect that others can see, in the order in which they stand."""
+    """The names of the primitives with a visible effect, at every depth, in order."""
     for eqn in jaxpr.eqns if jaxpr.effects else ():
         inner = list(jaxprs.subjaxprs(eqn))
         for sub in inner:
@@ -151,9 +149,9 @@ def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
 
 
 def count(jaxpr: Jaxpr, known: dict[int, int] | None = None) -> int:
-    """Equations at every depth, those of a jaxpr that stands in two places twice.
+    """The number of equations at every depth. Those of a jaxpr that is used twice count twice.
 
-    `known` is the count of some jaxprs by identity, and is added to; whoever keeps it keeps the jaxprs.
+    `known` has the counts of jaxprs by id, and gets those counted here; whoever keeps it must keep the jaxprs.
     """
     known = {} if known is None else known
     if id(jaxpr) not in known:
@@ -164,7 +162,7 @@ def count(jaxpr: Jaxpr, known: dict[int, int] | None = None) -> int:
 
 
 def has(jaxpr: Jaxpr, name: str) -> bool:
-    """Whether a primitive of this name is there, at any depth."""
+    """Whether the jaxpr has an equation with a primitive of this name, at any depth."""
     seen: set[int] = set()
     ahead = [jaxpr]
     while ahead:
@@ -179,9 +177,9 @@ def has(jaxpr: Jaxpr, name: str) -> bool:
 
 
 def handed_on(eqn: JaxprEqn) -> dict[Var, Atom]:
-    """The results of a loop, a branch or a `jit` that are its operands unchanged, and which.
+    """For an equation that is a loop, a `cond` or a `jit`: its results that are unchanged operands, and these operands.
 
-    JAX sees most of these while it traces; others show only once the wrappers inside are gone.
+    JAX finds most of them while it traces; others show only once the wrappers inside are gone.
     """
     name, operands = eqn.primitive.name, eqn.invars
     pairs: list[tuple[int, int]] = []  # (outvar, operand)

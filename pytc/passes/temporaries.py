@@ -1,26 +1,27 @@
-"""Whether a copy is worth making: what else needs memory while the copy does not.
+"""Whether a copy is worth making: whether other values need memory while the copy does not.
 
-A pair costs a copy of the input where, while its output is written or after that, something still reads what was there.
-Without the pair the input and the output have a buffer each, from beginning to end. With it they have one, and the copy
-the other, but only from when it is made until it has been read: before and after that the memory is there for
-temporaries. So the pair gains where a compiler has some. It gains nothing where all of the program is one loop from
-arguments to results, and then it takes time.
+A pair costs a copy of the input if something still reads the input while its output is written, or later. Without the
+pair, the input and the output have a buffer each, from beginning to end. With the pair they share one, and the copy has
+a second one, but only from when it is made to when it was last read; before and after that, temporaries can use its
+memory. So the pair gains if the compiled program has temporaries. It only costs time if the whole program is one loop
+from arguments to results.
 
-What is computed within the loop that reads it, and what gets a buffer, is for the compiler to say. To be wrong about it
-costs a buffer one way, and a copy the other way. So a pair is given up only where there can be no temporary, but for
-those that the loop which writes the output reads as well: they are there with the copy. Taken for a temporary is
+The compiler decides which values get a buffer and which are computed within the loop that reads them. A wrong guess
+costs a buffer one way and a copy the other way. So a pair is dropped only if there can be no temporary, apart from
+those that the loop which writes the output reads: these are alive together with the copy. As temporaries count
 
-    - what a step reads that is no loop over elements (a matrix product, a sort), and what such a step makes;
-    - what is read in several places: compilers compute some of it once, and some each time, what is cheap each time;
-    - what a step uses by itself: a convolution rearranges what it reads, the body of a loop has values of its own.
-      Of steps that are not known it is taken for granted.
+    - what a step that is no elementwise loop (a matrix product, a sort) reads or makes;
+    - what is read in several places: compilers compute it once, unless that is cheap;
+    - what a step needs inside: a convolution rearranges its operands, the body of a loop has values of its own. An
+      unknown step is assumed to need memory.
 
-On a CPU an output that is not made of the input, as zeros in the place of gradients that have been added up, is copied
-as well. So two of these gain nothing either, where all that copies is such pairs; of more, the copies take turns.
+On a CPU an output that is not computed from the input, such as zeros in place of accumulated gradients, is copied as
+well. So if all copies are for such pairs, two of them gain nothing either; with more, the copies take turns in one
+buffer.
 
-Nor is a pair given up where the loop may turn out to read the input in step with its writing, since one operation is
-undone by another (`x.T` twice, a slice of a `pad`): XLA takes both away. Nor, on a CPU, where another output can be
-written over the copy.
+A pair is also kept if the loop may in the end read the input in step with its writing, because one operation undoes
+another (`x.T` twice, a slice of a `pad`) and XLA removes both; and, on a CPU, if another output can be written over the
+copy.
 """
 
 from __future__ import annotations
@@ -34,39 +35,40 @@ from pytc.passes.reads import Reads
 from pytc.program import Alias
 
 TINY = 1 << 16
-"""Buffers up to this many bytes are not worth a copy."""
+"""In bytes. Buffers up to this size are not worth a copy."""
 
 _WINDOWS = frozenset("reduce_window reduce_window_max reduce_window_min reduce_window_sum".split())
 _REDUCTIONS = _WINDOWS | frozenset(
     "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split()
 )
 _FUSED = {"cpu": _REDUCTIONS - _WINDOWS, "gpu": _REDUCTIONS}
-"""What reads elements that are computed in the same loop."""
+"""Steps other than loops over elements that can be fused with what computes their operands."""
 _CHEAP = frozenset(
     "abs add add_any and ceil clamp complex conj convert_element_type copy eq floor ge gt imag is_finite le lt max"
     " min mul ne neg not or real round select_n shift_left shift_right_arithmetic shift_right_logical sign square"
     " sub xor".split()
 )
-"""What XLA computes again wherever it is read rather than store it."""
+"""What XLA recomputes for each reader rather than store."""
 _LOOPS = frozenset({"cond", "scan", "while"})
 _RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
 _KNOWN = _REDUCTIONS | _LOOPS | UPDATES | {"dot_general", "optimization_barrier"}
 _AT_ONCE = {"cpu": _KNOWN | {"sort"}, "gpu": _KNOWN | _RUNNING}
-"""What has no memory of its own besides operands, results and the values of its body. (Running sums are made in several
-stages on a CPU, and a GPU sorts in place what it has copied.)"""
+"""Steps that need no memory besides operands, results and the values of their bodies. (Running sums are made in several
+stages on a CPU, and a GPU sorts a copy in place.)"""
 _WORKSPACE = 1 << 22
-"""So many bytes a GPU's matrix products have to work in, unless they are large."""
+"""In bytes: the workspace of a GPU's matrix products, whose memory copies of up to this size can use before and after.
+"""
 _NONE: frozenset[int] = frozenset()
 _IN_MEMORY = (Kind.WHOLE, Kind.IN_PLACE)
 _UNDONE = (("transpose", "transpose"), ("rev", "rev"), ("pad", "slice"), ("concatenate", "slice"))
-"""An operation, and one that may undo it later."""
+"""Pairs of an operation and a later one that may undo it."""
 
 
 def pointless(pairs: Sequence[Alias], memory: Memory) -> list[Alias]:
-    """The pairs whose copy takes time and saves nothing, on a CPU or a GPU. Takes a walk over the flow.
+    """The pairs whose copy costs time and saves no memory, on a CPU or a GPU. Cost: a walk over the flow.
 
-    Those are the copies of tiny arrays, and that of a large one where nothing else needs memory. (Several large copies
-    can take turns in one place.)
+    These are pairs that copy tiny arrays; and one that copies a large array, if nothing else needs memory. (Several
+    large copies can take turns in one buffer.)
     """
     tiny = [pair for pair in pairs if 0 < pair.copied <= TINY]
     large = [pair for pair in pairs if pair.copied > TINY]
@@ -77,7 +79,7 @@ def pointless(pairs: Sequence[Alias], memory: Memory) -> list[Alias]:
 
 
 class Memory:
-    """What needs memory in a program besides arguments and results. It is found out when it is asked for."""
+    """What needs memory in a program besides arguments and results. Each property is computed when first needed."""
 
     def __init__(self, flow: Flow, read: Reads, platform: str) -> None:
         self.flow, self.read = flow, read
@@ -85,7 +87,7 @@ class Memory:
         self._inside: dict[int, bool] = {}
 
     def gains(self, pair: Alias, written: Set[int]) -> bool:
-        """Whether a copy for this pair can take less memory than a buffer for the output, or may not be needed.
+        """Whether the copy for this pair may take less memory than a buffer for the output, or may not be needed.
 
         `written` are the outputs that are written over an input.
         """
@@ -98,24 +100,26 @@ class Memory:
         if last is None:
             return True
         if self.platform == "cpu" and len(self.flow.outputs) > 1 and last.name == "transpose":
-            return True  # Of several results, such a one is made in another layout first.
+            return True  # XLA first makes a transpose in another layout if there are several results
         if self.read.read_after(pair.input, pair.output):
             return False
         loop = self._loop(pair.output)
         return self._root[self.flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(loop.steps, self._root)
 
     def is_copied_twice(self, pair: Alias) -> bool:
-        """Whether the output is copied, too. A CPU's compiler sees to copies before it puts steps in order. To what is
-        not made of the input nothing says that it comes after the copy of that, so it is made elsewhere."""
+        """Whether the output is copied, too. A CPU's compiler inserts copies before it orders the steps. An output that
+        is not computed from the input need not come after the copy of the input, so it is made elsewhere and then
+        copied."""
         read = self.read
         near, torn = read.nearest[pair.output], read.torn[pair.output]
         is_made_of_it = pair.input in near or pair.input in torn or read.read_after(pair.input, pair.output)
         return self.platform == "cpu" and pair.copied > 0 and not is_made_of_it
 
     def gain_twice(self, pairs: Sequence[Alias], written: Set[int]) -> bool:
-        """Whether copies for these pairs, of inputs and outputs, can take less memory than buffers for the outputs.
+        """Whether copies of both the inputs and the outputs of these pairs may take less memory than buffers for the
+        outputs.
 
-        What elementwise steps may share does not count: it takes one buffer, if any, and the two copies take two.
+        Temporaries of elementwise steps do not count: they take one buffer at most, and the two copies take two.
         """
         most = max(pair.copied for pair in pairs)
         has_temporaries = any(step.kind in _IN_MEMORY and step.nbytes > TINY for step in self.flow.steps)
@@ -125,22 +129,22 @@ class Memory:
         return any(self.can_be_written_over_the_copy(output, pair) for output in others for pair in pairs)
 
     def can_be_written_over_the_copy(self, output: int, pair: Alias) -> bool:
-        """Whether the copy of the pair's input, which a CPU's compiler makes, becomes this output in the end: both have
-        one size, and the output is written in step with the reading."""
+        """Whether a CPU's compiler can write this output over the copy of the pair's input: they are of one size, and
+        the output is written in step with reading the copy."""
         if pair.input not in self.read.nearest[output] or pair.input in self.read.torn[output]:
             return False
         sizes = {step.nbytes for k in (output, pair.output) if (step := self._maker(k)) is not None}
         return self.platform == "cpu" and len(sizes) == 1
 
     def has_others(self, outputs: Iterable[int], nbytes: int) -> bool:
-        """Whether there are temporaries, but for those that the loops which write these outputs, of `nbytes`, read."""
+        """Whether there are temporaries that the loops which write these outputs, of `nbytes`, do not read."""
         if self._is_needed_inside_of_steps(nbytes):
             return True
         loops = [self._loop(output) for output in outputs if self._maker(output) is not None]
         return not self._temporaries <= _NONE.union(*(loop.in_step | loop.elsewhere for loop in loops))
 
     def _is_needed_inside_of_steps(self, nbytes: int) -> bool:
-        """Whether a step uses memory of its own. It is asked for many pairs of few sizes."""
+        """Whether a step needs memory inside. Remembered by `nbytes`, since many pairs are of few sizes."""
         if nbytes not in self._inside:
             steps = self.flow.steps
             self._inside[nbytes] = any(_has_memory_of_its_own(step, nbytes, self.platform) for step in steps)
@@ -172,7 +176,7 @@ class Memory:
         return None if value is None else self._makers.get(self._root[value])
 
     def _loop(self, output: int) -> _Loop:
-        """The one that writes an output, which some step computes."""
+        """The loop that writes an output. Some step must compute the output."""
         value = self.flow.outputs[output]
         return _last_loop(self._root[value or 0], self._makers, self._in_memory, self._root)
 
@@ -182,13 +186,13 @@ class _Loop(NamedTuple):
 
     steps: set[Step]
     in_step: set[int]
-    """What it reads, or computes, element by element as it writes."""
+    """Values that it reads or computes element by element, in step with its writing."""
     elsewhere: set[int]
-    """What it reads, or computes, at other places, or whole."""
+    """Values that it reads or computes at other places, or whole."""
 
 
 def _last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], root: Sequence[int]) -> _Loop:
-    """From the output back to what is in memory."""
+    """The loop that writes `output`: all steps from the output back to values that are in memory."""
     loop = _Loop(set(), set(), set())
     pending = [(output, loop.in_step)]
     while pending:
@@ -208,7 +212,7 @@ def _last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], roo
 
 
 def _roots(flow: Flow) -> list[int]:
-    """Of each value the one whose bytes it is under another shape."""
+    """For each value, the value that it is a view of; itself if it is none."""
     root = list(range(flow.values))
     for step in flow.steps:
         if step.view and step.reads:
@@ -217,7 +221,7 @@ def _roots(flow: Flow) -> list[int]:
 
 
 def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
-    """The large values that may get a buffer, rather than be computed where they are read."""
+    """The large values that may get a buffer rather than be computed where they are read."""
     fused = _FUSED[platform]
     readers: dict[int, list[Step]] = {}
     for step in flow.steps:
@@ -248,7 +252,7 @@ def _has_memory_of_its_own(step: Step, nbytes: int, platform: str) -> bool:
 
 
 def _may_undo(loop: Iterable[Step], root: Sequence[int]) -> bool:
-    """Whether one step of these may undo what another did to what it reads."""
+    """Whether one of these steps may undo what an earlier one did to its operand."""
     done: dict[int, frozenset[str]] = {}
     for step in sorted(loop, key=lambda step: step.makes):
         before = frozenset[str]().union(*(done.get(root[value], ()) for value in step.reads))

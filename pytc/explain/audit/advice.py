@@ -1,13 +1,12 @@
-"""From what was seen to what to do about it.
+"""Advice from records: which arguments to donate, which not, and what that saves.
 
-`donate_argnums` donates whole arguments. JAX deletes, of an argument that is donated, exactly those leaves into which
-it thinks that an output may be written: one of the same shape and dtype, or failing that of the same number of
-elements. The others it leaves alone, with a warning (and those that the program does not read, without). So an
-argument can be donated if each leaf that a call would then delete was dead at every call that was looked at; a leaf
-that something still holds does no harm if no output fits into it. Which leaves a call deletes is asked of JAX, by
-lowering the program with that donation.
+`donate_argnums` donates whole arguments. Of a donated argument JAX deletes exactly those leaves into which an output
+may be written: one of the same shape and dtype, or failing that with as many elements. It leaves the other leaves
+alone, with a warning unless the program does not read them. So an argument can be donated if each leaf that a call
+would then delete was dead at every call that was examined; a leaf that something still holds does no harm if no output
+fits into it. Which leaves a call deletes is found by lowering the program with that donation.
 
-What it saves is the difference of two figures of the compiler's, for the program as the script has it and as advised.
+The saving is the difference between the compiler's figures for the program as the script has it and as advised.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from pytc.jax_compat.avals import is_extended
 from pytc.program import Leaf, Program
 
 WORTH = 1000
-"""A difference of less than this part of what a program takes is not worth an edit."""
+"""An edit is not worth making if it saves less than 1/`WORTH` of the program's memory."""
 
 LEAST = 1024
-"""Nor is a saving of fewer bytes than this."""
+"""Nor is it if it saves fewer bytes than this."""
 
 VAGUE = frozenset(["unknown", "introspection", "interpreter", "observer"])
-"""Beside an onlooker, what hinders the proof without anything being known to hold the array: no reason to promise, and
-none to accuse a promise of being wrong."""
+"""Kinds of holders, besides onlookers, for which the proof gave up although nothing is known to hold the array. Then
+donation is neither advised nor, if the script donates already, called wrong."""
 
 WORTH_ORDER = 50
-"""Nor is one of less than this part worth another order of the results, or another compiler."""
+"""Another order of the results, or `pytc.compile`, is not suggested if it saves less than 1/`WORTH_ORDER`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,23 +47,24 @@ class _Use:
     signature: WatchedSignature
     traced: Traced
     held: frozenset[str]
-    """Paths of the leaves that were not proven dead at a call that was looked at."""
+    """Paths of the leaves that were not proven dead at some examined call."""
     known: frozenset[str]
-    """The parameters of those of which it is known what held them."""
+    """Parameters with such a leaf whose holder is known."""
     _known: dict[frozenset[str], frozenset[int]] = dataclasses.field(default_factory=dict, compare=False)
+    """The leaves that a call deletes, by what it donates."""
 
     @property
     def nbytes(self) -> int:
         return sum(self.signature.nbytes)
 
     def harmed(self, donated: Collection[str]) -> frozenset[str]:
-        """The arguments among `donated` of which a call would delete what is held."""
+        """The arguments among `donated` of which a call would delete a leaf that was held."""
         return frozenset(
             leaf.parameter for leaf in self._deleted(donated) if leaf.path in self.held and leaf.parameter in donated
         )
 
     def used(self, donated: Collection[str]) -> frozenset[str]:
-        """The arguments among `donated` into which JAX writes something."""
+        """The arguments among `donated` into which JAX writes an output."""
         return frozenset(leaf.parameter for leaf in self._deleted(donated))
 
     def _deleted(self, donated: Collection[str]) -> list[Leaf]:
@@ -75,8 +75,8 @@ class _Use:
 
 
 def functions(watched: Sequence[WatchedFunction], figures: bool = True) -> tuple[FunctionReport, ...]:
-    """A report for each function, those first whose edit saves most. Functions that one expression of the script made
-    under one name are one. Without `figures`, nothing is compiled."""
+    """A report for each function, sorted by what its edit saves, most first. Functions of one name that one expression
+    of the script has made share a report. Without `figures`, nothing is compiled."""
     groups: dict[Any, list[WatchedFunction]] = {}
     for each in watched:
         groups.setdefault((each.place, each.name, each.api), []).append(each)
@@ -86,7 +86,8 @@ def functions(watched: Sequence[WatchedFunction], figures: bool = True) -> tuple
 
 
 def _agreed(reports: Sequence[tuple[FunctionReport, WatchedFunction]]) -> list[FunctionReport]:
-    """The reports; where one expression made several functions, with edits that differ, none can be made there."""
+    """The reports, but with no edit to the source where one expression made several functions that need different
+    edits."""
     agreed = []
     for report, function in reports:
         others = [
@@ -114,7 +115,7 @@ def _report_or_why_not(group: Sequence[WatchedFunction], figures: bool) -> Funct
 
 
 def _base(group: Sequence[WatchedFunction]) -> FunctionReport:
-    """What there is to say before anything is worked out."""
+    """The report without advice: where the function was made and called."""
     first = group[0]
     signatures = [signature for function in group for signature in function.signatures.values()]
     calls = sum(site.calls for function in group for site in function.sites.values())
@@ -159,7 +160,7 @@ def _use(signature: WatchedSignature, traced: Traced) -> _Use:
 
 
 def _is_vague(reason: ownership.Held) -> bool:
-    """Whether nothing is known to hold the array, though the proof gave up."""
+    """Whether the proof gave up although nothing is known to hold the array."""
     return reason.kind in VAGUE or bool(reason.onlooker)
 
 
@@ -191,7 +192,7 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Us
     used = frozenset().union(*(use.used(promised) for use in uses))
     useless = [name for name in promised if name not in used]
     if function.api == "equinox.filter_jit" and used:
-        useless = []  # it donates all arguments, or all but one
+        useless = []  # it donates all arguments or all but the first, so useless ones cannot be left out
     wanted = _choose(function.api, uses, names, promised, main)
     taken = frozenset().union(*(use.used([*promised, *wanted]) for use in uses))
     arguments = tuple(
@@ -223,8 +224,8 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Us
 
 
 def _broken(use: _Use, donated: Collection[str], promised: Collection[str]) -> frozenset[str]:
-    """The arguments among `donated` that should not be. The script's own promise stands where nothing is known
-    against it."""
+    """The arguments among `donated` that should not be donated. Those that the script itself donates stay unless the
+    holder of a leaf is known."""
     return frozenset(name for name in use.harmed(donated) if name in use.known or name not in promised)
 
 
@@ -238,13 +239,13 @@ def _gain(use: _Use, names: Iterable[str]) -> int:
 
 
 def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequence[str], main: _Use) -> list[str]:
-    """The arguments to donate: all into which something fits, less those of which a call would delete what is held."""
+    """The arguments to donate: all into which an output fits, except those of which a call would delete a held leaf."""
     if api == "equinox.filter_jit":
         first = next(iter(main.signature.positional), None)
         choices = [list(names), [name for name in names if name != first]]
         safe = [each for each in choices if each and not any(_broken(use, each, promised) for use in uses)]
         return next((each for each in safe if _gain(main, each)), [])
-    if api == "jax.pmap":  # which donates none that is passed by keyword
+    if api == "jax.pmap":  # it cannot donate keyword arguments
         names = [name for name in names if not any(name in use.signature.by_name for use in uses)]
     wanted = [name for name in names if name in promised or any(_gain(use, [name]) for use in uses)]
     while harmed := frozenset().union(*(_broken(use, wanted, promised) for use in uses)):
@@ -288,8 +289,8 @@ def _argument(
 
 
 def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Held | None, str]:
-    """Of the leaves of an argument that were held: the path of one, in how many calls, what held it, and where from
-    they were, if there are several places. One of which something is known, if there is one."""
+    """One leaf of an argument that was held, if possible by something known: its path, in how many calls it was held,
+    by what, and the place of these calls if there are several places."""
     found = [
         (use.signature.names[i][1], seen.held[i], reason, str(site.place))
         for use in uses
@@ -306,11 +307,11 @@ def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Hel
 def _compared(
     main: _Use, promised: Sequence[str], wanted: Sequence[str], api: str
 ) -> tuple[list[str], Figures, Program]:
-    """What of `wanted` takes the least by the compiler's figures, these, and what `pytc.compile` would run. Promises
-    that stand are not touched.
+    """The choice among `wanted` that takes least memory, the compiler's figures, and the program of `pytc.compile`.
 
-    A compiler may copy what it is to write over, and then donating costs what it saves, or more. So where donating
-    everything saves less than was to be hoped, it is tried without.
+    What the script donates already, as far as it is in `wanted`, stays donated. A compiler may copy what it is to write
+    over; then donating saves nothing, or costs more. So if donating everything saves less than expected, each argument
+    that would be new is also tried alone.
     """
     as_jit = main.traced.as_jit
     kept = [name for name in wanted if name in promised]
@@ -333,7 +334,7 @@ def _compared(
 
 
 def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
-    """What `pytc.compile` would run where nothing but what was dead at every call is taken over."""
+    """The program that `pytc.compile` would run, and its figures, if it takes over only what was dead at every call."""
     as_jit = main.traced.as_jit
     leaves = as_jit.staged.leaves
     keep = frozenset(
@@ -369,7 +370,7 @@ def _no_gain(names: Sequence[str]) -> Finding:
 def _conditional(
     main: _Use, wanted: Sequence[str], found: Figures, arguments: Sequence[ArgumentReport], uses: Sequence[_Use]
 ) -> list[Finding]:
-    """What could be donated, too, if those who may read it in the meantime do not: other threads, mostly."""
+    """Arguments that could be donated, too, if nobody reads them before they are overwritten: other threads, mostly."""
     reasons: dict[str, set[str]] = {}
     for argument in arguments:
         if argument.verdict == "not proven" and not argument.donated:
@@ -392,7 +393,7 @@ def _conditional(
 
 
 def _by_site(uses: Sequence[_Use], held: Sequence[ArgumentReport]) -> list[Finding]:
-    """Of arguments that something held in calls from one place, and nothing in those from another."""
+    """Findings on arguments that were held in calls from one place, and never in calls from another."""
     findings = []
     for argument in held:
         places: dict[str, bool] = {}
@@ -412,7 +413,7 @@ def _by_site(uses: Sequence[_Use], held: Sequence[ArgumentReport]) -> list[Findi
 
 
 def _pairing(main: _Use, wanted: Sequence[str], found: Figures, program: Program) -> list[Finding]:
-    """What is lost because JAX pairs in order of position, or because arguments are donated whole."""
+    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments."""
     rest = found.advised - found.pytc
     if rest * WORTH_ORDER < found.advised or rest <= 0:
         return []

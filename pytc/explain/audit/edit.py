@@ -1,7 +1,7 @@
-"""The change to the source: one option of the expression that made the function.
+"""The change to the source: the donation option of the expression that made the function.
 
-The interpreter tells for each instruction from which line and column to which its expression goes, so what is edited
-is the very expression that called `jax.jit`: a call, or a decorator without arguments.
+Code objects have the exact source position of each instruction's expression, so the edit is of the very expression that
+called `jax.jit`: a call, or a decorator without arguments.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from pytc.explain.audit.report import Edit
 _DONATIONS = frozenset(["donate_argnums", "donate_argnames", "donate"])
 
 _TAKE_OPTIONS = frozenset(["jax.jit", "jit", "nnx.jit", "eqx.filter_jit", "equinox.filter_jit", "filter_jit"])
-"""What a decorator may be called that takes options alone: `@jax.jit(donate_argnums=0)`."""
+"""Decorators that can be called with options alone: `@jax.jit(donate_argnums=0)`."""
 
 _JITS = frozenset(["jit", "pmap", "filter_jit", "partial"])
-"""Of what a decorator calls, or of the first that it is given, the last name: `@partial(jax.jit, static_argnums=0)`."""
+"""A decorator that is a call takes options if the last name of what it calls, or of its first argument, is among these:
+`@partial(jax.jit, static_argnums=0)`."""
 
 _CALLERS = frozenset([*dir(builtins), *dir(itertools), "reduce"])
-"""What makes functions by calling `jax.jit` itself, and takes none of its options: `list(map(jax.jit, functions))`."""
+"""Callables that may call `jax.jit` themselves and do not take its options: `list(map(jax.jit, functions))`."""
 
 _BLANK = frozenset([tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER])
 
 
 def option(api: str, donated: Collection[str], positional: Sequence[str], by_name: Collection[str] = ()) -> str:
-    """What says that these arguments are donated: `donate_argnums=(0, 1)`, or with names for those passed by name.
+    """The option that donates these arguments: `donate_argnums=(0, 1)`, and `donate_argnames` for those passed by name.
 
-    Of one that is passed in both ways either is enough, unless others need the other: JAX infers one option from the
-    other only where that is not given.
+    An argument that is passed both ways needs only one of the two options, because JAX infers the other, unless other
+    arguments need both to be given.
     """
     numbers = tuple(i for i, name in enumerate(positional) if name in donated)
     names = tuple(name for name in donated if name not in positional)
@@ -54,10 +55,10 @@ def option(api: str, donated: Collection[str], positional: Sequence[str], by_nam
 
 
 def edit(place: Place, said: str, given: Collection[str] = ()) -> Edit:
-    """The expression at `place` with `said` for its donation, whatever it said before. `given` are the options that the
-    function was made with, wherever they are from.
+    """The edit that makes the expression at `place` donate as the option `said` says, whatever it donated before.
 
-    The change is none, and `after` empty, unless the file with it reads as the file without it but for the donation.
+    `given` are the options that the function was made with, wherever they come from. No change is offered (`after` is
+    empty) unless the syntax tree of the changed file differs from the old one in the donation alone.
     """
     found = _found(place)
     if found is None:
@@ -81,10 +82,10 @@ class _Found:
     """All of its text."""
     first: int
     last: int
-    """Where in that the expression begins and ends."""
+    """Where the expression begins and ends in the text."""
     start: tuple[int, int]
     end: tuple[int, int]
-    """The same as lines, from 1, and columns in characters."""
+    """The same as line, from 1, and column, in characters."""
     tree: ast.Module
     node: ast.expr
 
@@ -94,7 +95,7 @@ class _Found:
 
 
 def _found(place: Place) -> _Found | None:
-    """The expression, if the file has one there that can be what made the function."""
+    """The expression at `place`, if it can have made the function."""
     if place.column is None or place.end_column is None or place.end_line is None:
         return None
     linecache.checkcache(place.file)
@@ -131,8 +132,8 @@ def _decorators(tree: ast.Module) -> list[ast.expr]:
 
 
 def _takes_options(call: ast.Call, decorates: bool) -> bool:
-    """Whether what is called takes options of `jax.jit`, as far as its name tells: `list(map(jax.jit, functions))`
-    makes functions, too, and so does `@factory()`, if that returns `jax.jit`."""
+    """Whether the called function takes options of `jax.jit`, as far as its name tells. `list(map(jax.jit, functions))`
+    makes functions but does not take them, nor does `@factory()`, if that returns `jax.jit`."""
     if decorates:
         return any(_name(each) in _JITS for each in (call.func, *call.args[:1]))
     return _name(call.func) not in _CALLERS
@@ -143,8 +144,8 @@ def _name(node: ast.expr) -> str:
 
 
 def _said_elsewhere(node: ast.expr, said: str, given: Collection[str]) -> bool:
-    """Whether the function was made with a donation that is not written in the expression, and would stay beside
-    `said`."""
+    """Whether the function was made with a donation that is not written in the expression, and that would remain in
+    force beside `said`."""
     keywords = node.keywords if isinstance(node, ast.Call) else []
     elsewhere = _DONATIONS.intersection(given) - {each.arg for each in keywords}
     starred = any(each.arg is None for each in keywords)
@@ -157,7 +158,7 @@ def _keywords(said: str) -> list[ast.keyword]:
 
 
 def _edited(source: str, node: ast.expr, said: str) -> str:
-    """The expression with this donation; empty where there is none to take out."""
+    """The source of the expression with this donation; empty if nothing is to be said and nothing can be removed."""
     if not isinstance(node, ast.Call):
         if not said:
             return ""
@@ -174,7 +175,7 @@ def _edited(source: str, node: ast.expr, said: str) -> str:
 
 
 def _donations(source: str) -> list[tuple[int, int]]:
-    """Where a call's options that speak of donation begin and end, in its source."""
+    """Where the donation options of a call begin and end in its source."""
     call = ast.parse(f"({source})", mode="eval").body
     lines = io.StringIO(source).readlines()
     found = []
@@ -187,7 +188,7 @@ def _donations(source: str) -> list[tuple[int, int]]:
 
 
 def _inserted(call: str, said: str) -> str:
-    """The source of a call with this option behind its last argument, and ahead of comments and a last comma."""
+    """The source of a call with this option added behind its last argument, before any comments and trailing comma."""
     *before, _ = _tokens(call)
     while before[-1][0] == ",":
         before.pop()
@@ -196,7 +197,7 @@ def _inserted(call: str, said: str) -> str:
 
 
 def _without(call: str, begin: int, end: int) -> str:
-    """The source of a call without what is there, and without the comma that parted it from others."""
+    """The source of a call without the argument that begins and ends there, and without the comma beside it."""
     following = next((token for token in _tokens(call) if token[1] >= end), None)
     before, after = call[:begin], call[end:]
     if following is not None and following[0] == ",":
@@ -212,7 +213,7 @@ def _without(call: str, begin: int, end: int) -> str:
 
 
 def _tokens(source: str) -> list[tuple[str, int, int]]:
-    """The text of each token but comments, and where it begins and ends."""
+    """Each token but comments and line breaks: its text, and where it begins and ends."""
     text = f"({source})"
     lines = io.StringIO(text).readlines()
     starts = [0, *itertools.accumulate(map(len, lines))]
@@ -225,7 +226,7 @@ def _tokens(source: str) -> list[tuple[str, int, int]]:
 
 
 def _is_the_only_change(found: _Found, after: str, said: str) -> bool:
-    """Whether the file with the edit reads as without it, but for this donation there."""
+    """Whether the syntax trees of the file with and without the edit differ in this donation alone."""
     try:
         tree = ast.parse(found.file[: found.first] + after + found.file[found.last :])
         new = ast.parse(f"({after})", mode="eval").body
@@ -244,13 +245,13 @@ def _is_the_only_change(found: _Found, after: str, said: str) -> bool:
 
 
 class _Replacing(ast.NodeTransformer):
-    """Puts another node in the place of one."""
+    """Replaces one node by another."""
 
     def __init__(self, old: ast.expr, new: ast.expr) -> None:
         self._old, self._new = old, new
 
     def visit(self, node: ast.AST) -> Any:
-        """The node, or the other one."""
+        """The node, or its replacement."""
         return self._new if node is self._old else self.generic_visit(node)
 
 
@@ -259,5 +260,5 @@ def _where(node: ast.expr) -> tuple[int, int | None, int, int | None]:
 
 
 def _offset(lines: Sequence[str], line: int, column: int) -> int:
-    """The place in the text of a line, from 1, and a column in bytes."""
+    """The index into the text of a line, from 1, and a column in bytes."""
     return sum(map(len, lines[: line - 1])) + len(lines[line - 1].encode()[:column].decode(errors="replace"))

@@ -1,4 +1,4 @@
-"""The end of an audited script: what was seen becomes a report, and the report is written."""
+"""The end of an audited script: makes the report from what was seen, and writes it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def report(watch: Watch, options: argparse.Namespace, error: BaseException | Non
 
 
 def _still_interrupted() -> None:
-    """The interpreter, which ends by SIGINT after an interrupt that nobody caught, forgets about it when it runs
-    source code anew, as `dataclasses` does; so it is told again."""
+    """Remind the interpreter of an interrupt that nobody caught, so that the process ends by SIGINT. It forgets the
+    interrupt when it runs source code anew, as `dataclasses` does."""
     with contextlib.suppress(KeyboardInterrupt):
         exec("raise KeyboardInterrupt")
 
 
 def audit_of(watch: Watch, script: str, error: BaseException | None) -> Audit:
-    """What was seen, with the compiler's figures; without them if that is interrupted."""
+    """The audit of what was seen, with the compiler's figures; without them if compiling is interrupted."""
     seconds, looking = time.perf_counter() - watch.clock.started, watch.clock.spent
     try:
         found = advice.functions(watch.functions)

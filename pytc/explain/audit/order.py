@@ -1,8 +1,8 @@
-"""Another order of the results, for a function whose arguments JAX pairs with results at a cost.
+"""A better order of the results, for a function that JAX's pairs of arguments and results cost memory.
 
-JAX takes the results in order, and gives each the first donated argument that is left of its shape and dtype. So the
-order of a tuple of results decides over the pairs. Here the orders of a short tuple are compared by the pairs that
-come of them with the pairs that `pytc` chooses by data flow, and the nearest is compiled.
+JAX takes the results in order, and gives each the first donated leaf left that has its shape and dtype. So the order of
+a tuple of results determines the pairs. This module tries every order of a short tuple, takes the one whose pairs are
+nearest to those that pytc chooses by data flow, and compiles that.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from pytc.jax_compat.trees import container
 from pytc.program import Computed, Program
 
 MOST = 4
-"""Results of which every order is compared."""
+"""Tuples of more results are not reordered."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Better:
-    """An order of the results that takes less."""
+    """An order of the results that takes less memory."""
 
     text: str
     """`result[1], result[2], result[0]`."""
     total: int
+    """Bytes on each device."""
 
 
 def better(as_jit: AsJit, donated: Sequence[str], wanted: Program, below: int) -> Better | None:
-    """The order of the results that comes nearest to the pairs of `wanted`, if it takes less than `below` bytes."""
+    """The order of the results whose pairs are nearest to those of `wanted`, if it takes less than `below` bytes."""
     groups = _groups(as_jit.staged)
     if not 1 < len(groups) <= MOST:
         return None
@@ -62,7 +63,7 @@ def better(as_jit: AsJit, donated: Sequence[str], wanted: Program, below: int) -
 
 
 def _groups(staged: Program) -> list[list[int]]:
-    """The outputs of each element of the result, where it is a tuple or a list."""
+    """The numbers of the outputs in each element of the result, if that is a tuple or a list; else empty."""
     result = container(staged.out_tree)
     if result is None or result.kind not in (tuple, list):
         return []
@@ -74,7 +75,7 @@ def _groups(staged: Program) -> list[list[int]]:
 
 
 def _origins(program: Program) -> dict[int, int]:
-    """From the outvars of a program after its passes to the number of the result that they are."""
+    """For each outvar of a program after its passes, the number of the first result that it is."""
     return {o.origin.index: i for i, o in reversed(list(enumerate(program.outputs))) if isinstance(o.origin, Computed)}
 
 

@@ -1,4 +1,4 @@
-"""Where in the source something stands, as precisely as the bytecode tells."""
+"""Places in the source, as precisely as the bytecode tells."""
 
 from __future__ import annotations
 

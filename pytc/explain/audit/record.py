@@ -1,12 +1,12 @@
-"""What is written down at a call: who calls, and which leaves nothing else in the program can reach.
+"""What is recorded at a call: who calls, and which leaves nothing else in the program can reach.
 
-A call is looked at as `pytc.compile` would look at it (`pytc.ownership`), and then made as the script wrote it. To
-look costs some microseconds a leaf. The first calls of each call site are all looked at; after that, further ones as
-long as all looking so far has taken less than `SHARE` of the time that has passed. So where a call takes
-milliseconds, as a training step does, each one is looked at, and where it takes microseconds a sample: chosen by the
-clock and not by the number of the call, so that nothing that recurs every so many calls stays out of it for ever.
+A call is examined as `pytc.compile` would do it (`pytc.ownership`), and then made as the script wrote it. That costs
+some microseconds for each leaf. The first `FIRST` calls of each call site are examined, and later ones as long as their
+examination has taken less than `SHARE` of the elapsed time. So if a call takes milliseconds, as a training step does,
+every call is examined; if it takes microseconds, a sample. The sample is chosen by the clock and not by counting, so
+that what happens at every n-th call is not missed for ever.
 
-What is claimed afterwards is of the calls that were looked at: "dead at every call seen".
+All later claims are about the examined calls: "dead at every call seen".
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from pytc.ownership import holders as who
 from pytc.ownership.counts import only_marked
 
 FIRST = 32
-"""Calls of a call site that are looked at whatever it costs."""
+"""So many calls of each call site are examined in any case."""
 
 SHARE = 0.03
-"""The part of the time that looking at further calls may take."""
+"""The share of the elapsed time that examining further calls may take."""
 
 MOST_EXPLAINED = 8
-"""Leaves of a call site for which it is found out what holds them; that looks at every object there is."""
+"""For so many leaves of a call site a holder is searched for, among all objects in the process."""
 
 
 @dataclasses.dataclass
 class Clock:
-    """How much of the time has gone into looking at calls."""
+    """How much of the time has gone into examining calls."""
 
     started: float = dataclasses.field(default_factory=time.perf_counter)
     spent: float = 0.0
-    """Seconds, in all."""
+    """Seconds in all."""
     sampling: float = 0.0
-    """Seconds, of calls behind the first ones of their call sites."""
+    """Seconds for calls after the first `FIRST` of their call sites."""
 
     def charge(self, seconds: float, sampling: bool) -> None:
-        """Note that looking has taken so long."""
+        """Note that examining a call has taken so long."""
         self.spent += seconds
         self.sampling += seconds if sampling else 0.0
 
     def allows(self) -> bool:
-        """Whether there is time to look at one more call."""
+        """Whether there is time to examine one more call."""
         return self.sampling <= SHARE * (time.perf_counter() - self.started)
 
 
@@ -77,14 +77,14 @@ class CallSite:
 
 @dataclasses.dataclass(eq=False)
 class Seen:
-    """What was seen at one call site of calls with one signature."""
+    """What was seen of the calls from one call site with one signature."""
 
     calls: int = 0
-    """How many were looked at."""
+    """How many calls were examined."""
     held: dict[int, int] = dataclasses.field(default_factory=dict)
-    """How many of them found this leaf (an index) held by something."""
+    """By leaf (an index): how many of these calls found it held."""
     why: dict[int, ownership.Held] = dataclasses.field(default_factory=dict)
-    """What held it the first time, for the largest."""
+    """For the largest of these leaves: what held it the first time."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -94,50 +94,50 @@ class WatchedSignature:
     names: tuple[tuple[str, str], ...]
     """(parameter, path) of each leaf."""
     positional: tuple[str, ...]
-    """What the positional arguments are called, in order."""
+    """The names of the positional arguments, in order."""
     arrays: ownership.Wanted
     """The leaves that are arrays on a device."""
     nbytes: tuple[int, ...]
-    """Bytes of each leaf, over all devices; 0 for what is no array on a device."""
+    """Bytes of each leaf, over all devices; 0 for leaves that are not arrays on a device."""
     static: tuple[Any, ...]
-    """What is static in the arguments of the first such call: what JAX made of the function holds the same objects."""
+    """The static parts of the first such call's arguments: the jitted function holds these objects, too."""
     traced: Traced | None = None
     length: int | None = None
-    """The length of the result, where it is a tuple or a list and of no other class."""
+    """The length of the result if it is exactly a tuple or a list."""
     returned: bool = False
     """Whether a call has returned."""
     seen: dict[CallSite, Seen] = dataclasses.field(default_factory=dict)
 
     @property
     def by_name(self) -> frozenset[str]:
-        """What the arguments with leaves are called that are passed by keyword."""
+        """The names of the arguments with leaves that are passed by keyword."""
         return frozenset(parameter for parameter, _ in self.names) - frozenset(self.positional)
 
     @property
     def outcome(self) -> ownership.Outcome:
-        """What the look at a call may assume. As anybody who writes `donate_argnums` does: that a call which fails is
-        not gone on from."""
+        """What the proof may assume of a call. Like everybody who writes `donate_argnums`, it assumes that the program
+        does not continue after a call that fails."""
         calls_python = self.traced is not None and self.traced.calls_python
         return ownership.Outcome(calls_python, self.length, atomic=not calls_python, static=self.static)
 
 
 class Tracing(Protocol):
-    """How to come by the program of a call before it is made."""
+    """How to get the program of a call before the call is made."""
 
     def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """JAX's trace; raises what the call would raise."""
 
     def read(self, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
-        """What there is to know of it."""
+        """The program, from what `trace` returned."""
 
 
 Renewed = Callable[[tuple[Any, ...], dict[str, Any], Sequence[Any]], dict[int, list[Any]]]
-"""From the arguments and their leaves to those leaves (indices) which the library that made the function replaces by
-itself after a call, each with the objects that hold it until then."""
+"""A function of the arguments and their leaves. It returns the leaves (indices) that the library which made the watched
+function replaces after a call, each with the objects that hold it until then."""
 
 
 class WatchedFunction:
-    """What the script made by one call of `jax.jit` or its like, and all that was seen of it."""
+    """A function that the script made by one call of `jax.jit` or the like, and all that was seen of it."""
 
     def __init__(
         self,
@@ -159,9 +159,9 @@ class WatchedFunction:
         self.signatures: dict[Any, WatchedSignature] = {}
         self._last: dict[Any, tuple[list[Any], WatchedSignature]] = {}
         self.trouble = ""
-        """Why calls are not looked at, if that is so."""
+        """Why calls are not examined; empty if they are."""
         self.unwatched = 0
-        """How many more functions like this one the script made."""
+        """How many more functions like this one the script made, which are not watched."""
         self.inner_calls = 0
         """Calls under another transformation, where donation means nothing."""
         self._clock = clock
@@ -172,11 +172,11 @@ class WatchedFunction:
         except Exception as error:  # noqa: BLE001 - a fault of ours is for the report, and must not end the script
             self.failed(error)
 
-    # The frames between the caller's and `ownership` refer to the caller's by one variable each, and nothing but
-    # `args`, `kwargs` and `leaves` refers to the arguments: the proof counts on it.
+    # The proof relies on this: each frame between the caller's and `ownership` refers to the caller's frame by exactly
+    # one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments.
 
     def arrive(self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look | None:
-        """Look at a call that is about to be made; None where it is only counted.
+        """Examine a call that is about to be made; None if it is only counted.
 
         Raises what tracing the function raises, as the call itself would.
         """
@@ -198,7 +198,7 @@ class WatchedFunction:
         started = time.perf_counter()
         try:
             leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-            # What a program returns has the same types, objects and all, at every call; so they are compared first.
+            # Fast path: what a program returned has the very same aval objects at every call.
             types_now = [getattr(leaf, "aval", None) for leaf in leaves]
             known = self._last.get(tree)
             if known is not None and None not in types_now and all(map(operator.is_, types_now, known[0])):
@@ -207,7 +207,7 @@ class WatchedFunction:
             signature = self.signatures.get(key)
             again: Any = tree if signature is not None else tree_structure(self.parameters.wrap_static(args, kwargs))
             if again != tree:
-                return None  # the call would not find the trace that is made for it
+                return None  # flattening made another tree, so the call would not reuse a trace that is made now
         except Exception:  # noqa: BLE001 - arguments that cannot be hashed or compared: the call itself will complain
             return None
         if any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -217,7 +217,7 @@ class WatchedFunction:
         stage = None
         if signature is None and self._tracing is not None:
             stage = self._tracing.trace(args, kwargs)
-            started = time.perf_counter()  # it is the call's own time that this took
+            started = time.perf_counter()  # tracing is not charged: the call would have done it
         if signature is None:
             try:
                 signature = self._new_signature(args, kwargs, leaves, stage)
@@ -269,12 +269,12 @@ class WatchedFunction:
         return signature
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """How many arguments are positional. Equinox makes those so that can be, and its "first" is the first then."""
+        """How many arguments are positional. Equinox passes all by position that can be, and counts its "first" so."""
         if self.api != "equinox.filter_jit" or self.parameters.signature is None:
             return len(args)
         try:
             return len(self.parameters.signature.bind(*args, **kwargs).args)
-        except TypeError:  # of which the call itself will complain
+        except TypeError:  # the call itself will complain
             return len(args)
 
     def _count(
@@ -309,7 +309,7 @@ class WatchedFunction:
 
     @staticmethod
     def _to_explain(signature: WatchedSignature, seen: Seen, held: Sequence[int]) -> list[int]:
-        """The largest leaf of each parameter that is held and of which nothing is known yet."""
+        """The largest held leaf of each parameter for which no holder has been searched for yet."""
         known = {signature.names[i][0] for i in seen.why}
         asked: dict[str, int] = {}
         for i in sorted(held, key=lambda i: -signature.nbytes[i]):
@@ -318,7 +318,7 @@ class WatchedFunction:
         return list(asked.values())[: max(0, MOST_EXPLAINED - len(seen.why))]
 
     def called(self, look: Look, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, tuple[str, str]]:
-        """What each array among the arguments of a call is called, by its id."""
+        """By id, the parameter and path of each array in the arguments of a call."""
         try:
             return _names(tree_leaves(self.parameters.wrap_static(args, kwargs)), look.signature)
         except Exception as error:  # noqa: BLE001 - as above
@@ -326,7 +326,7 @@ class WatchedFunction:
             return {}
 
     def left(self, look: Look, result: Any) -> None:
-        """A call that was looked at has returned."""
+        """Note that an examined call has returned `result`."""
         started = time.perf_counter()
         signature = look.signature
         try:
@@ -341,25 +341,25 @@ class WatchedFunction:
         self._clock.charge(time.perf_counter() - started, look.seen.calls > FIRST)
 
     def failed(self, error: Exception) -> None:
-        """Note a fault of the audit's own: no further call is looked at, and the report says why."""
+        """Note an error of the audit itself: no further call is examined, and the report says why."""
         self.trouble = f"{type(error).__name__}: {error}"
 
 
 @dataclasses.dataclass
 class Look:
-    """A call that was looked at."""
+    """An examined call."""
 
     signature: WatchedSignature
     seen: Seen
     counted: bool
-    """False for a first call of which too little was known beforehand to count what was found held."""
+    """False for a first call whose program was not known beforehand, so that leaves found held say nothing."""
 
 
 _SHARED = ownership.Held("buffer", "another leaf of the arguments is the same array")
 
 
 def repeated(leaves: Sequence[Any], arrays: Sequence[int]) -> list[int]:
-    """The leaves among `arrays` that are one array object with another one; JAX donates none such."""
+    """The leaves among `arrays` that are the same array object as another one. JAX does not donate these."""
     if len({id(leaves[i]) for i in arrays}) == len(arrays):
         return []
     places: dict[int, list[int]] = {}
@@ -369,12 +369,12 @@ def repeated(leaves: Sequence[Any], arrays: Sequence[int]) -> list[int]:
 
 
 def _held_elsewhere(leaves: Sequence[Any], renewed: Mapping[int, list[Any]]) -> list[int]:
-    """The leaves among `renewed` that something else than those objects holds, or whose buffer another array is on."""
+    """The leaves among `renewed` that something besides the given objects holds, or that share their buffer."""
     times = collections.Counter(map(id, leaves))
     held = [
         i
         for i, holders in renewed.items()
-        # The list of leaves, the holders, and `getrefcount`'s own.
+        # References: `leaves`, the holders, and `getrefcount`'s argument.
         if getrefcount(leaves[i]) != times[id(leaves[i])] + len(holders) + 1 or not only_marked(leaves[i])
     ]
     others = [i for i in renewed if i not in held and isinstance(leaves[i], jax.Array)]
@@ -383,7 +383,7 @@ def _held_elsewhere(leaves: Sequence[Any], renewed: Mapping[int, list[Any]]) -> 
 
 
 def _who_else(leaf: Any, frame: types.FrameType, leaves: Sequence[Any], holders: list[Any]) -> ownership.Held | None:
-    """What holds a leaf besides these."""
+    """What holds a leaf besides `holders`."""
     ours = {id(leaves), *map(id, holders), *(id(vars(each)) for each in holders)}
     return who.in_variables(frame, leaf) or who.in_objects(leaf, ours, frozenset())
 
@@ -394,8 +394,8 @@ def _names(leaves: Sequence[Any], signature: WatchedSignature) -> dict[int, tupl
 
 
 def _kind(leaf: Any) -> Any:
-    """What distinguishes calls by this leaf: shape and dtype of an array, the value of a static argument, or the type
-    of anything else."""
+    """What a signature has of this leaf: shape and dtype of an array, the value of a static argument, or the type of
+    anything else."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return leaf.shape, leaf.dtype
     return leaf if isinstance(leaf, StaticArgument) else type(leaf)

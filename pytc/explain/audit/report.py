@@ -1,5 +1,5 @@
-"""What an audit found, as data. As JSON the schema is `pytc.audit/1`: the fields below by their names; keys are added
-under that number, never changed or removed."""
+"""What an audit found, as data. Its JSON schema, `pytc.audit/1`, has the fields below by their names. Keys may be added
+under that number, but are never changed or removed."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", 
 
 @dataclasses.dataclass(frozen=True)
 class ArgumentReport:
-    """One argument of a watched function that has arrays in it."""
+    """One argument of a watched function, if it has arrays in it."""
 
     name: str
     nbytes: int
-    """Of its arrays, over all devices, in the largest call."""
+    """The bytes of its arrays, over all devices, in the largest call."""
     leaves: int
     """How many arrays."""
     donated: bool
     """Whether the script donates it."""
     verdict: Verdict
-    """`dead`: an output fits into it, and whatever a call would delete was dead at every call seen · `held`: something
-    still had a part of it that a call would delete · `not proven`: the same, but nothing is
-    known to have it; the proof gave up · `no use`: no output fits into it, so donating changes nothing."""
+    """`dead`: an output fits into it, and what a call would delete was dead at every call seen · `held`: something held
+    a part of it that a call would delete · `not proven`: so it seemed, but no holder is known, because the proof gave
+    up · `no use`: no output fits into it, so donating changes nothing."""
     path: str
-    """Of what is held the largest leaf that is explained; empty where nothing is held."""
+    """The largest held leaf whose holder was searched for; empty if there is none."""
     held_calls: int
     """How many of the calls seen found that leaf held."""
     why: str
-    """What held it, as a person would say it: "read again in train.py:57"."""
+    """What held it, in words: "read again in train.py:57"."""
     file: str | None
-    """Where that stands, if it stands anywhere."""
+    """The file and line of the holder, if it has one."""
     line: int | None
     site: str
-    """The place that made those calls, where there are several: `train.py:57`."""
+    """The place that made those calls, if there are several places: `train.py:57`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SiteReport:
     line: int
     calls: int
     seen: int
-    """How many of the calls were looked at."""
+    """How many of the calls were examined."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Figures:
 
     @property
     def saves(self) -> int:
-        """What the edit saves; negative where it takes back a promise that was wrong."""
+        """What the edit saves; negative if it removes a wrong donation."""
         return self.now - self.advised
 
 
@@ -78,15 +78,15 @@ class Finding:
     """One thing to know about a function."""
 
     kind: Kind
-    """`add`: could be donated · `no gain`: could be, but the compiler saves nothing by it · `wrong`: is donated and
-    still in use · `useless`: is donated, and no output fits · `pairing`: JAX's pairs of arguments and outputs cost
-    copies · `leaf by leaf`: what `pytc.compile` would reuse and no `donate_argnums` can ·
-    `by site`: was held in calls from one place, and dead in those from another ·
-    `if unread`: is overwritten at once, but another thread or the like may read it before."""
+    """`add`: could be donated · `no gain`: could be donated, but that saves nothing · `wrong`: is donated but still in
+    use · `useless`: is donated, but no output fits · `pairing`: JAX's pairs of arguments and outputs cost memory ·
+    `leaf by leaf`: `pytc.compile` would reuse what no `donate_argnums` can · `by site`: was held in calls from one
+    place and dead in those from another · `if unread`: is overwritten at once, but another thread or the like may read
+    it before."""
     arguments: tuple[str, ...]
     text: str
     saves: int | None
-    """In bytes on each device, by the compiler's figures; None where it is not about bytes."""
+    """In bytes on each device, by the compiler's figures; None if the finding is not about bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,17 +96,17 @@ class Edit:
     file: str
     line: int
     option: str
-    """What the `jax.jit` call is to say: `donate_argnums=(0, 1)`; empty where it is to say nothing."""
+    """The option that the `jax.jit` call needs: `donate_argnums=(0, 1)`; empty if it should donate nothing."""
     before: str
-    """The expression as it stands in the source; empty where that could not be read."""
+    """The expression as it is in the source; empty if no change to the source is offered."""
     after: str
-    """What to write in its place."""
+    """The expression to replace it by."""
     start: tuple[int, int]
-    """Line, from 1, and column, in characters from 0, where the expression begins."""
+    """Where the expression begins: line, from 1, and column, in characters from 0."""
     end: tuple[int, int]
-    """And where it ends."""
+    """Where it ends."""
     note: str
-    """What to mind; empty if nothing."""
+    """What else to do or to know; empty if nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class FunctionReport:
     line: int
     """Where the script made it."""
     made: int
-    """How many times; the same line may run more than once."""
+    """How many times the script made it there; the same line may run more than once."""
     calls: int
     seen: int
     sites: tuple[SiteReport, ...]
@@ -128,9 +128,9 @@ class FunctionReport:
     findings: tuple[Finding, ...]
     edit: Edit | None
     figures: Figures | None
-    """None where nothing was compiled for it: nothing to advise, or the compiler did not say."""
+    """None if nothing was compiled: there was nothing to advise, or compiling failed."""
     note: str
-    """Why there is nothing to say, if so."""
+    """Why there is no advice; empty if there is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,17 +139,18 @@ class Audit:
 
     script: str
     ended: str
-    """How the script ended, where it was by an exception."""
+    """The exception by which the script ended; empty if there was none."""
     functions: tuple[FunctionReport, ...]
-    """In the order of what their edits save, the most first."""
+    """Sorted by what their edits save, most first."""
     seconds: float
     """From the import of JAX to the end of the script."""
     looking: float
-    """How many of them went into looking at calls."""
+    """How many of these seconds were spent on examining calls."""
 
     @property
     def saves(self) -> int:
-        """What all edits save of the one function that they save most of: a script's functions mostly run in turn."""
+        """The most that the edits save for one function. This is no sum, because a script's functions mostly run in
+        turn."""
         return max((each.figures.saves for each in self.functions if each.figures is not None), default=0)
 
     def to_json(self, **options: Any) -> str:
@@ -157,7 +158,7 @@ class Audit:
         return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, **options)
 
     def text(self, width: int | None = None, *, colour: bool = False) -> str:
-        """The report for a terminal of this width; that of the terminal if None."""
+        """The report for a terminal of this width; by default the current terminal's."""
         from pytc.explain.audit import text
 
         if width is None:

@@ -1,9 +1,9 @@
-"""Runs a Python script as `python script.py` does, and watches it. Started by `python -m pytc audit`, in a process of
-its own: as a file and not as a part of pytc, because pytc imports JAX, and a script may want to say something to JAX
-(`os.environ["JAX_ENABLE_X64"]`, `XLA_FLAGS`) before that.
+"""Runs a Python script as `python script.py` does, and watches it.
 
-So nothing but the standard library is imported here before the script runs. When the script imports JAX, Equinox or
-Flax, what `watch` has to put in their place is put there right behind the import.
+`python -m pytc audit` starts this file in a process of its own. It runs as a file and not as a module of pytc, because
+pytc imports JAX, and a script may configure JAX before that (`os.environ["JAX_ENABLE_X64"]`, `XLA_FLAGS`). So only the
+standard library is imported here before the script runs. When the script imports JAX, Equinox or Flax, `watch` patches
+them directly after the import.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def _run(path: str, source: bytes) -> None:
     space.update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None, __annotations__={})
     sys.modules["__main__"] = module
     code = compile(source, file, "exec", dont_inherit=True)
-    # A function made of the module's code rather than `exec`, and no `vars`: the proof relies on no frame whose code
-    # names one of these, and this one is above every other.
+    # The code runs as a function, and `exec` and `vars` are not used: the proof does not trust a frame whose code names
+    # one of these, and this frame is above every other.
     types.FunctionType(code, space)()
 
 
 def _end(error: BaseException) -> NoReturn:
-    """Show the error as the interpreter does, without what is above the script, and end the process by it."""
+    """Show the error as the interpreter does, without the frames above the script's, and end the process by it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -84,7 +84,7 @@ def _end(error: BaseException) -> NoReturn:
 
 
 class _Audit:
-    """What happens beside the script."""
+    """The audit of a script: starts when the script imports JAX, reports when the process ends."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -93,11 +93,11 @@ class _Audit:
         self.process = os.getpid()
 
     def imported(self, module: types.ModuleType) -> None:
-        """Watch what a module that was imported just now offers."""
+        """Watch the functions of a module that was just imported."""
         if self.watch is None:
             _load_pytc()
             self.watch = importlib.import_module("pytc.explain.audit.watch").Watch()
-            # After what JAX has registered, which is therefore still to come when this runs.
+            # Registered after JAX's own exit handlers, so it runs before them.
             atexit.register(self.report)
         self.watch.install(module)
 
@@ -106,13 +106,13 @@ class _Audit:
         self.error = error
 
     def report(self) -> None:
-        """Write what was seen. A forked child has nothing to report."""
+        """Write the report, except in a forked child."""
         if os.getpid() == self.process:
             ending = importlib.import_module("pytc.explain.audit.ending")
             ending.report(self.watch, self.options, self.error)
 
     def finish_without_jax(self) -> None:
-        """Say so if there was nothing to watch."""
+        """If the script did not import JAX, say so."""
         if self.watch is not None or os.getpid() != self.process:
             return
         script = self.options.script[0]
@@ -127,13 +127,13 @@ class _Audit:
 
 
 class _Imports(importlib.abc.MetaPathFinder):
-    """Tells of imports right behind them."""
+    """A finder that calls `imported` after each import of a watched module."""
 
     def __init__(self, imported: Callable[[types.ModuleType], None]) -> None:
         self.imported = imported
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """As the other finders find it, with a loader that tells."""
+        """The spec that the other finders find, with a loader that reports the import."""
         if name not in _WATCHED:
             return None
         for finder in sys.meta_path:
@@ -155,7 +155,7 @@ class _Imports(importlib.abc.MetaPathFinder):
 
 
 def _load_pytc() -> None:
-    """Import pytc from where this file is, whether or not the script could."""
+    """Import the pytc that this file is part of, whether or not the script could import it."""
     if "pytc" in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(

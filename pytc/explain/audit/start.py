@@ -1,4 +1,4 @@
-"""`python -m pytc audit` becomes another process: see `script` for why the script cannot run in this one."""
+"""Replaces `python -m pytc audit` by a new process; `script` says why the script cannot run in this one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 def audit(arguments: Sequence[str]) -> NoReturn:
-    """Run `script.py` with these arguments in the place of this process, with the interpreter's own options."""
+    """Replace this process by one that runs `script.py` with these arguments and the same interpreter options."""
     runner = pathlib.Path(__file__).with_name("script.py")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -18,7 +18,7 @@ def audit(arguments: Sequence[str]) -> NoReturn:
 
 
 def _interpreter_options() -> list[str]:
-    """What stands between `python` and `-m pytc` on the command line: `-X`, `-W`, `-u`, ..."""
+    """The options between `python` and `-m pytc` on the command line: `-X`, `-W`, `-u`, ..."""
     before = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
     if before[-1:] == ["pytc"]:
         joined = before[-2].removesuffix("m")  # `-m`, or `-um`

@@ -1,4 +1,4 @@
-"""An audit as text: what to do first, and what stands behind it."""
+"""An audit as text: for each function first what to do, then why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytc.explain.sizes import size
 from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
 
 MOST_SITES = 4
-"""Call sites that are listed for one function."""
+"""At most so many call sites are listed for one function."""
 
 
 def of_audit(audit: Audit, width: int, colour: bool) -> str:
@@ -136,7 +136,7 @@ def _where(file: str, line: int) -> str:
 
 
 def _shortened(text: str, same: int, room: int) -> str:
-    """Source on one line; of a long expression the beginning, and what is around the place where an edit changes it."""
+    """Source on one line. Of a long expression, only its beginning and what is around `same`, where the edit begins."""
     if len(text) <= room:
         return text
     rest = room - room // 3 - 5

@@ -1,7 +1,7 @@
-"""The program that JAX traced for a call, with its leaves called what the script's caller calls them.
+"""The program that JAX traced for a call, with its leaves named as the script's caller names them.
 
-Asking JAX for its trace of a call that is about to be made costs nothing: the call itself then finds the trace made.
-So the script's function runs no more often than it would have run.
+Asking JAX for the trace of a call that is about to be made costs nothing, because the call itself then reuses that
+trace. So the script's function runs no more often than without the audit.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Traced:
     """One program, and which of its arguments the script donates."""
 
     as_jit: AsJit
-    """No pass run, and no array held but those that the function captured."""
+    """No pass was run on it, and it holds no arrays but those that the function captured."""
     donated: frozenset[int]
     """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
     calls_python: bool
     length: int | None
-    """The length of the result, where it is a tuple or a list and of no other class."""
+    """The length of the result if it is exactly a tuple or a list."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Jit:
-    """How to trace what `jax.jit` made."""
+    """How to trace a function that `jax.jit` made."""
 
     jitted: Any
     fun: Callable[..., Any]
@@ -61,8 +61,8 @@ class Jit:
         kwargs: dict[str, Any],
         names: Mapping[int, tuple[str, str]] | None = None,
     ) -> Traced:
-        """What there is to know of it. With `names`, each leaf is called what that calls the array that it is, by its
-        id: Equinox and Flax take the arguments apart and put them together otherwise, but the arrays are the same."""
+        """The program. `names` has, by id, the parameter and path of each array: Equinox and Flax pass the arguments in
+        other containers, but the arrays are the same objects."""
         get = self.options.get
         parameters = Parameters(self.fun, get("static_argnums"), get("static_argnames"))
         stageable = Stageable(self.fun, parameters, "trace", get("in_shardings"), get("out_shardings"))
@@ -82,11 +82,11 @@ class Jit:
 
 
 def _named(stage: Any) -> tuple[PyTreeDef, Sequence[str]]:
-    """The tree of the result, and where each leaf is in it."""
+    """The tree of the result, and the path of each leaf."""
     tree = stage.out_tree
     try:
         return tree, [keystr(path) for path, _ in tree_flatten_with_path(stage.out_info)[0]]
-    except Exception as error:  # a class of people's own is made of nothing but arrays
+    except Exception as error:  # `out_info` has no arrays, and a user's class may accept nothing else
         if is_from_outside(error):
             raise
         return tree, [*paths_of(tree)]
@@ -94,7 +94,7 @@ def _named(stage: Any) -> tuple[PyTreeDef, Sequence[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Pmap:
-    """How to trace what `jax.pmap` made: a `jax.jit` of a `shard_map` since JAX 0.8."""
+    """How to trace a function that `jax.pmap` made: since JAX 0.8 a `jax.jit` of a `shard_map`."""
 
     pmapped: Any
     fun: Callable[..., Any]
@@ -106,7 +106,7 @@ class Pmap:
         return jax.make_jaxpr(self.pmapped, static_argnums=static, return_shape=True)(*args, **kwargs)
 
     def read(self, stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
-        """What there is to know of it."""
+        """The program."""
         closed, result = stage
         parameters = Parameters(self.fun, self.options.get("static_broadcasted_argnums"))
         stageable = Stageable(self.fun, parameters)
@@ -129,7 +129,7 @@ class Pmap:
 
 
 def _mapped(closed: ClosedJaxpr) -> Any:
-    """The equation that maps over devices."""
+    """The `shard_map` equation."""
     ahead = list(closed.jaxpr.eqns)
     while ahead:
         eqn = ahead.pop(0)

@@ -1,12 +1,12 @@
-"""What stands in the place of `jax.jit`, `jax.pmap`, `equinox.filter_jit` and `flax.nnx.jit` while the script runs.
+"""Replacements of `jax.jit`, `jax.pmap`, `equinox.filter_jit` and `flax.nnx.jit` while the script runs.
 
-What the script makes with one of these is wrapped in a plain function: it takes its arguments over from its caller as
-the proof needs it, binds as a method, and has the attributes of what it wraps (`lower`, `trace`, `clear_cache`,
-`__wrapped__`, ...). It looks at a call and then makes it. An error loses the frames of this file on its way through,
-so that a traceback reads as it would have.
+They wrap each function that the script makes with one of these in a plain Python function: it takes its arguments from
+the caller's stack, as the proof needs it, binds as a method, and has the attributes of the wrapped function (`lower`,
+`trace`, `clear_cache`, `__wrapped__`, ...). It examines a call and then makes it. Frames of this file are removed from
+errors, so that tracebacks read as without the audit.
 
-What a library makes for itself is left alone. But Equinox and Flax make a `jax.jit` for each of the script's
-functions, and it is there that the program can be seen.
+Functions that libraries make for themselves are left alone. But Equinox and Flax make a `jax.jit` for each of the
+script's functions, and only there the program can be seen.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pytc.explain.audit.traced import Jit, Pmap
 from pytc.jax_compat.origins import is_library
 
 MOST_MADE = 8
-"""Functions made by one expression under one name that are watched; what a loop makes beyond that is like those."""
+"""At most so many functions that one expression makes under one name are watched; those that a loop makes are alike."""
 
 _TAPPED = frozenset(["equinox", "flax"])
-"""Packages whose own use of `jax.jit` is looked into."""
+"""Packages whose own calls of `jax.jit` are watched."""
 
 
 class Watch:
@@ -41,16 +41,16 @@ class Watch:
         """What the script has made so far, in order."""
         self.clock = Clock()
         self._expecting: list[_Expected] = []
-        """The call, if there is one, whose `jax.jit` inside a library is to be looked into."""
+        """The call, if any, that is about to call a library's `jax.jit`, where its program can be seen."""
 
     def install(self, module: types.ModuleType) -> None:
-        """Watch what this module, which was imported just now, offers."""
+        """Watch the functions of this module, which was just imported."""
         names = {"jax": ("jit", "pmap"), "equinox": ("filter_jit",), "flax.nnx": ("jit",)}[module.__name__]
         for name in names:
             setattr(module, name, self.watching(f"{module.__name__}.{name}", getattr(module, name)))
 
     def watching(self, api: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        """`real`, whose results are watched where the script asks for them."""
+        """A replacement of `real` that watches the functions which the script makes with it."""
 
         def watching(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
@@ -75,7 +75,7 @@ class Watch:
         return functools.wraps(real)(watching)
 
     def _watched(self, api: str, made: Any, fun: Callable[..., Any], options: Mapping[str, Any], place: Place) -> Any:
-        """What the script gets."""
+        """The watched function that the script gets."""
         tracing: Tracing | None = None
         if api == "jax.jit":
             tracing = Jit(made, fun, options)
@@ -114,7 +114,7 @@ class Watch:
     def _looking_inside(
         self, function: WatchedFunction, look: Look, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The first call of a function of Equinox's or Flax's: what it gives to `jax.jit` is its program."""
+        """Make the first call of a function of Equinox or Flax; what it passes to `jax.jit` is its program."""
         expected = function, look, function.called(look, args, kwargs)
         self._expecting.append(expected)
         try:
@@ -126,7 +126,7 @@ class Watch:
         return result
 
     def _tapped(self, jitted: Any, fun: Callable[..., Any], options: Mapping[str, Any]) -> Any:
-        """A `jax.jit` of Equinox's or Flax's own, which is looked into when somebody waits for it."""
+        """A `jax.jit` of Equinox or Flax itself, whose program is read if a call expects it."""
         tracing = Jit(jitted, fun, options)
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -142,7 +142,7 @@ class Watch:
 
 
 _Expected = tuple[WatchedFunction, Look, Mapping[int, tuple[str, str]]]
-"""A call, and what each array among its arguments is called, by the array's id."""
+"""A call, and by id the parameter and path of each array in its arguments."""
 
 
 def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs:
 
 
 def _renewed_by_flax(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> dict[int, list[Any]]:
-    """The leaves that variables of Flax's hold, with those variables: after a call, each is given the new value."""
+    """The leaves that Flax variables hold, with these variables: Flax gives each its new value after a call."""
     from flax import nnx
 
     holders: dict[int, dict[int, Any]] = {}
@@ -167,11 +167,11 @@ def _renewed_by_flax(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequ
 
 
 def _like(wrapper: Callable[..., Any], made: Any) -> Callable[..., Any]:
-    """The wrapper with the name, the attributes and the methods of what it wraps."""
+    """The wrapper with the name, the attributes and the methods of `made`."""
     wrapper.__code__ = _passed_over(wrapper.__code__)
     functools.update_wrapper(wrapper, made)
     wrapper.__wrapped__ = getattr(made, "__wrapped__", made)  # type: ignore[attr-defined]
-    # A method is its type's, and what copies an object's dictionary does not copy it.
+    # `update_wrapper` copies the object's `__dict__`, and methods are not there.
     names = [name for name in dir(made) if not name.startswith("__") and name not in vars(wrapper)]
     give(wrapper, **{name: getattr(made, name) for name in names})
     return wrapper
@@ -179,10 +179,10 @@ def _like(wrapper: Callable[..., Any], made: Any) -> Callable[..., Any]:
 
 @functools.cache
 def _passed_over(code: types.CodeType) -> types.CodeType:
-    """The code of a wrapper, under a name that `warnings.warn` passes over.
+    """The code of a wrapper, under a file name that `warnings.warn` skips.
 
-    `stacklevel` counts frames, but not those of the import machinery, which it knows by their file's name. So a warning
-    of JAX's names the line of the script that it named before.
+    `stacklevel` does not count frames of the import machinery, which it recognises by the file name. So a warning of
+    JAX names the same line of the script as without the audit.
     """
     return code.replace(co_filename=_PASSED_OVER)
 
@@ -191,7 +191,7 @@ _PASSED_OVER = "<pytc audit, for warnings as importlib._bootstrap>"
 
 
 def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback without the frames of the audit's that it begins with."""
+    """A traceback without the frames of the audit at its beginning."""
     while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
         trace = trace.tb_next
     return trace
