@@ -33,12 +33,10 @@ if their reference count is no more than the sum of these references:
         container that an iterator goes through           1 each        `_end`: `shared`
       a slot that is overwritten: its old value           1             `_end`: `shared`
     the proof itself
-      the list `places`, the list `values`                1 each        `_leaves_quietly`: `ours`
-      the list `variables`                                1 each        `_leaves_quietly`: the second `own`
+      the lists `places`, `values` and `variables`        1 each        `_listed`
       the loop variable `value`, and an argument: of
         `getrefcount`, or of `_dies_quietly`              2             `_leaves_quietly`
-      `value` in `_walk`, the argument of `_dies_quietly`,
-        and `values`                                      3             `_walk`
+      `value` in `_walk`, the argument of `_dies_quietly` 2             `_walk`
       the lists `level`, `found` and `nodes`              1 each        `_die_quietly`: `lists`, 3
       the walk's list `seen`                              1             `die_quietly`: `lists`, 4
       the call's list `leaves`, for parts of arguments    1             `_end`
@@ -49,10 +47,6 @@ a variable's value, which is in both `own` and `shared`. Arguments are not count
 references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs no line: a frame
 counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and what a starred call keeps
 there are arguments. `interpreter.references` reads a count without adding to it.
-
-A gap: of what dying objects refer to, `_end` does not count the references of `places`, `values` and `variables`. The
-one to spare makes up for one of them. A function that two variables and then a container in a third one refer to, and
-nothing else, is taken to live on, though all three end.
 """
 
 from __future__ import annotations
@@ -129,6 +123,8 @@ class Slots:
         it begins with is alive then. Only a store could make one of these objects a dead container; none may."""
         self._leaving: dict[int, int] = collections.defaultdict(int)
         """By id, how many references end before the next store."""
+        self._listed: collections.Counter[int] = collections.Counter()
+        """By id, how many references are those of `places`, `values` and the list of a frame's variables."""
 
     def call(self, function: int, references: int) -> None:
         """Note the compiled function that is called (its id), and how many references to it end with the call.
@@ -155,6 +151,7 @@ class Slots:
         can read the frame's own variables, which then count as slots.
         """
         roots = self.forget()
+        self._listed = collections.Counter(map(id, itertools.chain(places, self.values)))
         self._open = (
             self._open
             and at_once
@@ -163,7 +160,7 @@ class Slots:
             and self._walk(frame, site.events, length, readable)
             and site.returns
             and not (site.drops and self._may_end_loudly())
-            and self._leaves_quietly(frame, places)
+            and self._leaves_quietly(frame)
         )
 
     def forget(self) -> list[Any]:
@@ -189,28 +186,24 @@ class Slots:
         """Whether code may run when a part of the result dies."""
         return self._classes is None or any(defines(kind, "__del__") for kind in self._classes)
 
-    def _leaves_quietly(self, frame: FrameType, places: Sequence[Any]) -> bool:
+    def _leaves_quietly(self, frame: FrameType) -> bool:
         """Whether no code runs when the frame's function returns and what only it refers to dies. What others refer to
         as well lives on, or dies with something else that is examined here."""
-        ours = collections.Counter(map(id, itertools.chain(places, self.values)))
         variables = _variables(frame)
         own = collections.Counter(map(id, variables))
         function = interpreter.running(frame)
         self._leave(own)
+        self._listed += own
         self._leaving[function] += 1
-        if interpreter.references(function) <= self._leaving[function] + own[function] + ours[function]:
+        if interpreter.references(function) <= self._leaving[function] + self._listed[function]:
             return False  # the function dies with its frame, and so does what it has captured
         for at in range(len(variables)):
             value = variables[at]
-            # References of this frame and of those left before; of `variables`; of `places` and `values`; of `value`
-            # and `getrefcount`. (To arguments the proof has more.)
-            most = self._leaving[id(value)] + own[id(value)] + ours[id(value)] + 2
+            # References of this frame and of those left before; of `variables`, `places` and `values`; of `value` and
+            # `getrefcount`. (To arguments the proof has more.)
+            most = self._leaving[id(value)] + self._listed[id(value)] + 2
             ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
-            if (
-                ends
-                and id(value) not in self._walked
-                and not self._dies_quietly(value, own[id(value)] + ours[id(value)] + 2)
-            ):
+            if ends and id(value) not in self._walked and not self._dies_quietly(value, 2):
                 return False
         return True
 
@@ -251,9 +244,9 @@ class Slots:
                 self._living = set()
             if container is not frame or readable:  # `liveness` decides about the frame's other variables
                 self.values.append(value)
-            if id(value) not in self._walked and not self._dies_quietly(
-                value, None if id(value) in self._arguments else 3
-            ):
+                self._listed[id(value)] += 1
+            ours = None if id(value) in self._arguments else 2  # the variable here, and the argument below
+            if id(value) not in self._walked and not self._dies_quietly(value, ours):
                 return False
         return True
 
@@ -271,7 +264,8 @@ class Slots:
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value dies, and with it what only it refers to.
 
-        `ours` is how many references to the value the proof has; None for an argument, to which it may have all.
+        `ours` is how many references to the value the proof has besides its lists; None for an argument, to which it
+        may have all.
         """
         return _is_quiet(value) or self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
 
@@ -328,7 +322,7 @@ class Slots:
         ending = {
             key
             for key, count in shared.items()
-            if interpreter.references(key) <= self._leaving[key] + lists * count + ours + 1
+            if interpreter.references(key) <= self._leaving[key] + self._listed[key] + lists * count + ours + 1
         }
         if of_arguments:
             ending.update(id(v) for v in nodes if type(v) in BOUND)  # the call's `leaves` and trees may hold methods

@@ -9,6 +9,7 @@ runs the random programs under each as well, and prints which of them notice.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import gc
 import operator
@@ -279,6 +280,17 @@ def what_stands_there_is_not_compared() -> Any:
     return mock.patch.object(walk, "stand", lambda *_: True)
 
 
+def lists_of_the_proof_make_functions_live() -> Any:
+    """The references of the proof's own lists are taken for references that stay."""
+    end = slots.Slots._end
+
+    def forgetful(own: Any, *args: Any) -> Any:
+        with mock.patch.object(own, "_listed", collections.Counter[int]()):
+            return end(own, *args)
+
+    return mock.patch.object(slots.Slots, "_end", forgetful)
+
+
 def variables_end_quietly() -> Any:
     """What dies when a function in between returns is not thought of."""
     return mock.patch.object(slots.Slots, "_leaves_quietly", lambda *_: True)
@@ -378,7 +390,8 @@ ALL: tuple[Mutant, ...] = (
     slots_are_counted_with_what_they_are_in,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
     c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly,
-    dead_containers_may_be_held, what_stands_there_is_not_compared, variables_end_quietly,
+    dead_containers_may_be_held, what_stands_there_is_not_compared,
+    lists_of_the_proof_make_functions_live, variables_end_quietly,
     helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
@@ -723,6 +736,26 @@ def _dies_oddly(s: Stub, f: Any, f2: Any) -> None:
     s.read(seen)
 
 
+def _function_of_several_names(s: Stub, f: Any, f2: Any) -> None:
+    """What a function has captured looks as it dies, with two variables and a list."""
+    box = types.SimpleNamespace(a=s.new())
+    seen: list[Any] = []
+
+    def capturing() -> Any:
+        last = Last(lambda: seen.append(box.a.is_deleted()))
+        return lambda: last
+
+    def helper(x: Any) -> Any:
+        one = other = capturing()  # noqa: F841
+        several = [one]  # noqa: F841
+        return f(x)
+
+    for _ in range(3):
+        box.a = helper(box.a)
+    if any(seen):
+        raise RuntimeError("deleted")
+
+
 def _pair_of_a_loop(s: Stub, f: Any, f2: Any) -> None:
     """The tuple that `enumerate` has handed out lives on as a whole."""
     states = [s.new(), s.new()]
@@ -778,7 +811,8 @@ PROGRAMS: tuple[Program, ...] = (
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
-    _stored_back, _garbage, _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly, _pair_of_a_loop,
+    _stored_back, _garbage, _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly,
+    _function_of_several_names, _pair_of_a_loop,
     _list_of_a_loop, _two_stores, _store_that_loads,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,

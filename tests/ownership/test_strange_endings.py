@@ -459,6 +459,61 @@ def test_what_a_function_beside_the_tree_of_an_argument_has_captured():
     assert seen == [0, 1, 2, 3, 4, 5]
 
 
+SEVERAL_NAMES = {
+    "a list": "f = g = make(); l = [f]",
+    "a list and three names": "f = g = h = make(); l = [f]",
+    "a dictionary": "f = g = make(); d = {'f': f}",
+    "an attribute": "f = g = make(); o = Node(None); o.f = f",
+    "a partial": "f = g = make(); p = functools.partial(f)",
+    "a loop": "hooks = [make()]\nfor f in hooks: g = f",
+    "a method": "f = g = Handler(make()).method; l = [f]",
+    "a jitted function": "f = g = jax.jit(make()); l = [f]",
+}
+
+
+@pytest.mark.parametrize("names", SEVERAL_NAMES)
+@pytest.mark.parametrize("within", ["", "inner"])
+def test_what_a_function_of_several_names_has_captured(names, within):
+    """The proof's own lists refer to it, too; that it has so many references does not mean that it lives on."""
+    lines = "\n    ".join(SEVERAL_NAMES[names].splitlines())
+    call = "inner(x, y, [f])" if within else "step(x, y)"
+    space = globals() | {"step": pytc.compile(lambda x, y: (x + 1, y + 2))}
+    exec(f"def inner(x, y, l):\n    return step(x, y)\ndef helper(x, y, make):\n    {lines}\n    return {call}", space)
+    helper = space["helper"]
+    both = types.SimpleNamespace(a=jnp.zeros(9), b=jnp.zeros(9))
+    seen = []
+
+    def noting():
+        last = Last(lambda: seen.append((float(both.a[0]), float(both.b[0]))))
+        return lambda: last
+
+    def run():
+        for _ in range(5):
+            both.a, both.b = helper(both.a, both.b, noting)
+
+    run()
+    assert seen == [(k, 2 * k) for k in range(5)]
+
+
+def test_what_a_function_in_several_slots_has_captured():
+    step = pytc.compile(lambda x: (1 * x, 2 * x, 3 * x, 4 * x, x + 1))
+    both = types.SimpleNamespace(a=jnp.zeros(9))
+    seen = []
+
+    def noting():
+        last = Last(lambda: seen.append(float(both.a[0])))
+        return lambda: last
+
+    def run():
+        for _ in range(5):
+            both.b = both.c = both.d = noting()
+            both.e = [both.b]
+            both.b, both.c, both.d, both.e, both.a = step(both.a)
+
+    run()
+    assert seen == [0, 1, 2, 3, 4]
+
+
 class Equal:
     """A static part of a tree, of which others are as good."""
 
