@@ -92,11 +92,15 @@ class Slots:
         self._leaving: dict[int, int] = collections.defaultdict(int)
         """By id, how many references belong to functions that return before the next store."""
 
-    def call(self, function: int, references: int) -> None:
-        """Take note of the compiled function that is called (its id), and of how many references to it end with the
-        call. If it has no others it dies with the call, with what it has captured and compiled, so no slot counts."""
+    def call(self, below: FrameType, references: int) -> None:
+        """Take note of the compiled function that is called, in the frame `below`, and of how many references to it end
+        with the call. If it has no others it dies with the call, with what it has captured and compiled, so no slot
+        counts; nor does any if somebody has left something in its frame."""
+        function = interpreter.running(below)
         self._leaving[function] += references
-        self._open = self._open and interpreter.references(function) > references
+        self._open = (
+            self._open and interpreter.references(function) > references and not interpreter.refers_to_more(below)
+        )
 
     def add(
         self,
@@ -159,6 +163,8 @@ class Slots:
         self._leaving[function] += 1
         if interpreter.references(function) <= self._leaving[function] + own[function] + ours[function]:
             return False  # it dies with its frame, and what it has captured with it
+        if interpreter.refers_to_more(frame):
+            return False
         for at in range(len(variables)):
             value = variables[at]
             # The frame's references and those of frames that are left before, those of the list here and of places, the
