@@ -367,6 +367,8 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
     globals and cells that are not overwritten at once. `parts` says which leaves an object of the arguments has."""
     everything = frozenset().union(*parts.values()) if parts else frozenset()
     survive: frozenset[int] = frozenset()
+    read: dict[tuple[int, Any], frozenset[int]] = {}
+    """Slots that a function on the way reads, and that its callers, as far as is known, do not overwrite."""
     above: FrameType | None = frame
     straight = True
     for level in range(_HIGHEST):
@@ -377,7 +379,7 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
         except NotTrusted:
             return everything
         if site.refusal and level > 0:
-            return survive
+            break
         related = level == 0
         overwritten = {event.place for event in site.events if event.does == "store"} if straight else set()
         dead = site.dead(True, site.unpacks) | {
@@ -387,8 +389,10 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
         # A dictionary or a list may be read later, and its item that is overwritten first be let go of.
         released: frozenset[int] = frozenset()
         for place in overwritten:
+            slot, value = slots.slot(above, place)
+            read.pop(slot, None)
             if len(place) > 1:
-                released |= leaves_in(slots.peek(above, place), parts)
+                released |= leaves_in(value, parts)
         for number in range(len(above.f_code.co_varnames)):
             value = variable(above, number)
             has = leaves_in(value, parts)
@@ -397,12 +401,13 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
                 survive |= has - released
         for place in loaded(flow, site.at):
             if place not in overwritten and _outlives(slots, above, place, dead):
-                survive |= leaves_in(slots.peek(above, place), parts) - released
+                slot, value = slots.slot(above, place)
+                read[slot] = leaves_in(value, parts) - released
         if not related:
             break
         straight = straight and site.returns
         above = above.f_back
-    return survive
+    return survive.union(*read.values())
 
 
 def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> bool:

@@ -228,10 +228,16 @@ class Slots:
 
     def peek(self, frame: FrameType, place: Place) -> Any:
         """What stands in a place, or `UNBOUND` where looking may run code."""
+        return self.slot(frame, place)[1]
+
+    def slot(self, frame: FrameType, place: Place) -> tuple[tuple[int, Any], Any]:
+        """Which slot a place is, whatever it is called elsewhere: the object that it is in (its id), and the key there;
+        and what stands in it, or `UNBOUND` where looking may run code."""
         try:
-            return self._locate(frame, place, False)[2]
+            container, key, value = self._locate(frame, place, False)
         except NotPlain:
-            return UNBOUND
+            return (0, None), UNBOUND
+        return (id(container), key), value
 
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value, and what only it refers to, is let go of.
