@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import ctypes
 import inspect
 import itertools
 import signal
@@ -42,8 +43,10 @@ _USUAL = (
     ArithmeticError,
     AssertionError,
     MemoryError,
+    ctypes.ArgumentError,
 )
-"""What these raise then."""
+"""What these raise then. (The last is what `ctypes` makes of whatever is raised as it looks at an argument, such as a
+`RecursionError`.)"""
 
 
 class _RaiseSignal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import os
 import signal
 import subprocess
@@ -193,6 +194,34 @@ def test_what_has_run_is_returned_though_the_stack_is_full(monkeypatch):
         return x.tolist()
 
     assert run() == [6, 6, 6]
+
+
+def test_a_full_stack_is_no_error_of_ctypes():
+    """Which makes one of its own class of whatever is raised as it looks at an argument."""
+    step = pytc.compile(lambda x: x + 1)
+    box, raised, limit = Holder(), set(), sys.getrecursionlimit()
+    box.x = jnp.zeros(3)
+
+    def deeper(frames):
+        if frames:
+            deeper(frames - 1)
+        else:
+            box.x = step(box.x)
+
+    for _ in range(4):
+        deeper(0)
+    sys.setrecursionlimit(len(inspect.stack(0)) + 100)
+    try:
+        for frames in range(100):
+            try:
+                deeper(frames)
+            except Exception as error:
+                raised.add(type(error))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert RecursionError in raised
+    assert ctypes.ArgumentError not in raised
+    assert box.x.tolist()[0] >= 4
 
 
 # -- what is no Ctrl-C -----------------------------------------------------------------------------------------------

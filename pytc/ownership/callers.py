@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from pytc.ownership import loops
 from pytc.ownership.callsite import Site
-from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, running, variable, waits_for_c
+from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
 from pytc.ownership.liveness import Flow, Unknown
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import Starred
@@ -220,7 +220,7 @@ def follow(
         onlooker = onlookers(outcome.calls_python, outcome.atomic)
         walked = walk.arguments(args, kwargs) if walk is not None else ()
         overwritten = slots_of(args, kwargs, onlooker, outcome, walked)
-        overwritten.call(running(below), 1 + waits_for_c(frame))
+        overwritten.call(below, 1 + waits_for_c(frame))
         del walked
     for level in route:
         site, readable = looked_up(frame, references)
@@ -295,7 +295,7 @@ def levels(
     below = sys._getframe(references)
     references += 1  # the variable here
     atomic, length = outcome.atomic, outcome.length
-    slots.call(running(below), 1 + waits_for_c(frame))
+    slots.call(below, 1 + waits_for_c(frame))
     if slots.onlooker:
         refusals.append(slots.onlooker)
     for level in range(_HIGHEST):

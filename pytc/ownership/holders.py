@@ -374,6 +374,8 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
     arguments, by id."""
     everything = frozenset().union(*parts.values()) if parts else frozenset()
     survive: frozenset[int] = frozenset()
+    read: dict[tuple[int, Any], frozenset[int]] = {}
+    """Slots that a function on the way reads, and that its callers, as far as is known, do not overwrite."""
     above: FrameType | None = frame
     straight = True
     for level in range(_HIGHEST):
@@ -384,7 +386,7 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
         except NotTrusted:
             return everything
         if site.refusal and level > 0:
-            return survive
+            break
         related = level == 0
         overwritten = {event.place for event in site.events if event.does == "store"} if straight else set()
         dead = site.dead(True, site.unpacks) | {
@@ -394,8 +396,10 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
         # What overwritten items hold is released, even if their list or dictionary is read later.
         released: frozenset[int] = frozenset()
         for place in overwritten:
+            slot, value = slots.slot(above, place)
+            read.pop(slot, None)
             if len(place) > 1:
-                released |= leaves_in(slots.peek(above, place), parts)
+                released |= leaves_in(value, parts)
         for number in range(len(above.f_code.co_varnames)):
             value = variable(above, number)
             has = leaves_in(value, parts)
@@ -404,12 +408,13 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset
                 survive |= has - released
         for place in loaded(flow, site.at):
             if place not in overwritten and _outlives(slots, above, place, dead):
-                survive |= leaves_in(slots.peek(above, place), parts) - released
+                slot, value = slots.slot(above, place)
+                read[slot] = leaves_in(value, parts) - released
         if not related:
             break
         straight = straight and site.returns
         above = above.f_back
-    return survive
+    return survive.union(*read.values())
 
 
 def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> bool:

@@ -93,6 +93,15 @@ def _address(frame: FrameType) -> int:
     return int(ctypes.c_size_t.from_address(id(frame) + _TO_FRAME).value)
 
 
+def refers_to_more(frame: FrameType) -> bool:
+    """Whether the frame of a function that runs refers to more than its variables, all of which dies with it: a
+    function that traces it, a variable that was added from outside (CPython 3.13), or the dictionary that is there once
+    `f_locals` was asked for (up to 3.12)."""
+    count = getrefcount(frame)
+    # A hook of `sys.addaudithook` is shown the frame, and may keep it.
+    return bool(words(frame)[namespace_at] or gc.get_referents(frame)) or getrefcount(frame) != count
+
+
 def references(address: int) -> int:
     """How many references there are to the object at an address."""
     return int(_word_at[(address >> 3) - 1])
@@ -189,6 +198,19 @@ def _find_running() -> int | None:
     return places[0] if len(places) == 1 else None
 
 
+def _find_namespace() -> int | None:
+    """The position, in words, of what a frame has for a dictionary of its variables; None where it is not found."""
+    space: dict[str, list[int]] = {}
+
+    def places() -> list[int]:
+        seen = words(sys._getframe(1))
+        return [at for at in range(first_local) if seen[at] == id(space)]
+
+    exec("found = places()", {"places": places}, space)
+    found = space["found"]
+    return found[0] if len(found) == 1 else None
+
+
 def _find_version() -> int:
     """Where a class has its version, for `version`; 0 where that is not found."""
 
@@ -248,6 +270,7 @@ first_local = 0
 copies_of_unpacked = 0
 dictionary_before = 0
 running_at = 0
+namespace_at = 0
 version_at = 0
 if not refusal:
     first_local = _find_first_local()
@@ -258,13 +281,16 @@ if not refusal:
         refusal = "the local variables of a running frame were not found where CPython keeps them"
     elif (_running_at := _find_running()) is None:
         refusal = "the function of a running frame was not found where CPython keeps it"
+    elif (_namespace_at := _find_namespace()) is None:
+        refusal = "the dictionary of a running frame was not found where CPython keeps it"
     elif not (lambda: _frame_is_referred_to_once())():
         refusal = "a frame has other references than CPython's own"
     elif sys.version_info < (3, 12) and not _tells_entries():
         refusal = "a frame does not tell where CPython has it whether C code has called it"
     else:
         copies_of_unpacked = _copies_of_unpacked()
-        dictionary_before, running_at, version_at = _before, _running_at, _find_version()
+        dictionary_before, running_at, namespace_at = _before, _running_at, _namespace_at
+        version_at = _find_version()
 
 
 if sys.version_info >= (3, 12):

@@ -126,13 +126,18 @@ class Slots:
         self._listed: collections.Counter[int] = collections.Counter()
         """By id, how many references are those of `places`, `values` and the list of a frame's variables."""
 
-    def call(self, function: int, references: int) -> None:
-        """Note the compiled function that is called (its id), and how many references to it end with the call.
+    def call(self, below: FrameType, references: int) -> None:
+        """Note the compiled function that is called, in the frame `below`, and how many references to it end with the
+        call.
 
         If it has no others, it dies with the call, and so does what it has captured and compiled: then no slot is dead.
+        Nor is any if somebody has left something in its frame.
         """
+        function = interpreter.running(below)
         self._leaving[function] += references
-        self._open = self._open and interpreter.references(function) > references
+        self._open = (
+            self._open and interpreter.references(function) > references and not interpreter.refers_to_more(below)
+        )
 
     def add(
         self,
@@ -197,6 +202,8 @@ class Slots:
         self._leaving[function] += 1
         if interpreter.references(function) <= self._leaving[function] + self._listed[function]:
             return False  # the function dies with its frame, and so does what it has captured
+        if interpreter.refers_to_more(frame):
+            return False
         for at in range(len(variables)):
             value = variables[at]
             # References of this frame and of those left before; of `variables`, `places` and `values`; of `value` and
@@ -256,10 +263,16 @@ class Slots:
 
     def peek(self, frame: FrameType, place: Place) -> Any:
         """The value of a place, or `UNBOUND` if there is none or reading it may run code."""
+        return self.slot(frame, place)[1]
+
+    def slot(self, frame: FrameType, place: Place) -> tuple[tuple[int, Any], Any]:
+        """Which slot a place names, whatever else names it: the id of the object that it is in, and the key there; and
+        its value, or `UNBOUND` if there is none or reading it may run code."""
         try:
-            return self._locate(frame, place, False)[2]
+            container, key, value = self._locate(frame, place, False)
         except NotPlain:
-            return UNBOUND
+            return (0, None), UNBOUND
+        return (id(container), key), value
 
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value dies, and with it what only it refers to.

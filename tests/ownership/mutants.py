@@ -296,6 +296,11 @@ def variables_end_quietly() -> Any:
     return mock.patch.object(slots.Slots, "_leaves_quietly", lambda *_: True)
 
 
+def frames_hold_variables_alone() -> Any:
+    """What somebody has left in the frame of a function that returns is not thought of."""
+    return mock.patch.object(interpreter, "refers_to_more", lambda _: False)
+
+
 def helpers_return_the_result() -> Any:
     """What a function in between returns is taken for the call's result, whatever it is."""
     init = Site.__init__
@@ -392,6 +397,7 @@ ALL: tuple[Mutant, ...] = (
     c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly,
     dead_containers_may_be_held, what_stands_there_is_not_compared,
     lists_of_the_proof_make_functions_live, variables_end_quietly,
+    frames_hold_variables_alone,
     helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
@@ -756,6 +762,24 @@ def _function_of_several_names(s: Stub, f: Any, f2: Any) -> None:
         raise RuntimeError("deleted")
 
 
+def _left_in_a_frame(s: Stub, f: Any, f2: Any) -> None:
+    """A helper has what looks when it dies for what traces it, and nowhere else."""
+    box = types.SimpleNamespace(a=s.new())
+    seen: list[Any] = []
+
+    def leave() -> None:
+        last: Any = Last(lambda: seen.append(box.a))
+        sys._getframe(1).f_trace = last
+
+    def helper() -> Any:
+        leave()
+        return f(box.a)
+
+    for _ in range(3):
+        box.a = helper()
+    s.read(seen)
+
+
 def _pair_of_a_loop(s: Stub, f: Any, f2: Any) -> None:
     """The tuple that `enumerate` has handed out lives on as a whole."""
     states = [s.new(), s.new()]
@@ -811,7 +835,7 @@ PROGRAMS: tuple[Program, ...] = (
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
-    _stored_back, _garbage, _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly,
+    _stored_back, _garbage, _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly, _left_in_a_frame,
     _function_of_several_names, _pair_of_a_loop,
     _list_of_a_loop, _two_stores, _store_that_loads,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,

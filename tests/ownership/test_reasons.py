@@ -142,6 +142,24 @@ def test_what_a_leaf_holds_is_not_how_the_call_got_another(made: Functions) -> N
     stub.read(trainer.state)
 
 
+def test_what_a_helper_reads_and_its_caller_overwrites(made: Functions) -> None:
+    stub, f = made
+    trainer, other = types.SimpleNamespace(state=stub.new()), types.SimpleNamespace()
+
+    def advance() -> Any:
+        return f(trainer.state)
+
+    def advance_and_more() -> Any:
+        state = f(trainer.state)
+        return _line() and state
+
+    trainer.state = advance()
+    other.state = advance()
+    trainer.state = advance_and_more()
+    expect(stub.survivors == [set(), {0}, {0}])
+    stub.read((trainer, other))
+
+
 def _says_last(stub: Asking, pattern: str) -> None:
     (told,) = stub.why[-1].values()
     assert re.search(pattern, told.text), told

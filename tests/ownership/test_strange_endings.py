@@ -78,6 +78,61 @@ def local_of_two_functions_that_return(s, f, f2):
         box.a = outer(Last(looking_at(s, box)))
 
 
+def among_the_variables(last):
+    """Up to CPython 3.12 this leaves a dictionary behind that has them all."""
+    assert sys._getframe(1).f_locals["last"] is last
+
+
+def as_one_more_variable(last):
+    sys._getframe(1).f_locals["more"] = last
+
+
+def as_what_traces(last):
+    sys._getframe(1).f_trace = last
+
+
+@strange
+def left_in_the_frame_of_a_function_that_returns(s, f, f2):
+    def outer(leave, last):
+        leave(last)
+        last = None
+        return f(box.a)
+
+    for leave in among_the_variables, as_one_more_variable, as_what_traces:
+        box = types.SimpleNamespace(a=s.new())
+        for _ in range(3):
+            box.a = outer(leave, Last(looking_at(s, box)))
+
+
+@jax.tree_util.register_pytree_node_class
+class Leaving(Node):
+    """Leaves something in the frame of the call that flattens it."""
+
+    leave = None
+
+    def tree_flatten(self):
+        frame = sys._getframe(1)
+        while frame.f_code.co_name != "compiled":
+            frame = frame.f_back
+        Leaving.leave(frame)
+        return super().tree_flatten()
+
+
+@strange
+def left_in_the_frame_of_the_call(s, f, f2):
+    box = types.SimpleNamespace(a=Leaving(s.new()))
+
+    def look():
+        s.seen.append(box.a.x.is_deleted())
+
+    def leave(frame):
+        frame.f_trace = Last(look)
+
+    Leaving.leave = leave
+    for _ in range(3):
+        box.a = f(box.a)
+
+
 @strange
 def captured_by_a_function_that_returns(s, f, f2):
     box = types.SimpleNamespace(a=s.new())
