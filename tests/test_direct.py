@@ -331,6 +331,17 @@ def test_a_place_that_never_fits_stops_trying(straight):
     assert not directly
 
 
+def test_a_place_that_cannot_go_straight_is_not_asked_for_ever(straight):
+    """An array is passed twice, which the straight way cannot tell from two."""
+    step = pytc.compile(lambda a, b: a + b, share=False)
+    x = jnp.ones(3)
+    with mock.patch.object(direct.Direct, "of", return_value=None) as of:
+        for _ in range(30):
+            step(x, x)
+    assert of.call_count == direct.MOST_MISSES
+    assert not straight
+
+
 def test_places_of_code_made_anew_are_not_kept_for_ever(monkeypatch):
     monkeypatch.setattr(direct, "MOST_SITES", 8)
     step = pytc.compile(lambda x: x * 2)

@@ -90,7 +90,7 @@ class Site:
     Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
 
         usual path        a warm call with nothing to copy: `went_well` -> ready
-        ready             next call on the usual path: `learn`          -> straight; if that is not possible, as before
+        ready             next call on the usual path: `learn`          -> straight; if that is not possible, a miss
         straight          `jax.jit` does it                             -> straight
         straight          not this time, though nothing had to be copied: a miss -> ready, with the old entry
         straight          `jax.jit` refuses the arguments: a miss       -> usual path

@@ -132,16 +132,19 @@ class Ways(dict[tuple[int, int], Direct]):
             self.clear()
 
     def learn(self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Let the calls after this one go straight, if they can.
+        """Let the calls after this one go straight, if they can; if they cannot, that is a miss.
 
         Called before this call, though it is the last one that has shown that calls go well: looking at the arguments
         may run code, and none may run between a call and the store of its result.
         """
         site.goes_well = False
         leaves = signature.program.leaves
-        if self._python_scalars == "static" and any(getattr(leaf.aval, "weak_type", False) for leaf in leaves):
-            return  # `jax.jit` does not tell a Python scalar from such an array
-        if direct := Direct.of(signature, site, args, kwargs, self._share):
+        # `jax.jit` does not tell a Python scalar from an array of a weak type.
+        tells = self._python_scalars != "static" or not any(getattr(leaf.aval, "weak_type", False) for leaf in leaves)
+        direct = Direct.of(signature, site, args, kwargs, self._share) if tells else None
+        if direct is None:
+            site.miss()
+        else:
             self[id(site.code), site.lasti] = direct
 
     def went_well(self, site: Site, looked: bool) -> None:

@@ -7,7 +7,7 @@
 - no earlier store changes the way to it, and no later one drops an object on that way: such an object would count as a
   dead container, and so account for the reference in the slot a second time;
 - nothing that dies between the call and the store runs code: old values of slots that were overwritten before, and the
-  arguments and local variables of functions that return in between;
+  arguments and local variables of functions that return in between, in whose frames there must be nothing else;
 - unpacking the result cannot fail, because its length is known;
 - only bytecode stands between the call and the stores: C code that has called back may do anything next, and the
   interpreter handles signals after it;
