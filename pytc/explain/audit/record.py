@@ -293,7 +293,7 @@ class WatchedFunction:
             held = [i for i in held if i not in renewed] + _held_elsewhere(leaves, renewed)
         held += [i for i in repeated(leaves, signature.arrays) if i not in held]
         if held and signature.traced is None:
-            return Look(signature, seen, False)
+            return Look(signature, seen)  # the first call of a program that was not known: what is held says nothing
         seen.calls += 1
         for i in held:
             seen.held[i] = seen.held.get(i, 0) + 1
@@ -305,7 +305,7 @@ class WatchedFunction:
             for i in asked:
                 found = _who_else(leaves[i], frame, leaves, renewed[i]) if i in renewed else why.get(i)
                 seen.why[i] = found or _SHARED
-        return Look(signature, seen, True)
+        return Look(signature, seen)
 
     @staticmethod
     def _to_explain(signature: WatchedSignature, seen: Seen, held: Sequence[int]) -> list[int]:
@@ -351,8 +351,6 @@ class Look:
 
     signature: WatchedSignature
     seen: Seen
-    counted: bool
-    """False for a first call whose program was not known beforehand, so that leaves found held say nothing."""
 
 
 _SHARED = ownership.Held("buffer", "another leaf of the arguments is the same array")
