@@ -3,7 +3,7 @@
     python -m benchmarks                      all workloads, several devices, and the price of a call
     python -m benchmarks mlp_adam wave        some of them
     python -m benchmarks --quick              a smoke run, in seconds
-    python -m benchmarks --markdown           the tables for the README, from the figures on file
+    python -m benchmarks --markdown           the tables for docs/benchmarks.md, from the file
 
 A run of everything writes its figures to benchmarks/results/, in a file named by the device, and draws
 docs/images/benchmarks.svg. Each workload has a process of its own, so that none meets another's memory or caches.
@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smallest sizes, one round: to see that it works")
     parser.add_argument("--rounds", type=int, help=f"rounds of timing; {Effort.rounds} by default")
     parser.add_argument("--list", action="store_true", help="say what the workloads are")
-    parser.add_argument("--markdown", action="store_true", help="print the README's tables from the file of figures")
+    parser.add_argument(
+        "--markdown", action="store_true", help="print the tables of docs/benchmarks.md from the file of figures"
+    )
     parser.add_argument("--chart", action="store_true", help="draw the chart from the file of figures")
     parser.add_argument("--out", type=Path, help="the file of figures to write, or to read with the two above")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)

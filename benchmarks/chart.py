@@ -1,4 +1,4 @@
-"""The chart for the README: total bytes of each workload under each contender, over those of `jax.jit`.
+"""The chart for the docs: total bytes of each workload under each contender, over those of `jax.jit`.
 
 SVG written by hand, with no library. It brings its own background, and its colours differ in lightness as well as in
 hue, so it reads on a light and on a dark page, in print and without colour vision.

@@ -109,7 +109,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """For the README: total bytes for each contender, and what pytc's step costs beside the best by hand."""
+    """For docs/benchmarks.md: total bytes for each contender, and what pytc's step costs beside the best by hand."""
     parts = (
         about(report),
         markdown_workloads(report["workloads"]),
