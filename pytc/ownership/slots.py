@@ -24,7 +24,7 @@ if their reference count is no more than the sum of these references:
 
     held by                                               references    counted in
     what ends before the next store (`_leaving`)
-      a returning frame: a local variable or cell         1 each        `_leaves_quietly`: `own`
+      a returning frame: a local variable or cell         1 each        `_leaves_quietly`
       a returning frame: the function that runs in it     1             `_leaves_quietly`
       the compiled function's own frame, and C code that
         calls it, if any: the compiled function           1 each        `call`: `references`
@@ -43,7 +43,7 @@ if their reference count is no more than the sum of these references:
 
 A sum that is too large costs a look in vain; one that is too small lets code run unseen. The sums of `call` and
 `_leaves_quietly` have nothing to spare. Those of `_end` have one to spare, unless `leaves` has the object, and two for
-a variable's value, which is in both `own` and `shared`. Arguments are not counted, but taken to die: all of their
+a variable's value, which is counted as that, too. Arguments are not counted, but taken to die: all of their
 references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs no line: a frame
 counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and what a starred call keeps
 there are arguments. `interpreter.references` reads a count without adding to it.
@@ -53,7 +53,6 @@ from __future__ import annotations
 
 import collections
 import gc
-import itertools
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -123,7 +122,7 @@ class Slots:
         it begins with is alive then. Only a store could make one of these objects a dead container; none may."""
         self._leaving: dict[int, int] = collections.defaultdict(int)
         """By id, how many references end before the next store."""
-        self._listed: collections.Counter[int] = collections.Counter()
+        self._listed: dict[int, int] = collections.defaultdict(int)
         """By id, how many references are those of `places`, `values` and the list of a frame's variables."""
 
     def call(self, below: FrameType, references: int) -> None:
@@ -156,7 +155,9 @@ class Slots:
         can read the frame's own variables, which then count as slots.
         """
         roots = self.forget()
-        self._listed = collections.Counter(map(id, itertools.chain(places, self.values)))
+        self._listed = collections.defaultdict(int)
+        _count(self._listed, map(id, places))
+        _count(self._listed, map(id, self.values))
         self._open = (
             self._open
             and at_once
@@ -195,10 +196,9 @@ class Slots:
         """Whether no code runs when the frame's function returns and what only it refers to dies. What others refer to
         as well lives on, or dies with something else that is examined here."""
         variables = _variables(frame)
-        own = collections.Counter(map(id, variables))
         function = interpreter.running(frame)
-        self._leave(own)
-        self._listed += own
+        _count(self._leaving, map(id, variables))
+        _count(self._listed, map(id, variables))
         self._leaving[function] += 1
         if interpreter.references(function) <= self._leaving[function] + self._listed[function]:
             return False  # the function dies with its frame, and so does what it has captured
@@ -213,10 +213,6 @@ class Slots:
             if ends and id(value) not in self._walked and not self._dies_quietly(value, 2):
                 return False
         return True
-
-    def _leave(self, references: Mapping[int, int]) -> None:
-        for key, count in references.items():
-            self._leaving[key] += count
 
     def _walk(self, frame: FrameType, events: Iterable[Event], length: int | None, readable: bool) -> bool:
         for event in events:
@@ -330,7 +326,8 @@ class Slots:
         `shared` has the ids of all candidates, with how many references of dying objects each has; these are added to
         `_leaving`.
         """
-        self._leave(shared)
+        for key, count in shared.items():
+            self._leaving[key] += count
         # One more for `leaves` of the call, which has some parts of the arguments; for all else it is one too many.
         ending = {
             key
@@ -395,6 +392,12 @@ class Slots:
                     raise
                 return value, "cell_contents", UNBOUND
         return frame, step.name, value
+
+
+def _count(counts: dict[int, int], keys: Iterable[int]) -> None:
+    """Add one for each of the keys. (Of ids, so that no variable here refers to what is counted.)"""
+    for key in keys:
+        counts[key] += 1
 
 
 def _is_quiet(value: Any) -> bool:
