@@ -92,7 +92,7 @@ def _stacked(d: Draw, x: Any) -> Any:
 
 
 def _place(x: Any, table: Any) -> Any:
-    return (jnp.abs(jnp.nan_to_num(x)).sum() * 7).astype(jnp.int32) % table.shape[0]
+    return lax.rem((jnp.abs(jnp.nan_to_num(x)).sum() * 7).astype(jnp.int32), np.int32(table.shape[0]))
 
 
 def _look_up(d: Draw, x: Any) -> Any:

@@ -15,8 +15,8 @@ What a loop, a branch or a `jit` hands on unchanged is read where it came from, 
 In a `Program`, which is to be compiled, every inner `jit` stays, and what it hands on is read from its result. JAX
 emits an inner `jit` as a call of a function. XLA begins to simplify each function by itself and inlines calls only
 later. So what it fuses, and what it computes while it compiles, depends on where the calls are, and with that the last
-bits: `jnp.maximum(x, 0)` under a `jit` of its own may round otherwise than without. For the same reason a constant that
-is handed on is not read where it came from either.
+bits: `jnp.maximum(x, 0)` under a `jit` of its own may round otherwise than without. For the same reason what is handed
+on is not read where it came from either if it may be a constant to XLA (`unknown`).
 
 Name stacks (profiles, `jax.named_scope`), tracebacks and effects stay. Nobody differentiates the result: the rules
 for that are what was taken out.
@@ -41,12 +41,9 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primit
 from pytc.jax_compat.origins import home
 from pytc.move import unmoved
 from pytc.passes import subjaxprs
-from pytc.passes.constants import (
-    constant_in_regions,
-    is_constant,
-    of_constants_alone,
-)
+from pytc.passes.constants import constant_in_regions, is_constant
 from pytc.passes.subjaxprs import Atom
+from pytc.passes.unknown import Unknown
 from pytc.program import Computed, Kept, Program
 from pytc.stage import CapturesError, Returned, Stageable, stageable_of
 
@@ -182,6 +179,7 @@ class _Finaliser:
         if not compiled:  # else calls stay, however many there are
             _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
+        self._unknown = Unknown()
         self._regions: dict[tuple[bool, ...], subjaxprs.Memo] = {}
         self._inner = self._region(())
         constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
@@ -207,7 +205,7 @@ class _Finaliser:
         given: Sequence[bool] = (),
     ) -> Jaxpr:
         """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, a
-        wrapper with consts of its own stays. `given` says which of the invars are constants."""
+        wrapper with consts of its own stays. `given` says which of the invars may be constants to XLA."""
         names: dict[Var, Atom] = {}
         eqns: list[JaxprEqn] = []
         fixed = {*jaxpr.constvars, *itertools.compress(jaxpr.invars, given)}
@@ -216,8 +214,7 @@ class _Finaliser:
             eqn = subjaxprs.rename(todo.pop(), names)
             if subjaxprs.is_flat(eqn.primitive) and eqn.primitive not in _FINALISATIONS:
                 eqns.append(eqn)
-                if of_constants_alone(eqn, fixed):
-                    fixed.update(eqn.outvars)
+                self._note_known(eqn, fixed)
                 continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
@@ -231,8 +228,7 @@ class _Finaliser:
                 if eqn.primitive.name not in subjaxprs.OPAQUE:
                     eqn = self._inside(eqn, fixed)
                 eqns.append(eqn)
-                if of_constants_alone(eqn, fixed):
-                    fixed.update(eqn.outvars)
+                self._note_known(eqn, fixed)
                 if not stays and (handed_on := subjaxprs.handed_on(eqn)):
                     names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
                 continue
@@ -249,6 +245,12 @@ class _Finaliser:
         if unchanged and all(map(operator.is_, outvars, jaxpr.outvars)):
             return jaxpr
         return subjaxprs.with_equations(jaxpr, eqns, outvars=outvars)
+
+    def _note_known(self, eqn: JaxprEqn, fixed: set[Var]) -> None:
+        """Add to `fixed` the results that may be constants to XLA."""
+        if self._compiled:
+            results = self._unknown.results(eqn, [not is_constant(v, fixed) for v in eqn.invars])
+            fixed.update(v for v, is_unknown in zip(eqn.outvars, results, strict=True) if not is_unknown)
 
     def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
         """The equation with its jaxprs finalised."""

@@ -9,7 +9,8 @@ The one thing that could change is the result, which must be that of `jax.jit` t
 while it compiles: it computes `tanh(c)` by other code than at run time, turns `x / c` into `x * (1 / c)`, joins
 `x * c * d` to `x * (c * d)`, and makes other loops of what reads `c` element by element. So an array is hoisted only if
 all that reads it is a dot product or a convolution with a value that varies, or a lookup at a place that varies
-(`_READERS`), and XLA has no rule for such an equation with a constant. For dot products it has some:
+(`_READERS`), and XLA has no rule for such an equation with a constant. What varies is what XLA is sure not to know
+(`unknown`), which is less than what depends on an argument. For dot products it has some rules:
 
     - a constant that does not lie as it is multiplied is transposed while compiling (`_lies_as_multiplied`);
     - if the other operand is a concatenation, or a slice of a constant, each part is multiplied by itself;
@@ -21,8 +22,8 @@ unrolled ones, and moves what never changes out of a loop. So this is followed i
 or not XLA would go there; at worst an array stays a constant, as under `jax.jit`.
 
 Cost: one visit to each equation at every depth, to that of an inner `jit` for each way in which its operands are
-constant, and to that of an unrolled loop at most one for each copy; each array that becomes an input is read once and
-copied; nothing where nothing is captured.
+constant, and to that of an unrolled loop at most one for each copy; each captured array is read once, and copied if it
+becomes an input; nothing where nothing is captured.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, is_known, same_by_anyone
 from pytc.passes.set_bits import set_bits
+from pytc.passes.unknown import may_be_anywhere, results_unknown
 from pytc.program import Input, Program
 
 # What may read a captured array, by the operands that it may be.
@@ -59,8 +61,10 @@ _HAND_ON_ALL = frozenset(
 _NEUTRAL = {"add": 0, "add_any": 0, "and": -1, "div": 1, "max": -math.inf, "min": math.inf, "mul": 1, "or": 0, "pow": 1}
 _NEUTRAL |= {"sub": 0, "xor": 0}
 
-_VARYING = 0  # depends on an argument
-_CONSTANT = -1  # a constant of the program whatever is hoisted
+_LOOKUPS = ("dynamic_slice", "gather")
+
+_VARYING = 0  # XLA is sure not to know it while it compiles
+_CONSTANT = -1  # it may be a constant of the program whatever is hoisted
 
 
 class _Made(NamedTuple):
@@ -84,12 +88,14 @@ def hoist(program: Program) -> Program:
     lifted = rewriting.lift_inner_consts(program.jaxpr)
     if not lifted.jaxpr.constvars:
         return program
-    looks = _Looks(lifted.jaxpr)
     is_cut = any(is_over_several(leaf.placed) for leaf in program.leaves)
+    captured = list(zip(lifted.jaxpr.constvars, lifted.consts, strict=True))
+    of_elements = [_of_its_elements(value, var.aval, is_cut) for var, value in captured]
+    looks = _Looks(lifted.jaxpr, [bool(why) for why in of_elements])
     hoisted: set[int] = set()
     notes = []
-    for i, (var, value) in enumerate(zip(lifted.jaxpr.constvars, lifted.consts, strict=True)):
-        why = looks.reasons.get(i, "") or _of_its_elements(value, var.aval, is_cut)
+    for i, (var, value) in enumerate(captured):
+        why = of_elements[i] or looks.reasons.get(i, "")
         hoisted.update([] if why else [id(value)])
         what = f"the captured array {short(var.aval)}"
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
@@ -135,15 +141,15 @@ _Operand = tuple[int, _Made]
 
 class _Looks:
     """What equations do with constvars: `reasons` says by number which of these are read by an equation that XLA may
-    treat otherwise for a constant, and why."""
+    treat otherwise for a constant, and why. Some are known to stay constants."""
 
-    def __init__(self, jaxpr: Jaxpr) -> None:
+    def __init__(self, jaxpr: Jaxpr, stays: Sequence[bool]) -> None:
         self.reasons: dict[int, str] = {}
         self._called: dict[Hashable, list[_Operand]] = {}
         """What a jaxpr that is called (its id) returns, for each way that its operands are."""
         # A set of constvars as the bits of an integer.
-        known: dict[Var, _Operand] = {var: (1 << i, _NOTHING) for i, var in enumerate(jaxpr.constvars)}
-        self._walk(jaxpr, known)
+        marks = [_CONSTANT if each else 1 << i for i, each in enumerate(stays)]
+        self._walk(jaxpr, dict(zip(jaxpr.constvars, [(mark, _NOTHING) for mark in marks], strict=True)))
 
     def _walk(self, jaxpr: Jaxpr, known: dict[Var, _Operand]) -> list[_Operand]:
         """Follow what is `known` of the invars through the equations; returns the same of the outvars. Of other vars
@@ -178,8 +184,13 @@ class _Looks:
             self._seen(captured, f"it is read by an equation (`{name}`), {_OTHERWISE}")
         if name == "dot_general":
             self._multiply(eqn, operands)
-        made = _ANYTHING if list(jaxprs.subjaxprs(eqn)) else _makes(eqn, operands)
-        return [(_VARYING, made)] * len(eqn.outvars)
+        if list(jaxprs.subjaxprs(eqn)):
+            return [(_CONSTANT, _ANYTHING)] * len(eqn.outvars)
+        made = _makes(eqn, operands)
+        if name in _LOOKUPS and captured:
+            return [(_VARYING, made)]
+        unknown = results_unknown(eqn, [mark == _VARYING for mark in given])
+        return [(_VARYING if is_unknown else _CONSTANT, made) for is_unknown in unknown]
 
     def _call(self, body: Jaxpr, operands: list[_Operand]) -> list[_Operand]:
         asked = id(body), *operands
@@ -208,7 +219,8 @@ class _Looks:
             walks.append(self._into(body, [*consts, *walks[-1][: len(carry)], *slices]))
         if once:  # or no step at all
             walks.append([*carry, *walks[0][len(carry) :]])
-        return [_either(results) for results in zip(*walks, strict=True)]
+        counted = _counted(body, [*consts, *carry, *slices], len(consts), len(carry))
+        return [_either([(mark, _NOTHING), *results]) for mark, *results in zip(counted, *walks, strict=True)]
 
     def _while(self, eqn: JaxprEqn, operands: list[_Operand]) -> list[_Operand] | None:
         """Nothing where a captured array changes from step to step, the loop is around one on constants alone, or what
@@ -232,7 +244,9 @@ class _Looks:
         entering = _entering(body, len(body_consts), carry, once)
         self._into(cond, [*cond_consts, *entering])
         results = self._into(body, [*body_consts, *entering])
-        return [_either(pair) for pair in zip(carry, results, strict=True)] if once else results
+        counted = _counted(body, [*body_consts, *carry], len(body_consts), len(carry))
+        before = carry if once else results
+        return [_either([(mark, _NOTHING), *pair]) for mark, *pair in zip(counted, before, results, strict=True)]
 
     def _is_around_constant_loop(self, body: Jaxpr, operands: Sequence[_Operand]) -> bool:
         captured = _captured(operands)
@@ -278,9 +292,12 @@ def _is_constant(eqn: JaxprEqn, given: Sequence[int]) -> bool:
     """Whether XLA may work out the equation while it compiles."""
     if eqn.effects:
         return False
+    unknown = [mark == _VARYING for mark in given]
+    name = eqn.primitive.name
     # A mask of which all elements are equal chooses one operand.
-    chosen = eqn.primitive.name == "select_n" and given[0] != _VARYING and any(m != _VARYING for m in given[1:])
-    return chosen or _VARYING not in given or is_known(eqn)
+    chosen = name == "select_n" and not unknown[0] and not all(unknown[1:])
+    looked_up = name in _LOOKUPS and not unknown[0] and not may_be_anywhere(eqn, unknown)
+    return chosen or looked_up or not any(unknown) or is_known(eqn)
 
 
 def _makes(eqn: JaxprEqn, operands: Sequence[_Operand]) -> _Made:
@@ -331,6 +348,28 @@ def _entering(body: Jaxpr, consts: int, carry: Sequence[_Operand], once: bool) -
     is given; else of what changes from step to step only what it may be made of."""
     carried = zip(body.invars[consts:], body.outvars, carry, strict=False)
     return [(mark if once or before is after else _VARYING, made) for before, after, (mark, made) in carried]
+
+
+def _counted(body: Jaxpr, operands: Sequence[_Operand], first: int, carries: int) -> list[int]:
+    """Marks as constants what a loop returns that depends on constants alone, as a counter does: XLA may know how it
+    ends. `first` is the number of the first carry."""
+    marks = [mark for mark, _ in operands]
+    while True:
+        vary = {v for v, mark in zip(body.invars, marks, strict=True) if mark == _VARYING}
+        for eqn in body.eqns:
+            if eqn.effects or any(isinstance(v, Var) and v in vary for v in eqn.invars):
+                vary.update(eqn.outvars)
+        results = [_VARYING if isinstance(v, Var) and v in vary else _CONSTANT for v in body.outvars]
+        grown = [
+            *marks[:first],
+            *(after if after == _VARYING else before for before, after in zip(marks[first:], results, strict=False)),
+        ][: first + carries]
+        if grown == marks[: len(grown)]:
+            return [
+                _CONSTANT if k < carries and marks[first + k] != _VARYING else result
+                for k, result in enumerate(results)
+            ]
+        marks[: len(grown)] = grown
 
 
 def _either(operands: Sequence[_Operand]) -> _Operand:

@@ -152,6 +152,36 @@ def test_a_result_that_every_branch_hands_on_is_read_where_it_came_from() -> Non
     assert program.jaxpr.jaxpr.outvars[1] is not program.jaxpr.jaxpr.invars[2]
 
 
+@pytest.mark.parametrize(
+    "zero",
+    [
+        lambda x, i: 0.0,
+        lambda x, i: x[:0].sum(),
+        lambda x, i: lax.sub(lax.add(i, 1), i) - 1.0,
+        lambda x, i: jax.jit(lambda v: jnp.where(v > 0, 0.0, 0.0))(x[0]),
+        lambda x, i: lax.cond(x[0] > 0, lambda: 0.0, lambda: 0.0),
+    ],
+)
+def test_what_xla_may_know_is_read_from_the_branches_that_hand_it_on(zero: Any) -> None:
+    def fun(p: Any, x: Any, i: Any) -> Any:
+        known = jnp.arange(8.0) * 0.37 + zero(x, i)
+        y, same = lax.cond(
+            p,
+            lambda x, k: (x * k / jnp.sqrt((x * k).mean() + 9), lax.stop_gradient(k)),
+            lambda x, k: (x, checkpoint_name(k, "k")),
+            x,
+            known,
+        )
+        return jnp.tanh(same) * y
+
+    args = True, jnp.sin(jnp.arange(8.0)), jnp.int32(1)
+    program = finalise(program_of(fun, *args))
+    (branches,) = (eqn for eqn in program.jaxpr.jaxpr.eqns if len(eqn.outvars) == 2)
+    (tanh,) = (eqn for eqn in program.jaxpr.jaxpr.eqns if eqn.primitive.name == "tanh")
+    assert tanh.invars[0] is branches.outvars[1]
+    assert same(pytc.compile(fun)(*args), jax.jit(fun)(*args))
+
+
 # Names
 
 

@@ -322,6 +322,62 @@ def test_a_product_with_what_the_only_step_begins_with_is_of_constants_alone(sta
         assert len(captured(hoisted(lambda x, n=length: fun(x, n), x))) == (length == 3)
 
 
+ROW = RNG.normal(size=(1, 64)).astype(np.float32)
+KNOWN = jnp.asarray(OTHER) + 3
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, i, u: x / jax.lax.dynamic_slice(KNOWN, (i,), (64,)),
+        lambda x, i, u: x * jnp.tanh(jnp.asarray(ROW)[i]),
+        lambda x, i, u: x * jnp.tanh(jnp.asarray(SQUARE)[jax.lax.select(x[0] > 0, jnp.int32(2), jnp.int32(2))]),
+        lambda x, i, u: jnp.where(x > 0, KNOWN, KNOWN) @ SQUARE,
+        lambda x, i, u: jax.lax.dynamic_update_slice(x, KNOWN, (i,)) @ SQUARE,
+        lambda x, i, u: (jax.lax.pad(x[:0], 0.3, ((0, 64, 0),)) * KNOWN) @ SQUARE,
+        lambda x, i, u: jax.lax.real(jax.lax.complex(KNOWN, x)) @ SQUARE,
+        lambda x, i, u: jnp.stack([KNOWN, x])[0] @ SQUARE,
+        lambda x, i, u: (KNOWN + x[:0].sum()) @ SQUARE,
+        lambda x, i, u: (KNOWN + x[:0] @ x[:0]) @ SQUARE,
+        lambda x, i, u: (KNOWN + x**0.0) @ SQUARE,
+        lambda x, i, u: (KNOWN + (i + 1 - i)) @ SQUARE,
+        lambda x, i, u: (KNOWN + (i[None][::-1][0] - i)) @ SQUARE,
+        lambda x, i, u: (KNOWN + (jnp.arange(64) + i) * jnp.zeros(64, int)) @ SQUARE,
+        lambda x, i, u: (KNOWN * (u >= 0)) @ SQUARE,
+        lambda x, i, u: (KNOWN + jnp.argmax(x[:1])) @ SQUARE,
+        lambda x, i, u: (KNOWN + jax.lax.sort((x[:1], jnp.zeros(1)), num_keys=1)[1][0]) @ SQUARE,
+        lambda x, i, u: (KNOWN + jax.lax.fori_loop(0, 3, lambda _, s: (s[0] + 1, s[1] * x), (0, x))[0]) @ SQUARE,
+    ],
+)
+def test_what_reads_what_xla_may_know_stays_a_constant(fun):
+    args = jnp.asarray(THIRD), jnp.int32(1), jnp.uint32(3)
+    assert not captured(hoisted(fun, *args))
+    got, wanted = (np.asarray(wrap(fun)(*args)) for wrap in (pytc.compile, jax.jit))
+    assert got.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, i: jnp.asarray(SQUARE)[i] + x,
+        lambda x, i: jnp.asarray(SQUARE)[jax.lax.rem(jax.lax.max(i, 0) * 8 + 3, 7)] + x,
+        lambda x, i: jnp.asarray(CUBE)[i, i],
+        lambda x, i: jax.nn.relu(jnp.asarray(TALL.reshape(64, 64))[i] + x) @ SQUARE,
+        lambda x, i: jax.nn.relu(x + jax.random.normal(jax.random.key(i), 64)) @ SQUARE,
+        lambda x, i: jax.grad(lambda v: ((jax.nn.relu(v * 2) @ SQUARE) ** 2).sum())(x),
+        lambda x, i: jnp.where(x < 0, 0.1 * x, x) @ SQUARE,
+        lambda x, i: jax.lax.cond(i < 3, lambda v: v @ SQUARE, lambda v: v, x),
+        lambda x, i: jax.nn.softmax(jnp.where(jnp.arange(64) < i, x, -jnp.inf)) @ x + x @ SQUARE,
+        lambda x, i: jax.lax.fori_loop(0, 3, lambda k, y: jnp.tanh(y @ SQUARE) + k, x),
+    ],
+)
+def test_what_reads_what_xla_cannot_know_becomes_an_input(fun):
+    args = jnp.asarray(THIRD), jnp.int32(1)
+    assert captured(hoisted(fun, *args))
+    got, wanted = (np.asarray(wrap(fun)(*args)) for wrap in (pytc.compile, jax.jit))
+    assert got.tobytes() == wanted.tobytes()
+
+
 @pytest.mark.parametrize("seed", [*range(12), 111, 1065, 1159, 50840])
 def test_random_functions_around_weights(seed):
     check(seed)
