@@ -209,12 +209,14 @@ class _Finaliser:
         names: dict[Var, Atom] = {}
         eqns: list[JaxprEqn] = []
         fixed = {*jaxpr.constvars, *itertools.compress(jaxpr.invars, given)}
+        may_hand_on = self._compiled and not all(subjaxprs.is_flat(eqn.primitive) for eqn in jaxpr.eqns)
         todo = jaxpr.eqns[::-1]
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
             if subjaxprs.is_flat(eqn.primitive) and eqn.primitive not in _FINALISATIONS:
                 eqns.append(eqn)
-                self._note_known(eqn, fixed)
+                if may_hand_on:
+                    self._note_known(eqn, fixed)
                 continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
@@ -228,7 +230,8 @@ class _Finaliser:
                 if eqn.primitive.name not in subjaxprs.OPAQUE:
                     eqn = self._inside(eqn, fixed)
                 eqns.append(eqn)
-                self._note_known(eqn, fixed)
+                if may_hand_on:
+                    self._note_known(eqn, fixed)
                 if not stays and (handed_on := subjaxprs.handed_on(eqn)):
                     names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
                 continue
@@ -248,9 +251,8 @@ class _Finaliser:
 
     def _note_known(self, eqn: JaxprEqn, fixed: set[Var]) -> None:
         """Add to `fixed` the results that may be constants to XLA."""
-        if self._compiled:
-            results = self._unknown.results(eqn, [not is_constant(v, fixed) for v in eqn.invars])
-            fixed.update(v for v, is_unknown in zip(eqn.outvars, results, strict=True) if not is_unknown)
+        results = self._unknown.results(eqn, [not is_constant(v, fixed) for v in eqn.invars])
+        fixed.update(v for v, is_unknown in zip(eqn.outvars, results, strict=True) if not is_unknown)
 
     def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
         """The equation with its jaxprs finalised."""

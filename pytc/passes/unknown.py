@@ -8,6 +8,7 @@ value, since XLA looks for what a slice is a slice of.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from pytc.jax_compat import jaxprs
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal
+from pytc.passes import subjaxprs
 
 # The result is the first operand's elements: moved, repeated, or each changed in a way that loses nothing.
 _MOVES = frozenset(
@@ -45,8 +47,7 @@ class Unknown:
 
     def results(self, eqn: JaxprEqn, unknown: Sequence[bool]) -> list[bool]:
         """Which results XLA is sure not to know."""
-        bodies = list(jaxprs.subjaxprs(eqn))
-        if not bodies:
+        if subjaxprs.is_flat(eqn.primitive) or not (bodies := list(jaxprs.subjaxprs(eqn))):
             return results_unknown(eqn, unknown)
         if (body := jaxprs.called(eqn)) is not None:
             return self._of(body, unknown)
@@ -158,9 +159,15 @@ def may_be_anywhere(eqn: JaxprEqn, unknown: Sequence[bool]) -> bool:
 
 
 def _has_elements(atom: Any) -> bool:
-    """Whether it is an array with at least one element. (How many there are may be a symbol, under `jax.export`.)"""
+    """Whether it is an array with at least one element."""
     shape = getattr(atom.aval, "shape", None)
-    return shape is not None and all(isinstance(size, int) and size > 0 for size in shape)
+    return shape is not None and _are_sizes(shape)
+
+
+@functools.lru_cache(maxsize=1000)
+def _are_sizes(shape: tuple[Any, ...]) -> bool:
+    """Whether each is a number above 0. (It may be a symbol, under `jax.export`.)"""
+    return all(isinstance(size, int) and size > 0 for size in shape)
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
@@ -172,6 +179,7 @@ def _dtype(atom: Any) -> Any:
     return getattr(atom.aval, "dtype", np.dtype(bool))
 
 
+@functools.lru_cache(maxsize=100)
 def _is_inexact(dtype: Any) -> bool:
     return bool(jax.dtypes.issubdtype(dtype, np.inexact))
 
