@@ -186,6 +186,13 @@ def _waiting(
     return _Waiting(starred, at_once, atomic, length if direct else None)
 
 
+def _dead(site: Site, calls_compiled: bool, atomic: bool, length: int | None) -> frozenset[int]:
+    """The dead locals of a frame at `site`. The compiled function evaluates no strings in it; any other function that
+    runs above the frame may yet do so."""
+    dead = site.dead(atomic, length)
+    return dead if calls_compiled or not site.evaluated else dead - site.evaluated
+
+
 def follow(
     known: Site,
     frame: FrameType,
@@ -232,7 +239,7 @@ def follow(
         if overwritten is not None:  # first, because it counts the references to what the frame has
             quietly = at_once and (starred is None or level is route[0])
             overwritten.add(frame, site, length, quietly, found, bool(readable))
-        dead = () if readable else site.dead(atomic, length)
+        dead = () if readable else _dead(site, level is route[0], atomic, length)
         for number in level.locals:
             # The route belongs to the innermost site; the frames above may be at other instructions this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
@@ -318,7 +325,7 @@ def levels(
         left.clear()
         found += [
             Found(level, "local", value, number)
-            for number in (() if readable else site.dead(atomic, length))
+            for number in (() if readable else _dead(site, level == 0, atomic, length))
             if (value := variable(frame, number)) is not UNBOUND
         ]
         if starred is not None:

@@ -50,6 +50,8 @@ class Site:
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
         """Dead locals if all exception handlers count; if that of the call does not; if that of the unpacking behind it
         does not, either."""
+        self.evaluated = flow.evaluated(self.at)
+        """Locals that the function which is called may read through strings, as long as it runs."""
         following = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
         self.unpacks = following.arg if following is not None and following.opname == "UNPACK_SEQUENCE" else None
         """How many values the result is unpacked into, if the next instruction unpacks it; else None."""

@@ -12,8 +12,9 @@ Cells are never called dead here: whoever has the closure can read them.
 
 A string constant counts as a read of the variables that it names, unless it is a key in brackets: libraries such as
 `numexpr.evaluate("x + 1")`, `frame.query("price > @limit")` and formulas of statistics packages read these from their
-caller's frame. A string that is stored, or put into a container, may be evaluated by any later call. So if it is more
-than a single name, it counts as a read at each call.
+caller's frame. A string that is passed to a call is read again there, since other calls may come in between:
+`evaluate("x + 1", step(x))`. One that is stored, or put into a container, may be evaluated by any later call. So if it
+is more than a single name, it counts as a read at each call.
 
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
 that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
@@ -28,7 +29,7 @@ import inspect
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import CodeType
 
 _READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
@@ -86,13 +87,9 @@ class Flow:
         numbers = {name: number for number, name in enumerate(code.co_varnames)}
         self.reads = [r | self._named(at, numbers) for at, (r, _) in enumerate(effects)]
         self.writes = [w for _, w in effects]
-        stored = [at for at, instruction in enumerate(self.instructions) if _is_text(instruction)]
-        if stored:
-            heights = self.heights
-            stored = [at for at in stored if self._is_stored(at, heights)]
-        named = functools.reduce(int.__or__, (self._named(at, numbers) for at in stored), 0)
-        self._by_calls = [named if i.opname.startswith("CALL") else 0 for i in self.instructions]
-        """What each instruction may read through strings that were stored: if it is a call, all that they name."""
+        self._by_calls = self._evaluated(numbers)
+        """What each instruction may read through strings: if it is a call, all that those name that are passed to it or
+        were stored."""
         self.live = self._solve()
         captured = set(code.co_cellvars)
         if "__class__" in code.co_freevars:
@@ -116,20 +113,50 @@ class Flow:
         names = [name for text in _strings(instruction.argval) for name in _NAME.findall(text)]
         return functools.reduce(int.__or__, (1 << numbers[name] for name in names if name in numbers), 0)
 
-    def _is_stored(self, at: int, heights: Sequence[int | None]) -> bool:
-        """Whether what instruction `at` loads, or something made of it, is stored rather than passed to a call."""
-        height = heights[at]
-        while self.follows[at] and height is not None:
-            name, after = self.instructions[at].opname, self.follows[at][0]
-            above = heights[after]
-            if above is None or name == "COPY" or (name.startswith(_STORE) and above <= height):
-                return True
-            if above <= height:
-                if not name.startswith(_MAKE):
-                    return False
-                height = above - 1
-            at = after
-        return False
+    def _evaluated(self, numbers: Mapping[str, int]) -> list[int]:
+        """For each instruction the locals, as bits, that strings name which it may evaluate, if it is a call."""
+        evaluated = [0] * len(self.instructions)
+        stored = 0
+        for at, instruction in enumerate(self.instructions):
+            if named := self._named(at, numbers):
+                takers = self._takers(at)
+                for taker in takers or ():
+                    evaluated[taker] |= named
+                if takers is None and _is_text(instruction):
+                    stored |= named
+        return [
+            bits | stored if instruction.opname.startswith("CALL") else 0
+            for bits, instruction in zip(evaluated, self.instructions, strict=True)
+        ]
+
+    def _takers(self, at: int) -> set[int] | None:
+        """The instructions that may take what instruction `at` loads, or something made of it, from the stack; None if
+        it is stored rather than passed to a call."""
+        heights = self.heights
+        takers: set[int] = set()
+        seen: set[tuple[int, int]] = set()
+        ahead = [(at, height)] if (height := heights[at]) is not None else []
+        while ahead:
+            n, height = each = ahead.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            name = self.instructions[n].opname
+            copies = name == "COPY" and (heights[n] or 0) - (self.instructions[n].arg or 0) == height
+            for after in self.follows[n]:
+                above = heights[after]
+                if above is None or copies or (name.startswith(_STORE) and above <= height):
+                    return None
+                if above > height:
+                    ahead.append((after, height))
+                elif name.startswith(_MAKE):
+                    ahead.append((after, above - 1))
+                else:
+                    takers.add(after if name == "PRECALL" else n)  # CPython 3.11: the call is the next one
+            handler = self.handlers[n]
+            if handler is not None and (above := heights[handler]) is not None and above > height:
+                ahead.append((handler, height))
+        return takers
 
     def _solve(self) -> list[int]:
         live = [0] * len(self.instructions)
@@ -177,9 +204,14 @@ class Flow:
 
     def _from(self, at: int, calm: int) -> int:
         """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise."""
+        reads = self.reads[at] | self._by_calls[at]
         if not calm:
-            return self.reads[at] | (self._after(self.live, at) & ~self.writes[at]) | self._handled(self.live, at)
-        return self.reads[at] | (self._following(at, calm) & ~self.writes[at])
+            return reads | (self._after(self.live, at) & ~self.writes[at]) | self._handled(self.live, at)
+        return reads | (self._following(at, calm) & ~self.writes[at])
+
+    def evaluated(self, at: int) -> frozenset[int]:
+        """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
+        return frozenset(_bits(self._by_calls[at]))
 
     @functools.cached_property
     def heights(self) -> list[int | None]:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.tree_util import tree_leaves
 
 from pytc.classes import defines, may_be_referred_to_weakly
@@ -35,6 +36,8 @@ from pytc.picking import Picker, picker
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
+_QUIET_ARRAYS: frozenset[type] = frozenset((bool, int, float, complex, np.ndarray))
+"""What `jax.jit` takes for arrays besides its own, and asks for its value in C."""
 _MOST_SEEN = 100_000
 """A walk that would meet more objects than that is not made."""
 
@@ -53,6 +56,8 @@ class Walk:
         """The classes of containers on the way other than plain ones."""
         self._arrays: Picker = tuple
         """Picks the arrays."""
+        self._of_arrays = _QUIET_ARRAYS
+        """The types of which something may be where the arrays were, without users' code being run for it."""
         self._alone = _Alone()
         self._where: tuple[tuple[int, ...], ...] = ()
         """The positions of the containers, level by level, and last those of the arrays."""
@@ -136,6 +141,7 @@ class Walk:
             return False
         arrays = [places[id(leaf)] for leaf in leaves]
         self._arrays, self._where = picker(arrays), (*where, tuple(arrays))
+        self._of_arrays = _QUIET_ARRAYS.union(map(type, leaves))
         self._alone = _Alone(picker(arrays))
         self.count = len(leaves)
         others = [k for k in range(len(seen)) if k not in opened.union(arrays)]
@@ -147,9 +153,8 @@ class Walk:
 
     @property
     def may_change(self) -> bool:
-        """Whether the walk meets anything but containers and arrays, or may do so another time: a dictionary whose keys
-        are not all strings tells the collector of its keys, too."""
-        return bool(self._types) or any(dict in level.types for level in self._levels)
+        """Whether the walk meets anything: another time that may be something else."""
+        return self._size > 0
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments of a call that the walk starts from. Raises `LookupError` if the call does not have them."""
@@ -164,13 +169,17 @@ class Walk:
         return seen
 
     def is_as_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether no array is found twice, and everything else is of the same types as before.
+        """Whether no array is found twice, and everything is of the same types as before. (Where an array was, there
+        may also be a plain number or NumPy's array.)
 
-        Then `jax.jit` runs no users' code for it: it asks numbers for their values, and dictionaries' keys whether they
-        are equal. Raises `LookupError` if the arguments are no such tree.
+        Then `jax.jit` runs no users' code for it: it asks numbers and arrays for their values, and dictionaries' keys,
+        of which a dictionary tells the collector if they are not all strings, whether they are equal. Raises
+        `LookupError` if the arguments are no such tree.
         """
         seen = self._seen(args, kwargs)
         if len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
+            return False
+        if not self._of_arrays.issuperset(map(type, self._arrays(seen))):
             return False
         if self._alone.are_apart(seen):
             return True

@@ -69,6 +69,16 @@ def strings_read_nothing() -> Any:
     return mock.patch.object(liveness.Flow, "_named", lambda flow, at, numbers: 0)
 
 
+def strings_are_read_where_they_are_loaded() -> Any:
+    """A string that has been loaded for a call is not evaluated by it."""
+    return mock.patch.object(liveness.Flow, "_takers", lambda flow, at: set())
+
+
+def strings_are_read_as_a_call_begins() -> Any:
+    """A function has evaluated the strings that it was passed by the time that it calls another."""
+    return mock.patch.object(liveness.Flow, "evaluated", lambda flow, at: frozenset())
+
+
 _opens = counts.opens
 
 
@@ -388,6 +398,7 @@ _UP_TO_3_12 = sys.version_info < (3, 13)
 
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
+    strings_are_read_where_they_are_loaded, strings_are_read_as_a_call_begins,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
     newer_arrays_do_not_count, all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     observers_are_ignored, onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails,
@@ -487,7 +498,7 @@ def _read_in_handler(s: Stub, f: Any, f2: Any) -> None:
     s.read(y)
 
 
-def _evaluated(text: str) -> Any:
+def _evaluated(text: str, _: Any = None) -> Any:
     """As `numexpr.evaluate` does it."""
     return eval(text, {}, sys._getframe(1).f_locals)
 
@@ -496,6 +507,20 @@ def _read_by_name(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     f(x)
     s.read(_evaluated("x if x is not None else 0"))
+
+
+def _read_by_name_in_the_next_call(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    s.read(_evaluated("x if x is not None else 0", f(x)))
+
+
+def _read_by_name_behind_the_call(s: Stub, f: Any, f2: Any) -> None:
+    def evaluated(text: str, x: Any) -> Any:
+        x = f(x)
+        return eval(text, {}, sys._getframe(1).f_locals)
+
+    x = s.new()
+    s.read(evaluated("x if x is not None else 0", x))
 
 
 def _list_elsewhere(s: Stub, f: Any, f2: Any) -> None:
@@ -831,7 +856,8 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
 
 
 PROGRAMS: tuple[Program, ...] = (
-    _read_later, _read_in_handler, _read_by_name, _list_elsewhere, _dead_container_elsewhere,
+    _read_later, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
+    _read_by_name_behind_the_call, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _dropped_with_what_it_is_in, _read_in_helper, _two_callers,

@@ -20,6 +20,7 @@ import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 
 import pytc
+from pytc.emit import EmittedWhole
 from pytc.ownership import watchers
 from tests.ownership.odd_objects import Last
 
@@ -251,6 +252,91 @@ def test_a_number_that_is_asked_for_its_value(outer):
     assert not any(array.is_deleted() for leaves in STASH for array in leaves)  # not every JAX asks
 
 
+def asked(kind: type) -> type:
+    class Asked(kind):  # type: ignore[misc, valid-type]
+        def __getattribute__(self, name):
+            take()
+            return super().__getattribute__(name)
+
+        def __index__(self):
+            take()
+            return 1
+
+        def __float__(self):
+            take()
+            return 1.0
+
+    return Asked
+
+
+ASKED = {kind: asked(kind) for kind in (int, float, np.ndarray)}
+"""Made at once, and kept: JAX takes a class for another one that it has seen in the same memory."""
+
+
+@pytest.mark.parametrize("kind", ASKED)
+def test_what_comes_in_the_place_of_an_array_and_is_asked_for_its_value(kind):
+    """The calls before it went straight to `jax.jit`."""
+    step = pytc.compile(lambda x, by: x * by)
+    array = kind is np.ndarray
+    odd: Any = np.ones(8, np.float32).view(ASKED[kind]) if array else ASKED[kind](1)
+    plain = jnp.ones(8) if array else jax.jit(lambda: kind(1))()
+
+    def once(by):
+        BOX.a = step(BOX.a, by)
+
+    BOX.a = jnp.ones(8)
+    for _ in range(8):
+        once(plain)
+    ON[0] = True
+    once(odd)
+    once(odd)
+    assert not_deleted()
+
+
+class Name(str):
+    __slots__ = ()
+
+    def __hash__(self):
+        take()
+        return super().__hash__()
+
+    def __eq__(self, other):
+        take()
+        return super().__eq__(other)
+
+    def __lt__(self, other):
+        take()
+        return super().__lt__(other)
+
+
+def test_the_names_of_arguments_that_are_compared(monkeypatch):
+    """They look only when the program is about to run: what they take before is seen by the proof."""
+    original = EmittedWhole.call_whole
+
+    def call_whole(*arguments: Any) -> None:
+        ON[0] = named[0]
+        try:
+            original(*arguments)
+        finally:
+            ON[0] = False
+
+    monkeypatch.setattr(EmittedWhole, "call_whole", call_whole)
+    step = pytc.compile(lambda x, *, b, c: x + b + c)
+    one, two, named = jnp.ones(8), jnp.ones(8), [False]
+
+    def once(names):
+        BOX.a = step(BOX.a, **names)
+
+    BOX.a = jnp.ones(8)
+    for _ in range(8):
+        once({"b": one, "c": two})
+    named[0] = True
+    for _ in range(3):
+        once({Name("c"): two, Name("b"): one})
+        assert not any(array.is_deleted() for each in STASH for array in each)
+        STASH.clear()
+
+
 def keep():
     """As `take`, where nothing may be computed."""
     if ON[0]:
@@ -350,6 +436,7 @@ PLACED = """
 import sys, types
 import jax, jax.numpy as jnp
 import pytc
+from pytc.emit import EmittedWhole
 from pytc.ownership import watchers
 
 box, kept, seen, on = types.SimpleNamespace(a=jnp.ones(1000)), [], [], [False]
@@ -453,6 +540,7 @@ AUDITED = """
 import sys, types
 import jax.numpy as jnp
 import pytc
+from pytc.emit import EmittedWhole
 from pytc.ownership import watchers
 
 box, stash, on, events, wanted = types.SimpleNamespace(a=None), [], [False], [0], [0]

@@ -1122,6 +1122,41 @@ PROGRAMS = {
                 read(evaluate(formula))
         in_a_variable(); in_a_container(); made_of_two()
         """,
+    "a formula on its way to a call": """
+        import sys
+        def evaluate(text, value):
+            frame = sys._getframe(1)
+            return eval(text, frame.f_globals, dict(frame.f_locals))
+        def evaluate_stored(value):
+            frame = sys._getframe(1)
+            return eval(stored[0], frame.f_globals, dict(frame.f_locals))
+        def evaluate_behind(text, x):
+            x = f(x)
+            frame = sys._getframe(1)
+            return eval(text, frame.f_globals, dict(frame.f_locals))
+        stored = []
+        def passed():
+            x = new()
+            return evaluate("[x]", f(x))
+        def one_of_two():
+            x = new()
+            return evaluate("x" if stored else "[x]", f(x))
+        def made():
+            x = new()
+            return evaluate("[x{}".format("]"), f(x))
+        def by_stars():
+            x = new()
+            return evaluate("[x]", *[f(x)])
+        def by_a_store():
+            x = new()
+            stored[:] = ["[x]"]
+            return evaluate_stored(f(x))
+        def in_the_call():
+            x = new()
+            return evaluate_behind("[x]", x)
+        for run in (passed, one_of_two, made, by_stars, by_a_store, in_the_call):
+            for _ in range(3): read(run())
+        """,
     "a slot, and the object that it is in": """
         kept, box = [], Box()
         def run():
