@@ -14,6 +14,7 @@ from pytc.ownership import collector, holders
 from pytc.ownership.callers import Outcome, distance
 from pytc.ownership.holders import Held
 from pytc.ownership.look import Look, look_everywhere
+from pytc.ownership.surviving import surviving
 from pytc.ownership.watchers import interrupter
 
 
@@ -34,7 +35,7 @@ def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], l
     for value in _nodes(roots):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    return holders.surviving(frame, roots, parts) & arrays
+    return surviving(frame, roots, parts) & arrays
 
 
 def _nodes(roots: Sequence[Any]) -> list[Any]:

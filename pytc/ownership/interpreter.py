@@ -17,7 +17,7 @@ import gc
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from types import FrameType
+from types import CellType, FrameType
 from typing import Any
 
 from pytc.classes import flags_of
@@ -65,6 +65,14 @@ class _Unbound:
 
 
 UNBOUND = _Unbound()
+
+
+def contents(cell: CellType) -> Any:
+    """What a cell holds, or `UNBOUND`."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return UNBOUND
 
 
 def calls_directly(frame: FrameType, below: FrameType) -> bool:

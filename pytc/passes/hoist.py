@@ -28,7 +28,9 @@ becomes an input; nothing where nothing is captured.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -351,25 +353,19 @@ def _entering(body: Jaxpr, consts: int, carry: Sequence[_Operand], once: bool) -
 
 
 def _counted(body: Jaxpr, operands: Sequence[_Operand], first: int, carries: int) -> list[int]:
-    """Marks as constants what a loop returns that depends on constants alone, as a counter does: XLA may know how it
-    ends. `first` is the number of the first carry."""
-    marks = [mark for mark, _ in operands]
+    """Marks what a loop returns that depends on constants alone, as a counter does: XLA may know how it ends. `first`
+    is the number of the first carry."""
+    varies = [mark == _VARYING for mark, _ in operands]
     while True:
-        vary = {v for v, mark in zip(body.invars, marks, strict=True) if mark == _VARYING}
+        varying = set(itertools.compress(body.invars, varies))
         for eqn in body.eqns:
-            if eqn.effects or any(isinstance(v, Var) and v in vary for v in eqn.invars):
-                vary.update(eqn.outvars)
-        results = [_VARYING if isinstance(v, Var) and v in vary else _CONSTANT for v in body.outvars]
-        grown = [
-            *marks[:first],
-            *(after if after == _VARYING else before for before, after in zip(marks[first:], results, strict=False)),
-        ][: first + carries]
-        if grown == marks[: len(grown)]:
-            return [
-                _CONSTANT if k < carries and marks[first + k] != _VARYING else result
-                for k, result in enumerate(results)
-            ]
-        marks[: len(grown)] = grown
+            if eqn.effects or any(isinstance(v, Var) and v in varying for v in eqn.invars):
+                varying.update(eqn.outvars)
+        results = [isinstance(v, Var) and v in varying for v in body.outvars]
+        before = varies[first : first + carries]
+        varies[first : first + carries] = map(operator.or_, before, results)
+        if varies[first : first + carries] == before:
+            return [_VARYING if does else _CONSTANT for does in results]
 
 
 def _either(operands: Sequence[_Operand]) -> _Operand:

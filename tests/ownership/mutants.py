@@ -48,7 +48,7 @@ from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
 from tests.ownership.harness import Stub, both, first, of_length
-from tests.ownership.odd_objects import Last, LastOfNothing
+from tests.ownership.odd_objects import Last, LastOfNothing, capturing
 
 Mutant = Callable[[], Any]
 Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
@@ -772,12 +772,11 @@ def _function_of_several_names(s: Stub, f: Any, f2: Any) -> None:
     box = types.SimpleNamespace(a=s.new())
     seen: list[Any] = []
 
-    def capturing() -> Any:
-        last = Last(lambda: seen.append(box.a.is_deleted()))
-        return lambda: last
+    def look() -> None:
+        seen.append(box.a.is_deleted())
 
     def helper(x: Any) -> Any:
-        one = other = capturing()  # noqa: F841
+        one = other = capturing(look)  # noqa: F841
         several = [one]  # noqa: F841
         return f(x)
 

@@ -18,6 +18,12 @@ class Last:
         self.look()
 
 
+def capturing(look: Callable[[], None]) -> Callable[[], Last]:
+    """A function that has captured something that looks when it dies."""
+    last = Last(look)
+    return lambda: last
+
+
 class LastOfNothing(Last):
     """The same, with nothing under any key."""
 

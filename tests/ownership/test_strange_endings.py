@@ -24,7 +24,7 @@ from flax.training import train_state
 import pytc
 from pytc.ownership import endings, plain
 from tests.ownership.harness import Stub, both, first, of_length
-from tests.ownership.odd_objects import Last, LastOfNothing, Node, looking_at
+from tests.ownership.odd_objects import Last, LastOfNothing, Node, capturing, looking_at
 
 ALL: list[Any] = []
 
@@ -501,13 +501,12 @@ def test_what_a_function_beside_the_tree_of_an_argument_has_captured():
     both = types.SimpleNamespace(a=Node(jnp.zeros(9)), b=Node(jnp.zeros(9)))
     seen = []
 
-    def noting():
-        last = Last(lambda: seen.append(float(both.b.x[0])))
-        return lambda: last
+    def look():
+        seen.append(float(both.b.x[0]))
 
     def run():
         for _ in range(6):
-            both.a.note = noting()
+            both.a.note = capturing(look)
             both.a, both.b = step(both.a, both.b)
 
     run()
@@ -538,13 +537,12 @@ def test_what_a_function_of_several_names_has_captured(names, within):
     both = types.SimpleNamespace(a=jnp.zeros(9), b=jnp.zeros(9))
     seen = []
 
-    def noting():
-        last = Last(lambda: seen.append((float(both.a[0]), float(both.b[0]))))
-        return lambda: last
+    def look():
+        seen.append((float(both.a[0]), float(both.b[0])))
 
     def run():
         for _ in range(5):
-            both.a, both.b = helper(both.a, both.b, noting)
+            both.a, both.b = helper(both.a, both.b, lambda: capturing(look))
 
     run()
     assert seen == [(k, 2 * k) for k in range(5)]
@@ -555,13 +553,12 @@ def test_what_a_function_in_several_slots_has_captured():
     both = types.SimpleNamespace(a=jnp.zeros(9))
     seen = []
 
-    def noting():
-        last = Last(lambda: seen.append(float(both.a[0])))
-        return lambda: last
+    def look():
+        seen.append(float(both.a[0]))
 
     def run():
         for _ in range(5):
-            both.b = both.c = both.d = noting()
+            both.b = both.c = both.d = capturing(look)
             both.e = [both.b]
             both.b, both.c, both.d, both.e, both.a = step(both.a)
 
@@ -588,13 +585,12 @@ def test_what_a_static_leaf_holds_that_is_only_equal(tree):
     both = types.SimpleNamespace(a=None, b=jnp.zeros(9))
     seen = []
 
-    def noting():
-        last = Last(lambda: seen.append(float(both.b[0])))
-        return lambda: last
+    def look():
+        seen.append(float(both.b[0]))
 
     def run():
         for _ in range(6):
-            both.a = tree(jnp.zeros(9), Equal(noting()))
+            both.a = tree(jnp.zeros(9), Equal(capturing(look)))
             both.a, both.b = step(both.a, both.b)
 
     run()
