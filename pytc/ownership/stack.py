@@ -43,7 +43,11 @@ def iterators(flow: Flow, at: int) -> tuple[int, ...]:
 
 
 def _is_within(flow: Flow, heights: Sequence[int | None], loop: int, at: int) -> bool:
-    """Whether instruction `at` is reached from the beginning of a loop's body while its iterator is on the stack."""
+    """Whether instruction `at` is reached from the beginning of a loop's body while its iterator is on the stack.
+
+    `return` swaps its value with the iterator, to drop that before a `finally` around the loop: from there on the value
+    is in this place, and may be an iterator that the caller will have.
+    """
     least = heights[loop]
     seen: set[int] = set()
     ahead = [loop + 1] if least is not None else []
@@ -55,6 +59,8 @@ def _is_within(flow: Flow, heights: Sequence[int | None], loop: int, at: int) ->
         if n == at:
             return True
         seen.add(n)
+        if flow.instructions[n].opname == "SWAP" and height - (flow.instructions[n].arg or 0) < least:
+            continue
         ahead += [*flow.follows[n], *([handler] if (handler := flow.handlers[n]) is not None else [])]
     return False
 

@@ -107,6 +107,36 @@ def test_iterators_that_somebody_else_has() -> None:
         assert [value for value, is_in_container in found if is_in_container] == []
 
 
+def test_an_iterator_that_is_returned_out_of_a_loop() -> None:
+    """It lies where the loop's iterator was while `finally` runs, and whoever gets it may set it back."""
+    stub = Stub()
+    f = stub.compile(first)
+
+    def from_a_loop(made: list[Any], item: Any) -> Any:
+        try:
+            for _ in range(1):
+                return made.pop()
+        finally:
+            item = f(item)
+
+    def from_a_handler(made: list[Any], item: Any) -> Any:
+        try:
+            try:
+                for _ in range(1):
+                    raise KeyError
+            except KeyError:
+                return made.pop()
+        finally:
+            item = f(item)
+
+    for function in (from_a_loop, from_a_handler):
+        for _ in range(3):
+            made = [iter([stub.new()])]
+            got = function(made, next(made[0]))
+            got.__setstate__(0)
+            stub.read(list(got))
+
+
 def test_the_stack_is_looked_at_only_where_a_call_tells_how_high_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = Stub()
     f = stub.compile(first)
