@@ -90,21 +90,20 @@ def starred_call(flow: Flow, at: int) -> Starred | None:
         makers = [n for n in range(at) if heights[n + 1] == position + 1]
         return flow.instructions[makers[-1]] if makers and not _can_be_jumped_into(flow, makers[-1], at) else None
 
-    def is_made(maker: dis.Instruction | None) -> bool:
-        return maker is not None and (
-            maker.opname in _MAKES_TUPLE_OR_DICT
-            or maker.argrepr == "INTRINSIC_LIST_TO_TUPLE"
-            or (maker.opname == "LOAD_CONST" and maker.argval == ())
-        )
-
     has_keywords = instruction.arg & 1
-    if has_keywords and not is_made(made(height - 1)):
+    if has_keywords and ((maker := made(height - 1)) is None or maker.opname not in _MAKES_DICT):
         return None
     positional = height - 1 - has_keywords
     maker = made(positional)
+    # Not so of a dictionary, `f(*{a: b})`: it is gone before the call, and a new object may be at its address.
+    is_tuple = maker is not None and (
+        maker.opname in _MAKES_TUPLE
+        or maker.argrepr == "INTRINSIC_LIST_TO_TUPLE"
+        or (maker.opname == "LOAD_CONST" and maker.argval == ())
+    )
     local = maker.arg if maker is not None and maker.opname == "LOAD_FAST" else None
     named = first + height - 1 if has_keywords else None
-    return Starred(first + positional - 1, first + positional, is_made(maker), local, named)
+    return Starred(first + positional - 1, first + positional, is_tuple, local, named)
 
 
 def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:
@@ -116,4 +115,5 @@ def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:
     )
 
 
-_MAKES_TUPLE_OR_DICT = {"BUILD_TUPLE", "LIST_TO_TUPLE", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "DICT_MERGE"}
+_MAKES_TUPLE = {"BUILD_TUPLE", "LIST_TO_TUPLE"}
+_MAKES_DICT = {"BUILD_MAP", "BUILD_CONST_KEY_MAP", "DICT_MERGE"}

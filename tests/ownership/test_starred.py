@@ -127,6 +127,33 @@ def test_a_destructor_is_the_function(made: Functions) -> None:
         stub.read(best)
 
 
+def test_a_starred_dictionary_is_gone_before_the_call(made: Functions) -> None:
+    """The interpreter makes a tuple of its keys, and the next dictionary comes to lie where it was."""
+    stub, f, _ = made
+    kept: list[Any] = []
+
+    class Box(list[Any]):
+        __hash__ = object.__hash__
+
+    def act(box: Box) -> None:
+        new = {"x": box.pop()}
+        kept.append(new)
+        f(new["x"])
+
+    class Model:
+        def act(self, box: Box) -> None:
+            new = {"x": box.pop()}
+            kept.append(new)
+            f(new["x"])
+
+    for function in (act, Model().act):
+        for _ in range(3):
+            box = Box([stub.new()])
+            function(*{box: True})
+            stub.read(kept)
+            kept.clear()
+
+
 def test_what_is_gone_is_not_read() -> None:
     """A handler of a signal, behind a call of a bound method, finds other things where that was."""
     script = """
