@@ -92,14 +92,8 @@ def shards_of(array: jax.Array) -> list[jax.Array]:
     return shards
 
 
-if jax.__version_info__ < (0, 11):
-
-    def fails_late(array: jax.Array) -> bool:
-        """Whether it may yet turn out that there is no memory for an array: that of a CPU is asked for only when the
-        execution has begun, and up to JAX 0.10 the array does not know its address until then."""
-        return bool(next(iter(array.devices())).platform == "cpu")
-else:
-
-    def fails_late(array: jax.Array) -> bool:
-        """Never."""
-        return False
+def is_told_late(array: jax.Array) -> bool:
+    """Whether an array may not know its address before it is ready: that of a CPU may be asked for memory only when the
+    execution has begun. (Up to JAX 0.10 it may yet turn out that there is none. Later versions wait for the address,
+    with the interpreter's lock held, for which the execution may wait if it calls Python.)"""
+    return bool(next(iter(array.devices())).platform == "cpu")

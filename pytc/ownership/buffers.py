@@ -17,7 +17,9 @@ where there are very many and little memory to win, it is not done either.
 
 **By address.** Otherwise the addresses of all buffers are compared. That costs about 0.1 us for each array that is
 alive, so where there are many of them and little memory to win, the answer is "shared" instead: to look would
-cost more than the copy that it might save.
+cost more than the copy that it might save. It is "shared", too, where an array does not tell its address: because its
+execution has failed, or because it is not ready yet on a CPU, and cannot be waited for without the danger that the
+execution calls Python code that waits in turn.
 
 One array on its buffer does an array keep for itself: JAX 0.10 makes it where the array is asked for its value
 (`jax.device_get(state)`, `int(state.step)`), and later versions where it is asked for `addressable_data(0)`. As long as
@@ -27,11 +29,13 @@ nothing else refers to it, it is reached through that array alone, and dies with
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import gc
 import math
 import operator
 import sys
+import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import getweakrefcount
@@ -40,7 +44,7 @@ import jax
 import numpy as np
 
 from pytc.interrupt import is_from_outside
-from pytc.jax_compat.arrays import fails_late, new_shard, shards_of
+from pytc.jax_compat.arrays import is_told_late, new_shard, shards_of
 from pytc.jax_compat.clients import every_array, lister
 from pytc.jax_compat.clients import may_be_cut as may_be_cut
 from pytc.jax_compat.keys import bits_of
@@ -55,6 +59,10 @@ _BYTES_EACH = 200
 """Looking at one array takes about as long as copying this many bytes."""
 _A_COPY = 30 * _BYTES_EACH
 """Making a copy of no bytes takes as long as looking at 30 arrays; in bytes, as above."""
+_PATIENCE = 0.1
+"""Seconds to wait for an array while that may be in vain."""
+_PAUSE = 0.0001
+"""Seconds after which it is asked again."""
 _ROUND = 10_000
 """More objects than one call makes: if the collector's counts begin anew only after as many, they do not come back to
 the same within a call."""
@@ -244,29 +252,74 @@ def remembered() -> int:
     return len(_recent)
 
 
-def addresses(array: Any) -> list[int]:
-    """The addresses of an array's buffers, one for each device of this process that has a part of it; not of a key."""
+def addresses(array: Any, ready: bool = False) -> list[int]:
+    """The addresses of an array's buffers, one for each device of this process that has a part of it; not of a key.
+    Only of those that are `ready`, if that is said. Raises `_NotTold` where one is not to be had."""
+    return [_address(part) for part in _parts(array) if not ready or part.is_ready()]
+
+
+def _addresses_told(array: Any, ready: bool) -> list[int]:
+    """The same, without those of failures."""
+    found = []
+    for part in _parts(array):
+        with contextlib.suppress(_Failed):
+            found += addresses(part, ready)
+    return found
+
+
+def _has_failed(array: Any) -> bool:
+    """Whether there is nothing in one of an array's buffers, so that it does not tell what else is on that."""
+    try:
+        addresses(array)
+    except _Failed:
+        return True
+    return False
+
+
+def _parts(array: Any) -> list[Any]:
+    """The arrays, of one buffer each, that an array consists of."""
     if array.is_deleted() or 0 in array.shape:
         return []
-    try:
-        return [_address(array)] if _is_whole(array) else [_address(shard) for shard in own_shards(array)]
-    except _Failed:
-        return []
+    return [array] if _is_whole(array) else own_shards(array)
 
 
-class _Failed(Exception):
-    """The execution that an array should have come out of did not get to its end."""
+class _NotTold(RuntimeError):
+    """An array does not tell its address."""
 
 
-def _address(array: Any) -> int:
+class _Failed(_NotTold):
+    """The execution that an array should have come out of did not get to its end. All arrays on its buffer fail at the
+    same moment, so as long as one tells its address, all do."""
+
+
+def _address(array: Any, patient: bool = True) -> int:
+    if not array.is_ready() and is_told_late(array) and not (patient and _is_ready_soon(array)):
+        raise _NotTold
     # If there was no memory for the array, asking for its address ends the process; waiting for it only raises.
-    if array.is_ready() or fails_late(array):
+    if array.is_ready():
         try:
             array.block_until_ready()
         except jax.errors.JaxRuntimeError as error:
             raise _Failed from error
     address: int = array.unsafe_buffer_pointer()
     return address
+
+
+def _is_ready_soon(array: Any) -> bool:
+    """Wait until an array is ready; not for long while there are other threads. One of these may be what the execution
+    calls back, and wait for this thread, or for a lock that it has."""
+    waited = 0.0
+    while not array.is_ready():
+        if waited > _PATIENCE:
+            return False
+        time.sleep(_PAUSE)
+        waited += 0.0 if interpreter.alone() else _PAUSE
+    return True
+
+
+def _are_ready(leaves: Sequence[Any]) -> bool:
+    """Whether all leaves are ready. What is not ready afterwards is on no buffer of theirs, and need not be asked."""
+    return all(bits_of(leaf).is_ready() for leaf in leaves)
 
 
 def own_shards(array: Any) -> list[Any]:
@@ -293,19 +346,22 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     if _too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
         return [True] * len(leaves)
     try:
-        found = {id(array): addresses(array) for array in everything}
+        ready = _are_ready(leaves)
+        found = {id(array): _addresses_told(array, ready) for array in everything}
         seen = collections.Counter(address for places in found.values() for address in places)
         several = {address for address, count in seen.items() if count > 1}
         there = _at(several, ((array, found[id(array)]) for array in everything)) if several else {}
         taken = []
         for leaf, shards in zip(leaves, own, strict=True):
-            places = several.intersection(found.get(id(leaf)) or addresses(bits_of(leaf)))
+            places = several.intersection(found.get(id(leaf)) or _addresses_told(bits_of(leaf), ready))
             others = [[array for array in there[place] if array is not leaf] for place in places]
             taken.append(not all(_are_kept_by(bits_of(leaf), shards, some) for some in others))
         # A leaf that no client lists belongs to a client that JAX has let go of (`clear_backends`). So would others on
         # its buffer, which nobody lists either: it counts as shared.
         unlisted = [id(bits_of(leaf)) not in found for leaf in leaves]
-        return [any(each) for each in zip(taken, held, weakly, unlisted, strict=True)]
+        # Only now: until a leaf fails, all that are on its buffer have told their addresses.
+        failed = [_has_failed(bits_of(leaf)) for leaf in leaves]
+        return [any(each) for each in zip(taken, held, weakly, unlisted, failed, strict=True)]
     except RuntimeError as error:  # a platform that does not tell addresses, or an array that was deleted meanwhile
         if is_from_outside(error):
             raise
@@ -337,13 +393,13 @@ def alone(leaves: Sequence[Any]) -> bool:
     everything = every_array()
     if len(everything) <= _QUICK:
         try:
-            taken = [_address(array) for array in everything]
+            taken = [_address(array, patient=False) for array in everything]
             if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
                 return True
-        except (_Failed, RuntimeError, ValueError, TypeError, AttributeError) as error:
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             if is_from_outside(error):
                 raise
-            # An array on several devices, one that was deleted, or one of a failure: look more closely.
+            # An array on several devices, one that was deleted, has failed, or is not ready: look more closely.
     del everything
     return not any(shared(leaves))
 
@@ -380,14 +436,15 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: Kinds) 
     if not alike:
         return False
     try:
-        there = _at(None, ((other, addresses(other)) for other in alike))
+        ready = _are_ready(leaves)
+        there = _at(None, ((other, addresses(other, ready)) for other in alike))
         owners = _owners(leaves, kinds.shown, there)
         if len(owners) < len(there):
             like = {k for other in alike for kind in kinds_of(other) for k in kinds.where.get(kind, ())}
             owners = _owners(leaves, like, there)
             kinds.shown = [*dict.fromkeys(owners.values())]
         return not all(_are_kept_by(leaves[k], own_shards(leaves[k]), there[at]) for at, k in owners.items())
-    except RuntimeError as error:  # as in `shared`
+    except RuntimeError as error:  # as in `shared`, or one that has failed
         if is_from_outside(error):
             raise
         return True

@@ -860,3 +860,86 @@ run()
 """
     ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("3.0 0.0\n", "")
+
+
+def test_another_array_on_the_buffer_of_a_failure() -> None:
+    """An execution that fails after it was dispatched leaves arrays that raise its error when they are read."""
+    code = """
+import contextlib, itertools, jax, jax.numpy as jnp, pytc
+step = pytc.compile(lambda x: x + 1)
+slow = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda _, x: x @ x * 1e-3, x))
+def fail(_):
+    raise ValueError("it has failed")
+@jax.jit
+def failing(x):
+    return jax.pure_callback(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)[0] + 1
+def shard(x):
+    return x.addressable_data(0)
+def put(x):
+    return jax.device_put(x, x.device)
+def run(another, steps, waits):
+    x = jnp.ones(1000)
+    for _ in range(4):
+        x = step(x)
+    x = failing(slow(jnp.ones((1000, 1000))))  # that is waited for, so that this call does not raise itself
+    for _ in range(steps):
+        x = step(x)
+    other = another(x)
+    if waits:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            x.block_until_ready()
+    x = step(x)
+    for array in (x, other):
+        try:
+            array.block_until_ready()
+        except Exception as error:
+            print("it has failed" if "it has failed" in str(error) else error)
+slow(jnp.ones((1000, 1000)))
+for each in itertools.product((shard, put), (0, 1), (False, True)):
+    run(*each)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ran.stdout == 16 * "it has failed\n", ran.stderr
+
+
+def test_executions_that_call_python_are_not_waited_for() -> None:
+    """What they call may itself wait for this thread, or for what this thread has."""
+    code = """
+import faulthandler, itertools, threading, time, jax, jax.numpy as jnp, pytc
+faulthandler.dump_traceback_later(60, exit=True)
+step = pytc.compile(lambda x: x + 1)
+slow = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda _, x: x @ x * 1e-3, x)[0])
+lock = threading.Lock()
+results, does = [], []
+def train(x):
+    other = x.addressable_data(0)
+    for _ in range(3):
+        x = step(x)
+    return x
+def nothing():
+    pass
+def waits():
+    with lock:
+        pass
+def trains():
+    train(slow(jnp.ones((1000, 1000))))
+def trains_result():
+    train(results[-1])
+def called(x):
+    time.sleep(0.05)  # so that the result is there
+    does[-1]()
+    return x
+@jax.jit
+def calling(x):
+    return jax.pure_callback(called, jax.ShapeDtypeStruct(x.shape, x.dtype), x) + 1
+trains()
+for each, of_result in itertools.product((nothing, waits, trains, trains_result), (False, True)):
+    does.append(each)
+    results.append(calling(slow(jnp.ones((1000, 1000)))))  # that is waited for, so that this call does not wait
+    with lock:
+        x = train(results[-1] if of_result else jnp.ones(1000))
+    jax.block_until_ready((x, results))
+print("came through")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert ran.stdout == "came through\n", ran.stderr
