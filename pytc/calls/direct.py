@@ -34,15 +34,21 @@ class Direct:
     site: Site
     plan: Plan
     emitted: EmittedWhole
-    proven: ownership.Walk | None
-    """The arguments that must be proven dead; None if there are none."""
+    proven: tuple[ownership.Walk, ownership.Site] | None
+    """The arguments that must be proven dead, and what the bytecode tells of the site; None if there are none."""
     others: ownership.Walk | None
     """The other arguments, if they must be compared with those of before: an array may be in them twice, or something
     may have come into them that `jax.jit` runs users' code for."""
 
     @classmethod
     def of(
-        cls, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any], share: bool
+        cls,
+        signature: Signature,
+        site: Site,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        share: bool,
     ) -> Direct | None:
         """For calls with arguments like these; None where such calls cannot go straight."""
         plan = site.plan
@@ -55,12 +61,15 @@ class Direct:
         proven, others = (ownership.Walk(keys) for keys in (must, [key for key, _ in arguments if key not in must]))
         if not (proven.learn(args, kwargs) and others.learn(args, kwargs)):
             return None
+        place = ownership.known_site(frame)
+        if proven.count and place is None:
+            return None
         return cls(
             signature,
             site,
             plan,
             emitted,
-            proven if proven.count else None,
+            (proven, place) if proven.count and place is not None else None,
             others
             if (proven.count and others.may_change) or (others.count > 1 and (share or plan.program.donated))
             else None,
@@ -78,7 +87,7 @@ class Direct:
         Raises whatever running the program raises.
         """
         site, plan, emitted = self.site, self.plan, self.emitted
-        if site.plan is not plan or site.to_be_looked_at():
+        if site.plan is not plan or (plan.spared and site.to_be_looked_at()):
             return False
         try:
             # The names of arguments may be of a class of people's, derived from `str`: `jax.jit` compares them.
@@ -87,10 +96,12 @@ class Direct:
             # The proof comes last: nothing is looked into between it and the call.
             if self.others is not None and not self.others.is_as_before(args, kwargs):
                 return False
-            if self.proven is not None and (
-                ownership.is_dear(plan.proven) or not ownership.all_dead(frame, args, kwargs, self.proven, plan.outcome)
-            ):
-                return False
+            if self.proven is not None:
+                walk, place = self.proven
+                if ownership.is_dear(plan.proven) or not ownership.all_dead(
+                    frame, args, kwargs, walk, place, plan.outcome
+                ):
+                    return False
         except Exception as error:
             # Looking at the arguments raised: they are not a tree like the last (`LookupError`), or of users' classes,
             # which may raise anything. Neither is an error of the call, so it takes the usual path. What the handler of
@@ -114,7 +125,7 @@ class Direct:
                     return None
                 check_not_deleted(error, self.signature, tree_leaves((args, kwargs)))
             raise
-        in_one_go = not plan.outcome.calls_python and ownership.collections_so_far() == collections
+        in_one_go = not (plan.outcome.calls_python or ownership.collected_since(collections))
         emitted.remember(landed[2], in_one_go)
         site.calls += 1
         site.streak = 0
@@ -136,7 +147,14 @@ class Ways(dict[tuple[int, int], Direct]):
         if len(self) >= MOST_SITES:
             self.clear()
 
-    def learn(self, signature: Signature, site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def learn(
+        self,
+        signature: Signature,
+        site: Site,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         """Let the calls after this one go straight, if they can; if they cannot, that is a miss.
 
         Called before this call, though it is the last one that has shown that calls go well: looking at the arguments
@@ -146,7 +164,7 @@ class Ways(dict[tuple[int, int], Direct]):
         leaves = signature.program.leaves
         # `jax.jit` does not tell a Python scalar from an array of a weak type.
         tells = self._python_scalars != "static" or not any(getattr(leaf.aval, "weak_type", False) for leaf in leaves)
-        direct = Direct.of(signature, site, args, kwargs, self._share) if tells else None
+        direct = Direct.of(signature, site, frame, args, kwargs, self._share) if tells else None
         if direct is None:
             site.miss()
         else:

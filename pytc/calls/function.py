@@ -44,7 +44,7 @@ from pytc.interrupt import can_be_put_off, deliver, is_from_outside
 from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
-from pytc.jax_compat.running import cache_size, config, debugging, executing, is_of_no_tracing
+from pytc.jax_compat.running import cache_size, config, executing_once, is_of_no_tracing
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
@@ -149,7 +149,7 @@ class Function:
         if site is None or looked:
             site = self.planner.look(signature, site, frame, args, kwargs, leaves)
         if site.goes_well:
-            self.directly.learn(signature, site, args, kwargs)
+            self.directly.learn(signature, site, frame, args, kwargs)
             looked = True
         for i in keys:
             leaves[i] = bits_of(leaves[i])
@@ -172,7 +172,7 @@ class Function:
             emitted.call(given, landed)
             site.count(emitted.program, copied)
             if warm:
-                in_one_go = not plan.outcome.calls_python and ownership.collections_so_far() == collections
+                in_one_go = not (plan.outcome.calls_python or ownership.collected_since(collections))
                 emitted.remember(landed[2], in_one_go)
         except Retrace:
             self._start_over(signature, args, kwargs, leaves, landed)
@@ -390,7 +390,7 @@ def wrap(function: Function) -> Callable[..., Any]:
         leaves: list[Any] = []
         try:
             direct = function.directly.get((id(frame.f_code), frame.f_lasti))
-            if direct is not None and executing() and not debugging():
+            if direct is not None and executing_once():
                 if gone := direct.call(frame, args, kwargs, landed):
                     return landed[0].result(landed[2], ())
                 if gone is None:
@@ -400,7 +400,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             )
             function.tree = tree
             layout = function.lookup.layouts.get((tree, tuple(map(type, leaves))))
-            if layout is not None and executing() and not debugging():
+            if layout is not None and executing_once():
                 sharing = None
                 if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
                     sharing = layout.sharing(leaves)

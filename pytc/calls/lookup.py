@@ -13,7 +13,7 @@ from pytc.calls.cache import Describe, Layout, Shared, Signature, Signatures, St
 from pytc.calls.known import Known
 from pytc.calls.plan import Planner
 from pytc.jax_compat.effects import may_call_python
-from pytc.jax_compat.running import config, debugging, executing
+from pytc.jax_compat.running import config, executing_once
 from pytc.stage import Stageable
 
 
@@ -53,7 +53,7 @@ class Lookup:
         Raises `StaticLeafError` naming a static leaf that cannot be hashed.
         """
         kinds = self.stageable.kinds(*self.stageable.parameters.wrap_static(args, kwargs))
-        if "tracer" in kinds or not executing() or debugging() or config.jax_debug_key_reuse:
+        if "tracer" in kinds or not executing_once() or config.jax_debug_key_reuse:
             return None
         types = tuple(map(type, leaves))
         layout = self.layouts.setdefault((tree, types), Layout(kinds, self.share))

@@ -96,6 +96,8 @@ class Emitted:
         paired = {alias.output for alias in aliased}
         self._marks = marks([outvar in paired for outvar in self._order])
         self._pick_marked = picker(self._marks)
+        self._marked = len(self._order) - self._marks[-1] if self._marks else 0
+        """How many results there are from the first that took over an argument's memory to the last."""
 
         self._passed = [program.leaves[i] for i in passed]
         self._keys_in = key_types([leaf.aval for leaf in self._passed] + [program.in_avals[i] for i in captured])
@@ -237,8 +239,7 @@ class Emitted:
 
     def remember(self, results: Any, in_one_go: bool) -> None:
         """Tell `ownership` that a call has made `results`; `in_one_go` says that no Python code ran meanwhile."""
-        count = len(self._order) - self._marks[-1] if self._marks else 0
-        ownership.executed(self.marked(results), count, in_one_go, lambda: self.arrays(results))
+        ownership.executed(self.marked(results), self._marked, in_one_go, lambda: self.arrays(results))
 
     def arrays(self, results: Any) -> Sequence[Any]:
         """The arrays that a call made, in the order in which it made them, from what `call` appended."""

@@ -21,6 +21,7 @@ from typing import Any
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc.emit.jit import Emitted, Retrace, order_of
+from pytc.interrupt import call_into
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
 from pytc.jax_compat.trees import container, is_plain_tree
@@ -90,7 +91,7 @@ class EmittedWhole(Emitted):
         """As `call`, with the arguments themselves; not for the first call."""
         for way, bits in self._ways_to_bits:
             args, kwargs = _replaced((args, kwargs), way, bits)
-        self._call(args, kwargs, landed)
+        call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         args, kwargs = self.tree.unflatten(super()._given(leaves)[0])

@@ -52,9 +52,10 @@ def mesh_in_context() -> Any:
     return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
 
 
-def debugging() -> bool:
-    """Whether JAX may run a failed call again, operation by operation, on the same arguments."""
-    return bool(config.jax_debug_nans or config.jax_debug_infs)
+def executing_once() -> bool:
+    """The same, and that JAX does not run a failed call again, operation by operation, on the same arguments, as it may
+    in a debugging mode."""
+    return type(_find_top_trace(None)) is _EvalTrace and not (config.jax_debug_nans or config.jax_debug_infs)
 
 
 def is_of_no_tracing(error: Exception) -> bool:

@@ -22,25 +22,29 @@ else has hold of a frame object.
 """
 
 from pytc.ownership.answers import glance, reasons, survivors, where
-from pytc.ownership.buffers import collections_so_far, executed
-from pytc.ownership.callers import Outcome
+from pytc.ownership.buffers import collected_since, collections_so_far, executed, is_dear
+from pytc.ownership.callers import Outcome, known_site
+from pytc.ownership.callsite import Site
 from pytc.ownership.collector import resume as resume_collections
 from pytc.ownership.holders import Held
-from pytc.ownership.proof import all_dead, held, is_dear
+from pytc.ownership.proof import all_dead, held
 from pytc.ownership.walk import Walk
 from pytc.ownership.wanted import Wanted
 
 __all__ = [
     "Held",
     "Outcome",
+    "Site",
     "Walk",
     "Wanted",
     "all_dead",
+    "collected_since",
     "collections_so_far",
     "executed",
     "glance",
     "held",
     "is_dear",
+    "known_site",
     "reasons",
     "resume_collections",
     "survivors",

@@ -37,7 +37,7 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import getweakrefcount
 
 import jax
@@ -49,7 +49,10 @@ from pytc.jax_compat.clients import every_array, lister
 from pytc.jax_compat.clients import may_be_cut as may_be_cut
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
-from pytc.ownership.counts import Mark, new_mark
+from pytc.ownership.counts import Mark, new_marks
+
+if TYPE_CHECKING:
+    from pytc.ownership.wanted import Wanted
 
 _FEW = 1024
 """Up to so many arrays alive, all of them are looked at, however little memory is to be won."""
@@ -84,12 +87,6 @@ class _Execution:
     def is_spent(self) -> bool:
         """Whether its results cannot be found any more."""
         return self.marks[-1]() is None
-
-    def heads(self, alive: list[Any]) -> int:
-        """How many results the list of all arrays begins with, if it does and they are as many as the last time."""
-        count, marks = self.results, self.marks
-        is_head = count <= len(alive) and alive[0] is marks[0]() and alive[count - 1] is marks[-1]()
-        return count if is_head else 0
 
     def span(self, alive: list[Any], start: int) -> tuple[int, int] | None:
         """From where to where its results are in the list of all arrays, from `start` on; None if not there."""
@@ -158,17 +155,25 @@ _client = _Client()
 if sys.version_info < (3, 12):
 
     def collections_so_far() -> object:
-        """Changes when there has been a garbage collection, of which CPython 3.11 may do one at any allocation.
+        """What `collected_since` is to be asked with later."""
+        return gc.get_count()[1:]
 
-        The counts begin anew when as many objects have been made as the thresholds multiplied. Where these are so low
-        that one call could do that, the answer is never the same.
+    def collected_since(before: object) -> bool:
+        """Whether there may have been a garbage collection, of which CPython 3.11 may do one at any allocation.
+
+        The collector's counts begin anew when as many objects have been made as the thresholds multiplied. Where these
+        are so low that one call could do that, the answer is always yes.
         """
-        return gc.get_count()[1:] if not 0 < math.prod(gc.get_threshold()) < _ROUND else object()
+        return gc.get_count()[1:] != before or 0 < math.prod(gc.get_threshold()) < _ROUND
 else:
 
     def collections_so_far() -> object:
-        """Never changes: from CPython 3.12 on there is no garbage collection in the midst of code written in C."""
+        """What `collected_since` is to be asked with later."""
         return None
+
+    def collected_since(_: object) -> bool:
+        """Never: from CPython 3.12 on there is no garbage collection in the midst of code written in C."""
+        return False
 
 
 def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callable[[], Sequence[Any]]) -> None:
@@ -185,14 +190,19 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         if not _client.are_newest(made):
             return
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
-    _recent.insert(0, _Execution(tuple(new_mark(array) for array in marked), count))
+    if len(_recent) > 1 and _recent[1].is_spent():
+        del _recent[1]  # in a loop, that of the step before the last
+    _recent.insert(0, _Execution(new_marks(marked), count))
     if len(_recent) > 2 * _MOST:
         _forget_spent()
 
 
-def are_too_many(leaves: int, nbytes: int) -> bool:
-    """Whether to list all arrays that there are would take longer than to copy these leaves. To list them takes a
-    while itself, so they are counted every other time that they seem to be too many."""
+def is_dear(wanted: Wanted) -> bool:
+    """Whether so many arrays are alive that to list them takes longer than to copy the `wanted` leaves. To list them
+    takes a while itself, so they are counted every other time that they seem to be too many."""
+    if _client.listed <= _FEW or wanted.nbytes is None:
+        return False
+    leaves, nbytes = len(wanted), wanted.nbytes
     if not _too_many(_client.listed, leaves, nbytes):
         return False
     _client.counts_anew = not _client.counts_anew
@@ -203,6 +213,19 @@ def are_too_many(leaves: int, nbytes: int) -> bool:
 
 def _too_many(arrays: int, leaves: int, nbytes: int) -> bool:
     return arrays > _FEW and _BYTES_EACH * arrays > _A_COPY * leaves + nbytes
+
+
+def newest() -> tuple[list[Any], int, tuple[Mark, ...]]:
+    """Every array of the default platform, newest first; how many of these, from the first on, are the results of the
+    newest execution, or 0 if that cannot be told at a glance; and what remembers that execution."""
+    alive = _client.arrays()
+    _client.listed = count = len(alive)
+    if not _recent:
+        return alive, 0, ()
+    execution = _recent[0]
+    made, marks = execution.results, execution.marks
+    is_here = made <= count and alive[0] is marks[0]() and alive[made - 1] is marks[-1]()
+    return alive, made if is_here else 0, marks
 
 
 class Fresh(NamedTuple):
@@ -220,9 +243,6 @@ def fresh(most: int) -> Fresh:
     """The results of the last executions that are still there, at most `most` executions."""
     alive = _client.arrays()
     _client.listed = len(alive)
-    if most == 1 and _recent and (count := _recent[0].heads(alive)):
-        del alive[count:]  # the list itself, rather than a part of it made anew: this is what most calls find
-        return Fresh(alive, [], _recent[0].marks)
     found: list[Any] = []
     others: list[Any] = []
     marks: tuple[Mark, ...] = ()

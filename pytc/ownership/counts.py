@@ -154,9 +154,9 @@ classes, and up to 3.12 `getweakrefs` still returns them meanwhile.)
 _ENDED = collections.deque[Any](maxlen=0).append
 
 
-def new_mark(array: Any) -> Mark:
-    """A new mark on an array."""
-    return weakref.ref(array, _ENDED)
+def new_marks(arrays: Iterable[Any]) -> tuple[Mark, ...]:
+    """A new mark on each of the arrays."""
+    return tuple(map(weakref.ref, arrays, itertools.repeat(_ENDED)))
 
 
 def weakly_referenced(leaves: Sequence[Any]) -> bool:

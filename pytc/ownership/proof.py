@@ -34,7 +34,7 @@ def held(
     The quick look follows the route that the last careful one has left at this site. If it does not prove everything,
     or there is none yet, the careful look decides, and leaves a new route.
     """
-    if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
+    if not wanted or interpreter.refusal or interpreter.observer() or buffers.is_dear(wanted):
         return wanted
     references = distance(frame, 1)
     site = known_site(frame)
@@ -57,15 +57,17 @@ def held(
     return kept
 
 
-def all_dead(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, outcome: Outcome) -> bool:
+def all_dead(
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, site: Site, outcome: Outcome
+) -> bool:
     """Whether every array in the arguments that `walk` is about is proven dead once the call has begun, provided that
     these have the tree that `walk` was made for: `jax.jit` checks that before it donates. Where the answer is no,
     `held` looks more closely.
 
-    Requires what `held` requires, except that there is no list of leaves; and `frame` must be three frames up.
+    Requires what `held` requires, except that there is no list of leaves; `frame` must be three frames up, and `site`
+    the `known_site` of it.
     """
-    site = known_site(frame)
-    if site is None or site.hint is None or interpreter.refusal or interpreter.observer():
+    if site.hint is None or interpreter.refusal or interpreter.observer():
         return False
     if sys._getframe(3) is not frame:
         return False
@@ -78,11 +80,6 @@ def all_dead(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], wa
         if is_from_outside(error):
             raise
         return False
-
-
-def is_dear(wanted: Wanted) -> bool:
-    """Whether so many arrays are alive that looking at each takes longer than copying the `wanted` leaves."""
-    return wanted.nbytes is not None and buffers.are_too_many(len(wanted), wanted.nbytes)
 
 
 def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | Walk) -> bool:

@@ -47,7 +47,7 @@ class Walk:
 
     def __init__(self, arguments: Sequence[int | str]):
         """A walk from these arguments, given by position or name; `learn` and `to` fill it in."""
-        self._roots = 0
+        self._roots = len(arguments)
         """How many arguments there are."""
         self._numbered = picker([key for key in arguments if isinstance(key, int)])
         self._names = [key for key in arguments if isinstance(key, str)]
@@ -63,6 +63,10 @@ class Walk:
         """The positions of the containers, level by level, and last those of the arrays."""
         self._placed = UNKNOWN
         """What stood in the callers' dead places at the last call."""
+        self._results: tuple[int, Picker] = 0, tuple
+        """Where the arrays were the last time, as `_among_the_newest` tells."""
+        self._tries = 8
+        """How often that will still be looked for."""
         self._size = 0
         """How many objects are met, the arrays included."""
         self._others: Picker = tuple
@@ -120,7 +124,6 @@ class Walk:
     ) -> bool:
         wanted = set(map(id, leaves))
         seen = self.arguments(args, kwargs)
-        self._roots = len(seen)
         containers = _between(seen, wanted, opens)
         where: list[tuple[int, ...]] = []
         opened: set[int] = set()
@@ -158,8 +161,12 @@ class Walk:
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """The arguments of a call that the walk starts from. Raises `LookupError` if the call does not have them."""
-        found = list(self._numbered(args))
-        return found + [kwargs[name] for name in self._names] if self._names else found
+        found = [*self._numbered(args)]
+        if self._names:
+            found += [kwargs[name] for name in self._names]
+        if len(found) != self._roots:
+            raise LookupError("there are fewer arguments")
+        return found
 
     def _seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         """Everything that the walk meets, level by level, the arguments first."""
@@ -177,11 +184,11 @@ class Walk:
         `LookupError` if the arguments are no such tree.
         """
         seen = self._seen(args, kwargs)
-        if len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
+        if len(seen) != self._size or (self._types and [*map(type, self._others(seen))] != self._types):
             return False
         if not self._of_arrays.issuperset(map(type, self._arrays(seen))):
             return False
-        if self._alone.are_apart(seen):
+        if self.count < 2 or self._alone.are_apart(seen):
             return True
         self._alone = self._alone.without(seen, self._where[-1])
         return self._alone.are_apart(seen)
@@ -211,7 +218,8 @@ class Walk:
         be there, so no count is below its share. Containers are counted before they are opened, and once more at the
         end: a hook of `sys.addaudithook` is shown what is opened, and `ending` may run users' code.
         """
-        seen, held = self.arguments(args, kwargs), list[Any]()
+        seen = self.arguments(args, kwargs)
+        held: list[Any] = []
         placed = self._placed
         if not placed.stands_alike(places, seen):
             # No variable here may keep anything of `seen`: that would be another reference to it.
@@ -222,11 +230,15 @@ class Walk:
         if opened is None:
             return None
         arrays = self._arrays(seen)
-        for k, types in () if lists else self._keys:
-            if [*map(type, _referents(seen[k]))] != types:
-                return None
-        if lists and not (len(leaves) == self.count and all(map(operator.is_, arrays, leaves))):
+        if len(arrays) != self.count:
             return None
+        if lists:
+            if len(leaves) != self.count or not all(map(operator.is_, arrays, leaves)):
+                return None
+        else:
+            for k, types in self._keys:
+                if [*map(type, _referents(seen[k]))] != types:
+                    return None
         if ending is not None and not self._ends_quietly(seen, arrays, ending):
             return None
         for nodes, expected in opened:
@@ -236,17 +248,40 @@ class Walk:
                 return None
         if getrefcount(arrays) != 2:
             return None
-        # As for containers (`_open`). Any surplus must be marks. Strong and weak references are counted in one go,
-        # since one may be turned into the other. From here on nobody else can put another array on these buffers, so
-        # all arrays can be listed.
-        accounted_for = (4 + lists) * self.count + placed.references[-1]
+        return self._none_left(arrays, (4 + lists) * self.count + placed.references[-1], most)
+
+    def _none_left(
+        self, arrays: Sequence[Any], accounted_for: int, most: int
+    ) -> tuple[Sequence[Any], list[Any]] | None:
+        """The end of `all_inside`: whether nothing refers to the arrays but what is `accounted_for`, and each of them
+        is a result of one of the last `most` executions.
+
+        Strong and weak references are counted in one go, since one may be turned into the other; any surplus must be
+        marks. From then on nobody else can put another array on these buffers, so all arrays can be listed.
+
+        Mostly all arrays are results of the newest execution, and nothing has been made since. Then the list begins
+        with its results, and where the arrays stood among these the last time, they are compared one by one. (What is
+        remembered need not be right: it only says where to look.) Otherwise they are counted once more, while the list
+        of results refers to them.
+        """
         weak = sum(itertools.chain(map(getrefcount, arrays), map(_weakrefs, arrays))) - accounted_for
+        made, among = self._results
+        if made:
+            alive, newest, marks = buffers.newest()
+            if newest == made and all(map(operator.is_, arrays, among(alive))):
+                return (arrays, []) if counts.are_marks(weak, arrays, marks) else None
+            del alive  # it refers to the arrays
         fresh = buffers.fresh(most)
         if not counts.are_marks(weak, arrays, fresh.marks):
             return None
         before, after = counts.counted_twice(arrays, fresh.arrays)
         # Each array must be among the fresh ones: it has one more reference from their list, and another from `held`.
-        return (arrays, fresh.others) if (before, after - before) == (accounted_for + self.count, self.count) else None
+        if (before, after - before) != (accounted_for + self.count, self.count):
+            return None
+        if not fresh.others and self._tries:
+            self._tries -= 1
+            self._results = _among_the_newest(arrays)
+        return arrays, fresh.others
 
     def _open(
         self, placed: Placed, places: list[Any], held: list[Any], seen: list[Any]
@@ -258,7 +293,7 @@ class Walk:
         """
         if (self._classes or placed.classes) and any(defines(k, "__del__") for k in self._classes | placed.classes):
             return None
-        opened = placed.open(places, held)
+        opened = placed.open(places, held) if placed.rounds else []
         if opened is None:
             self._placed = UNKNOWN
             return None
@@ -318,6 +353,15 @@ class _Alone(NamedTuple):
         # More than its container, `seen`, and `getrefcount`'s argument.
         others = self.positions.union(k for k in where if getrefcount(seen[k]) > 3)
         return _Alone(picker([k for k in where if k not in others]), picker([*others]), others)
+
+
+def _among_the_newest(arrays: Sequence[Any]) -> tuple[int, Picker]:
+    """Where the arrays are, if all are results of the newest execution, and nothing has been made since: how many
+    results it has, and what picks the arrays, in their order, out of the list of all. 0 results otherwise."""
+    alive, made, _ = buffers.newest()
+    at = {id(array): k for k, array in enumerate(alive[:made])}
+    places = [at[id(array)] for array in arrays if id(array) in at]
+    return (made, picker(places)) if len(places) == len(arrays) else (0, tuple)
 
 
 class _Level(NamedTuple):

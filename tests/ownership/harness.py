@@ -111,7 +111,7 @@ class Stub:
         self.calls.append(Call({i: leaves[i] for i in wanted} if self.keeps else {}, dead))
         collections = ownership.collections_so_far()
         landed = _maker(len(wanted))(np.int32(-len(self.calls))) if wanted else []
-        in_one_go = ownership.collections_so_far() == collections
+        in_one_go = not ownership.collected_since(collections)
         ownership.executed(
             (landed[-1], landed[0])[: len(landed)] if landed else (), len(landed), in_one_go, landed.copy
         )

@@ -377,7 +377,7 @@ def test_a_look_deep_among_objects_that_die() -> None:
 
         for depth in range(40, 60):
             for backwards in (False, True):
-                value = [counts.new_mark(x), Dies()]
+                value = [counts.new_marks([x]), Dies()]
                 if backwards:
                     value.reverse()
                 for _ in range(depth):
