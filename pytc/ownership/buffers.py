@@ -60,6 +60,8 @@ _QUICK = 64
 """Up to so many arrays alive, `alone` compares all addresses before it looks more closely."""
 _BYTES_EACH = 200
 """Looking at one array takes about as long as copying this many bytes."""
+_AT_A_GLANCE = 8
+"""Arrays made since the newest execution, such as a batch, that `newest` looks through for its results."""
 _A_COPY = 30 * _BYTES_EACH
 """Making a copy of no bytes takes as long as looking at 30 arrays; in bytes, as above."""
 _PATIENCE = 0.1
@@ -215,17 +217,26 @@ def _too_many(arrays: int, leaves: int, nbytes: int) -> bool:
     return arrays > _FEW and _BYTES_EACH * arrays > _A_COPY * leaves + nbytes
 
 
-def newest() -> tuple[list[Any], int, tuple[Mark, ...]]:
-    """Every array of the default platform, newest first; how many of these, from the first on, are the results of the
-    newest execution, or 0 if that cannot be told at a glance; and what remembers that execution."""
+def listed() -> list[Any]:
+    """Every array of the default platform that is not deleted, newest first."""
     alive = _client.arrays()
-    _client.listed = count = len(alive)
+    _client.listed = len(alive)
+    return alive
+
+
+def newest(alive: list[Any]) -> tuple[int, int, tuple[Mark, ...]]:
+    """The results of the newest execution: where in the list of all arrays they begin, and how many they are, 0 if they
+    are not found at a glance; and what remembers that execution."""
     if not _recent:
-        return alive, 0, ()
-    execution = _recent[0]
-    made, marks = execution.results, execution.marks
-    is_here = made <= count and alive[0] is marks[0]() and alive[made - 1] is marks[-1]()
-    return alive, made if is_here else 0, marks
+        return 0, 0, ()
+    made, marks = _recent[0].results, _recent[0].marks
+    first, start = marks[0](), 0
+    most = min(_AT_A_GLANCE, len(alive) - made)
+    while start <= most:
+        if alive[start] is first:
+            return start, made if alive[start + made - 1] is marks[-1]() else 0, marks
+        start += 1
+    return 0, 0, marks
 
 
 class Fresh(NamedTuple):
@@ -239,10 +250,10 @@ class Fresh(NamedTuple):
     """What remembers the newest of these executions."""
 
 
-def fresh(most: int) -> Fresh:
-    """The results of the last executions that are still there, at most `most` executions."""
-    alive = _client.arrays()
-    _client.listed = len(alive)
+def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
+    """The results of the last executions that are still there, at most `most` executions. `alive` is what `listed`
+    returns, where that was asked already."""
+    alive = listed() if alive is None else alive
     found: list[Any] = []
     others: list[Any] = []
     marks: tuple[Mark, ...] = ()

@@ -259,26 +259,26 @@ class Walk:
         Strong and weak references are counted in one go, since one may be turned into the other; any surplus must be
         marks. From then on nobody else can put another array on these buffers, so all arrays can be listed.
 
-        Mostly all arrays are results of the newest execution, and nothing has been made since. Then the list begins
-        with its results, and where the arrays stood among these the last time, they are compared one by one. (What is
-        remembered need not be right: it only says where to look.) Otherwise they are counted once more, while the list
-        of results refers to them.
+        Mostly all arrays are results of the newest execution. Then they are compared, one by one, with those results
+        that they were the last time. (That this is remembered rightly does not matter: it only says where to look.)
+        Otherwise they are counted once more, while the list of results refers to them.
         """
         weak = sum(itertools.chain(map(getrefcount, arrays), map(_weakrefs, arrays))) - accounted_for
-        made, among = self._results
-        if made:
-            alive, newest, marks = buffers.newest()
-            if newest == made and all(map(operator.is_, arrays, among(alive))):
-                return (arrays, []) if counts.are_marks(weak, arrays, marks) else None
-            del alive  # it refers to the arrays
-        fresh = buffers.fresh(most)
+        alive = buffers.listed()
+        count, among = self._results
+        if count:
+            start, made, marks = buffers.newest(alive)
+            if made == count and all(map(operator.is_, arrays, among(alive[start:] if start else alive))):
+                return (arrays, alive[:start]) if counts.are_marks(weak, arrays, marks) else None
+        fresh = buffers.fresh(most, alive)
+        del alive  # it refers to the arrays
         if not counts.are_marks(weak, arrays, fresh.marks):
             return None
         before, after = counts.counted_twice(arrays, fresh.arrays)
         # Each array must be among the fresh ones: it has one more reference from their list, and another from `held`.
         if (before, after - before) != (accounted_for + self.count, self.count):
             return None
-        if not fresh.others and self._tries:
+        if self._tries:
             self._tries -= 1
             self._results = _among_the_newest(arrays)
         return arrays, fresh.others
@@ -356,10 +356,11 @@ class _Alone(NamedTuple):
 
 
 def _among_the_newest(arrays: Sequence[Any]) -> tuple[int, Picker]:
-    """Where the arrays are, if all are results of the newest execution, and nothing has been made since: how many
-    results it has, and what picks the arrays, in their order, out of the list of all. 0 results otherwise."""
-    alive, made, _ = buffers.newest()
-    at = {id(array): k for k, array in enumerate(alive[:made])}
+    """Where the arrays are, if all are results of the newest execution: how many results it has, and what picks the
+    arrays, in their order, out of these, newest first. 0 results otherwise."""
+    alive = buffers.listed()
+    start, made, _ = buffers.newest(alive)
+    at = {id(array): k for k, array in enumerate(alive[start : start + made])}
     places = [at[id(array)] for array in arrays if id(array) in at]
     return (made, picker(places)) if len(places) == len(arrays) else (0, tuple)
 

@@ -121,13 +121,70 @@ def test_an_array_made_since_an_execution_is_not_inside():
     assert older
 
 
+def knows_the_newest():
+    """A walk that has found its arrays to be the results of the newest execution."""
+    walk = learnt(three())
+    assert inside(walk, three)
+    assert walk._results[0] == 3
+    return walk
+
+
+def test_what_stands_in_the_place_of_a_newest_result():
+    walk = knows_the_newest()
+    kept = remembered([jnp.zeros(3)])
+    older, unknown = remembered([jnp.zeros(3)]), [jnp.zeros(3)]
+    on_its_buffer = [kept[0].addressable_data(0)]
+
+    def three_with(array):
+        tree = three()
+        tree[1] = array
+        return tree
+
+    assert not inside(walk, lambda: three_with(on_its_buffer.pop()))
+    assert not inside(walk, lambda: three_with(unknown.pop()))
+    assert not inside(walk, lambda: three_with(kept[0]))
+    assert not inside(walk, lambda: three()[:2])
+    assert inside(walk, lambda: three_with(older.pop()))
+    assert inside(walk, lambda: three()[::-1])
+    assert inside(walk, three)
+
+
+def test_what_was_made_since_the_newest_execution():
+    walk = knows_the_newest()
+    since = []
+
+    def made(make):
+        tree = three()
+        since.append(make(tree[1]))
+        return tree
+
+    for make in (jnp.copy, lambda x: x.addressable_data(0)):
+        arrays, others = walk.all_inside((made(make),), {}, [], 32)
+        assert since[-1] in others or since[-1].unsafe_buffer_pointer() == arrays[1].unsafe_buffer_pointer()
+        del arrays, others
+    assert not inside(walk, lambda: made(weakref.ref))
+    assert not inside(walk, lambda: made(lambda array: array))
+
+
+def test_arguments_that_are_missing():
+    walk = knows_the_newest()
+    with pytest.raises(LookupError):
+        walk.all_inside((), {}, [], 32)
+    walk = learnt(three(), jnp.ones(2))
+    with pytest.raises(LookupError):
+        walk.all_inside((three(),), {}, [], 32)
+
+
 def test_executions_without_results_are_forgotten():
-    """After an evaluation of many steps, each of which let go of the results of the last."""
+    """In an evaluation of many steps, each of which lets go of the results of the last; or all at once."""
     buffers._recent.clear()
     kept = three()
     for _ in range(20):
         remembered([jnp.zeros(3)])
+    assert buffers.remembered() == 3
+    held = [remembered([jnp.zeros(3)]) for _ in range(20)]
     assert buffers.remembered() == 21
+    held.clear()
     for _ in range(2):
         assert {*map(id, kept)} <= {*map(id, buffers.fresh(64).arrays)}
         assert buffers.remembered() == 1
