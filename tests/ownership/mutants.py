@@ -130,6 +130,24 @@ def newer_arrays_do_not_count() -> Any:
     return mock.patch.object(buffers, "shares_with_any", lambda *_: False)
 
 
+def what_was_a_result_is_one() -> Any:
+    """The arrays are not compared with the results of the newest execution."""
+    return mock.patch.object(walk, "operator", types.SimpleNamespace(is_=lambda *_: True))
+
+
+def what_is_newest_is_a_result() -> Any:
+    """Nobody asks whether an execution has made the newest arrays."""
+
+    def newest(alive: list[Any]) -> Any:
+        _, _, marks = _newest(alive)
+        return 0, buffers._recent[0].results if buffers._recent else 0, marks
+
+    return mock.patch.object(buffers, "newest", newest)
+
+
+_newest = buffers.newest
+
+
 def all_that_shares_is_kept_for_itself() -> Any:
     """Nobody asks who refers to an array that another one keeps."""
     return mock.patch.object(buffers, "_are_kept_by", lambda *_: True)
@@ -400,7 +418,7 @@ ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
     strings_are_read_where_they_are_loaded, strings_are_read_as_a_call_begins,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
-    newer_arrays_do_not_count, all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
+    newer_arrays_do_not_count, what_was_a_result_is_one, what_is_newest_is_a_result, all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     observers_are_ignored, onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails,
     slots_are_counted_twice,
     slots_are_counted_with_what_they_are_in,
@@ -590,6 +608,30 @@ def _new_shard(s: Stub, f: Any, f2: Any) -> None:
         shard = x[0].addressable_data(0) if step == 3 else None
         x = f(x)
     s.read(shard)
+
+
+def _another_in_its_place(s: Stub, f: Any, f2: Any) -> None:
+    """One of the results of the newest execution is replaced by an older array on the buffer of another."""
+    x, old = [s.new() for _ in range(3)], f([s.new()])
+    put = [jax.device_put(old[0], old[0].device)]
+    for step in range(8):
+        if step == 7:
+            old.append(x[1])  # which lives on, so that the results are complete
+            x[1] = put.pop()
+        x = f(x)
+    s.read(old)
+
+
+def _others_in_their_places(s: Stub, f: Any, f2: Any) -> None:
+    """All of the results are replaced by the newest arrays there are."""
+    x = [s.new() for _ in range(3)]
+    kept: list[Any] = []
+    for step in range(8):
+        if step == 7:
+            kept = x
+            x = [jax.device_put(each, each.device) for each in kept]
+        x = f(x)
+    s.read(kept)
 
 
 def _frame(s: Stub, f: Any, f2: Any) -> None:
@@ -858,7 +900,7 @@ PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
     _read_by_name_behind_the_call, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
-    _weak, _dying, _shard, _new_shard, _frame, _locals,
+    _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _locals,
     _tracer, _thread, _property, _too_many, _twice, _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
     _stored_back, _garbage, _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly, _left_in_a_frame,
     _function_of_several_names, _pair_of_a_loop,
