@@ -445,6 +445,27 @@ def test_a_deleted_array_is_named_before_anything_is_donated(x):
     assert not gone["w"].is_deleted()
 
 
+def test_a_deleted_argument_that_the_caller_lets_go_of():
+    """At a call site that is new: to find who shares its buffer it is looked at, too."""
+
+    def overwritten(step, params):
+        params.delete()
+        params = step(params)
+
+    def donated_before(step, params):
+        for _ in range(2):
+            step(pytc.move(params))
+
+    def donated_after(step, params):
+        params = step(params)
+        jax.jit(jnp.negative, donate_argnums=0)(params)
+        params = step(params)
+
+    for caller in (overwritten, donated_before, donated_after):
+        with pytest.raises(RuntimeError, match="deleted"):
+            caller(pytc.compile(lambda params: params + 1), jnp.ones(64))
+
+
 def test_an_error_while_tracing_leaves_inputs_and_cache_usable(x):
     fail = [True]
 

@@ -44,7 +44,7 @@ import jax
 import numpy as np
 
 from pytc.interrupt import is_from_outside
-from pytc.jax_compat.arrays import is_told_late, new_shard, shards_of
+from pytc.jax_compat.arrays import is_ready, is_told_late, new_shard, shards_of
 from pytc.jax_compat.clients import every_array, lister
 from pytc.jax_compat.clients import may_be_cut as may_be_cut
 from pytc.jax_compat.keys import bits_of
@@ -286,7 +286,7 @@ def remembered() -> int:
 def addresses(array: Any, ready: bool = False) -> list[int]:
     """The addresses of an array's buffers, one for each device of this process that has a part of it; not of a key.
     Only of those that are `ready`, if that is said. Raises `_NotTold` where one is not to be had."""
-    return [_address(part) for part in _parts(array) if not ready or part.is_ready()]
+    return [_address(part) for part in _parts(array) if not ready or is_ready(part)]
 
 
 def _addresses_told(array: Any, ready: bool) -> list[int]:
@@ -324,10 +324,10 @@ class _Failed(_NotTold):
 
 
 def _address(array: Any, patient: bool = True) -> int:
-    if not array.is_ready() and is_told_late(array) and not (patient and _is_ready_soon(array)):
+    if not is_ready(array) and is_told_late(array) and not (patient and _is_ready_soon(array)):
         raise _NotTold
     # If there was no memory for the array, asking for its address ends the process; waiting for it only raises.
-    if array.is_ready():
+    if is_ready(array):
         try:
             array.block_until_ready()
         except jax.errors.JaxRuntimeError as error:
@@ -340,7 +340,7 @@ def _is_ready_soon(array: Any) -> bool:
     """Wait until an array is ready; not for long while there are other threads. One of these may be what the execution
     calls back, and wait for this thread, or for a lock that it has."""
     waited = 0.0
-    while not array.is_ready():
+    while not is_ready(array):
         if waited > _PATIENCE:
             return False
         time.sleep(_PAUSE)
@@ -350,7 +350,7 @@ def _is_ready_soon(array: Any) -> bool:
 
 def _are_ready(leaves: Sequence[Any]) -> bool:
     """Whether all leaves are ready. What is not ready afterwards is on no buffer of theirs, and need not be asked."""
-    return all(bits_of(leaf).is_ready() for leaf in leaves)
+    return all(is_ready(bits_of(leaf)) for leaf in leaves)
 
 
 def own_shards(array: Any) -> list[Any]:
