@@ -5,6 +5,7 @@ The callers are functions without asserts: pytest's look into `locals()`, which 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
 import time
@@ -152,6 +153,70 @@ def keep_every_loss(step, calls):
         state = step(state, 1.0)
         losses.append(state["a"].sum())
     return state, losses
+
+
+def hold_at_first(step, held, calls):
+    """Early stopping: the best state so far is kept, and after some steps there is no better one."""
+    state, best, in_place = start(), None, []
+    for k in range(calls):
+        if k < held:
+            best = state
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        in_place.append(state["b"].unsafe_buffer_pointer() == at)
+    return best, in_place
+
+
+@pytest.mark.parametrize("held", [3, 5, 20])
+def test_what_was_held_at_first_is_taken_over_once_nothing_holds_it(held):
+    compiled = make_step()
+    _, in_place = hold_at_first(compiled, held, 100)
+    assert not any(in_place[:held])
+    assert all(in_place[2 * held + 2 :])
+    (site,) = pytc.explain(compiled).sites
+    assert site.copied_calls <= 4
+    assert len(next(iter(compiled.__pytc__.lookup)).plans) <= 2
+
+
+def test_a_settled_site_is_tried_again_without_a_copy():
+    compiled = make_step()
+    keep_every_state(compiled, 400)
+    (site,) = pytc.explain(compiled).sites
+    assert 0 < site.copied_calls <= 4
+    hold_at_first(compiled, 5, 5)
+    in_place = hold_at_first(compiled, 0, 60)[1]
+    assert all(in_place[3:])  # from the eighth call at that site on
+
+
+def leave_garbage(step, calls):
+    """As `flax.nnx.state(model)` does: a function that refers to itself and to the leaves."""
+
+    def visit_all(leaves):
+        def visit():
+            return visit, leaves
+
+    state, in_place = start(), []
+    for _ in range(calls):
+        visit_all((*state.values(),))
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        in_place.append(state["b"].unsafe_buffer_pointer() == at)
+    return in_place
+
+
+@pytest.mark.parametrize("donate", ["auto", "require"])
+def test_what_only_garbage_holds_is_taken_over(donate):
+    compiled = pytc.compile(lambda state, batch: {k: v + batch for k, v in state.items()}, donate=donate)
+    in_place = leave_garbage(compiled, 30)
+    assert all(in_place[4 if donate == "auto" else 1 :])
+    (site,) = pytc.explain(compiled).sites
+    assert site.copied_calls <= 3
+    let_go(compiled, 30)
+    gc.disable()
+    try:
+        assert not any(leave_garbage(make_step(), 10)[1:])
+    finally:
+        gc.enable()
 
 
 def test_small_states_are_not_looked_for_among_very_many_arrays():

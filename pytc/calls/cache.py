@@ -38,6 +38,9 @@ MOST_MISSES = 4
 MANY_CALLS = 64
 """Calls after a miss for which it is remembered."""
 
+LONGEST = 256
+"""Calls at most after which a site that spares leaves is looked at again."""
+
 MOST_ALIKE = 8
 """Signatures that are kept for leaves of the same description: one for each of JAX's contexts (64-bit mode, meshes,
 ...)."""
@@ -83,9 +86,11 @@ class Site:
     Three things are decided over its calls, independently. Which plan it uses (`plan.Planner` writes):
 
         (no site)         first call: `look` at the caller's code       -> spared, or not spared
-        spared            `look` again after 1, 2, 4, 8, ... calls      -> either, with a plan that takes over no less
+        spared            `look` again after 1, 2, 4, ... calls         -> either, with a plan that takes over no less
         either            `PATIENCE` calls in a row found leaves alive  -> settled, with a plan that spares these leaves
-        settled           for good
+        settled           `look` again, as above                        -> on trial, with a plan that takes them over
+        on trial          this call finds leaves alive                  -> settled, as before; nothing was copied
+        on trial          it finds none                                 -> either
 
     Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
 
@@ -124,6 +129,10 @@ class Site:
     """Whether holders were looked for among all objects. That is slow, so it is done once."""
     settled: bool = False
     """Whether the plan was changed because leaves were alive call after call, though the code lets go of them."""
+    changed: bool = False
+    """Whether some calls have used another plan than `plan`."""
+    collects: bool = False
+    """Whether garbage is collected before each proof, because nothing but garbage was found to hold leaves."""
     streak: int = 0
     """Proofs in a row that found leaves alive. One that finds none, or a call that goes straight, sets it to 0."""
     goes_well: bool = False
@@ -143,9 +152,16 @@ class Site:
             self.held[i] = self.held.get(i, 0) + 1
 
     def to_be_looked_at(self) -> bool:
-        """Whether to look at the caller's code again: after 1, 2, 4, 8, ... calls, if the last look has spared leaves.
-        The site may be in a helper whose next caller does not read them."""
-        return self.plan.spared and not self.settled and self.calls & (self.calls - 1) == 0
+        """Whether to look at the caller's code again, since the plan spares leaves: after 1, 2, 4, ... `LONGEST` calls,
+        and then every so many. The site may be in a helper whose next caller does not read them; or what has held them
+        may be gone: a profiler, a thread, a variable for the best state so far."""
+        calls = self.calls
+        return self.plan.spared and (calls % LONGEST if calls > LONGEST else calls & (calls - 1)) == 0
+
+    def use(self, plan: Plan) -> None:
+        """Use this plan from now on."""
+        self.changed = self.changed or (plan is not self.plan and self.calls > 0)
+        self.plan = plan
 
     def miss(self) -> None:
         """Note that this call could not go straight to `jax.jit`."""

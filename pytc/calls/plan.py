@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
 import sys
 import types
 import warnings
@@ -52,7 +53,8 @@ TOO_MANY = "so many arrays are alive that to look at each takes longer than to c
 """Why leaves are kept where `ownership.is_dear`."""
 
 PATIENCE = 4
-"""Calls in a row at one site that had to copy, after which the plan is changed, if it can be."""
+"""Calls in a row at one site that had to copy, after which the plan is changed, if it can be; until it turns out that
+nothing holds the leaves any more (`Site.to_be_looked_at`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +91,10 @@ class Planner:
             lives_on &= site.plan.program.keep
         plan = self.plan(signature, never | lives_on, leaves)
         if site is not None:
-            site.plan = plan
+            if plan is not site.plan and site.settled:
+                # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
+                site.settled, site.streak = False, PATIENCE - 1
+            site.use(plan)
             return site
         if len(signature.sites) >= MOST_SITES:
             signature.sites.clear()
@@ -116,21 +121,26 @@ class Planner:
         its leaves, since another thread may change the site's plan at any moment; so may this method. Raises
         `DonationError` naming each leaf that is not proven dead under `donate="require"`.
         """
-        plan = site.plan
+        plan, program = site.plan, signature.program
+        if site.collects:
+            _collect()
         held = _held(plan, frame, args, kwargs, leaves)
+        if held and (site.streak == PATIENCE - 1 or self._required(program, held)) and _collect():
+            # Perhaps only garbage in a cycle refers to them: `flax.nnx.state(model)` leaves such behind at each call.
+            held = _held(plan, frame, args, kwargs, leaves)
+            site.collects = not held
         if not held:
             site.streak = 0
             return plan, leaves
-        program = signature.program
-        if required := [i for i in held if self._mode(program.leaves[i]) == "require"]:
+        if required := self._required(program, held):
             why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
             raise _donation_error(program, required, why)
         site.streak += 1
         if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
-            keep = plan.program.keep
-            plan = site.plan = self.plan(signature, keep | frozenset(held), leaves)
+            plan = self.plan(signature, plan.program.keep | frozenset(held), leaves)
+            site.use(plan)
             site.settled = True
             held = _held(plan, frame, args, kwargs, leaves)
         if not site.asked and not plan.emitted.is_new and (unknown := [i for i in held if i not in site.why]):
@@ -275,6 +285,10 @@ class Planner:
         """The largest of `leaves`, at most so many: those whose holders are worth finding out."""
         return sorted(leaves, key=lambda i: -program.leaves[i].nbytes)[:most]
 
+    def _required(self, program: Program, held: Collection[int]) -> list[int]:
+        """Those of the leaves that are alive and must not be, by `donate="require"`."""
+        return [i for i in held if self._mode(program.leaves[i]) == "require"]
+
     def _mode(self, leaf: Leaf) -> str:
         return self.policy.of(leaf.parameter)
 
@@ -358,6 +372,15 @@ def _held(
         return held
     plan.emitted.compile(leaves)
     return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
+
+
+def _collect() -> bool:
+    """Collect the garbage made lately, if the collector is on, and return whether it is."""
+    ownership.resume_collections()
+    if gc.isenabled():
+        gc.collect(0)
+        return True
+    return False
 
 
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:

@@ -121,11 +121,16 @@ def letting_go(frame: FrameType, value: Any) -> set[int]:
 
 
 def _assigned(flow: Flow, at: int, local: int) -> int | None:
-    """The line of the last assignment to the local before instruction `at`; the function's first line if there is
-    none, as for a parameter."""
-    for n in range(at, -1, -1):
+    """The line of the last assignment to the local that may come before instruction `at`, which in a loop may stand
+    behind it; the function's first line if there is none, as for a parameter."""
+    code = flow.instructions
+    last = at
+    for n in range(at, len(code)):
+        if "JUMP_BACKWARD" in code[n].opname and code[n].argval <= code[at].offset:
+            last = n
+    for n in range(last, -1, -1):
         if flow.writes[n] >> local & 1:
-            positions = flow.instructions[n].positions
+            positions = code[n].positions
             return positions.lineno if positions else None
     return flow.code.co_firstlineno
 
