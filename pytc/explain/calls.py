@@ -34,8 +34,10 @@ class SiteReport:
     where: str
     """File and line: `train.py:41`."""
     calls: int
+    changed: bool
+    """Whether some of these calls took over other leaves than a call does now."""
     donated: int
-    """Leaves whose memory a call there takes over under the current plan."""
+    """Leaves whose memory a call there takes over now."""
     donated_bytes: int
     kept: int
     """Array leaves that a call there leaves alone."""
@@ -107,6 +109,7 @@ def _report(function: Function, site: Site) -> SiteReport:
     return SiteReport(
         site.where,
         site.calls,
+        site.changed,
         len(donated),
         sum(program.leaves[i].nbytes for i in donated),
         len(kept),

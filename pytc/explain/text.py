@@ -132,21 +132,30 @@ def of_calls(calls: Calls, width: int, colour: bool) -> str:
 
 
 _TO_FREE = (
-    "to free it: have it in one local variable alone, which nothing reads again, no exception handler either; or keep "
-    "a copy elsewhere"
+    "to have it reused: keep it in a local variable alone, which is read neither after the call nor in an exception "
+    "handler; of what is needed later keep a copy (jax.tree.map(jnp.copy, ...))"
 )
-_ONCE = ", seen once"
+_ONCE = ", at one of them"
 """Said of a reason that was searched for at one of several calls only; at others it may be another one."""
 
 
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     lines = [paint(f"{site.where}: {counted(site.calls, 'call')}", "title")]
-    lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, each call")
+    when = "as of now" if site.changed else "each call"
+    lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, {when}")
     lines.append(f"  kept    {size(site.kept_bytes)} in {counted(site.kept, 'leaf', 'leaves')}")
-    spared = fold(site.spared, lambda path: (path,), lambda _: None)
-    if spared:
-        names = ", ".join(each.texts[0] for each in spared[:MOST_NOTES]) + (", ..." if spared[MOST_NOTES:] else "")
-        lines += wrapped(f"because the code there reads it again, or it is held elsewhere: {names}", width, 10, 10)
+    copied = {each.path for each in site.held}
+    for said, spared in (
+        ("the code there reads it again", [path for path in site.spared if path not in copied]),
+        ("something else was holding it", [path for path in site.spared if path in copied]),
+    ):
+        if spared:
+            folds = fold(spared, lambda path: (path,), lambda _: None)
+            names = ", ".join(each.texts[0] for each in folds[:MOST_NOTES]) + (", ..." if folds[MOST_NOTES:] else "")
+            lines += wrapped(f"{said}: {names}", width, 10, 10)
+    if unfit := site.kept - len(site.spared):
+        leaves = counted(unfit, "leaf", "leaves")
+        lines += wrapped(f"no result can be written there, or none that saves memory: {leaves}", width, 10, 10)
     often = {each.path for each in site.held if each.calls > 1}
     for path, why in site.why:
         lines += wrapped(f"{path}{_ONCE if path in often else ''}: {why}", width, 12, 10)
@@ -162,7 +171,7 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
             text = (
                 f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {counted(first.calls, 'call')}"
             )
-            told = f"{_ONCE if first.calls > 1 else ''}: {first.why}" if first.why else ""
+            told = f"{_ONCE if first.calls > 1 else ''}: {first.why}" if first.why else "; by what was not looked for"
             lines += wrapped(text + told, width, 12, 10)
         lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines

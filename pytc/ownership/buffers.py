@@ -158,7 +158,7 @@ if sys.version_info < (3, 12):
 
     def collections_so_far() -> object:
         """What `collected_since` is to be asked with later."""
-        return gc.get_count()[1:]
+        return gc.get_count()[1:] + gc.get_threshold()
 
     def collected_since(before: object) -> bool:
         """Whether there may have been a garbage collection, of which CPython 3.11 may do one at any allocation.
@@ -166,7 +166,8 @@ if sys.version_info < (3, 12):
         The collector's counts begin anew when as many objects have been made as the thresholds multiplied. Where these
         are so low that one call could do that, the answer is always yes.
         """
-        return gc.get_count()[1:] != before or 0 < math.prod(gc.get_threshold()) < _ROUND
+        now = gc.get_count()[1:] + gc.get_threshold()
+        return now != before or 0 < math.prod(now[2:]) < _ROUND
 else:
 
     def collections_so_far() -> object:
@@ -192,8 +193,10 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         if not _client.are_newest(made):
             return
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
-    if len(_recent) > 1 and _recent[1].is_spent():
-        del _recent[1]  # in a loop, that of the step before the last
+    if (older := _recent[1:2]) and older[0].is_spent():
+        # In a loop, that of the step before the last. (By slices alone, since a handler of a signal or another thread
+        # may have shortened the list; nothing may be raised here, where the arguments are gone.)
+        _recent[:] = [execution for execution in _recent if execution is not older[0]]
     _recent.insert(0, _Execution(new_marks(marked), count))
     if len(_recent) > 2 * _MOST:
         _forget_spent()

@@ -209,11 +209,12 @@ def follow(
     `NotTrusted` if the places cannot be relied on at this call, and `LookupError` if the call has no such arguments.
     """
     found: list[Any] = []
-    if known.hinted_locals is not None:
+    hinted = known.hinted_locals  # read once: another thread may change it at any moment
+    if hinted is not None:
         # As in `looked_up`: nobody else may have the frame. That does not matter if no place is relied on.
-        if known.hinted_locals and getrefcount(frame) != references + 3:
+        if hinted and getrefcount(frame) != references + 3:
             raise NotTrusted
-        for number in known.hinted_locals:
+        for number in hinted:
             if (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a comprehension would be another frame
         return found, None

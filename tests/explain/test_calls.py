@@ -133,12 +133,12 @@ def test_a_reason_that_was_looked_for_once_is_not_said_of_all_calls(steps):
     hold_otherwise_later(compiled, steps)
     (site,) = explain(compiled).sites
     text = " ".join(explain(compiled).text(100).split())
-    assert f"state['a']: still in use in {site.held[0].calls} calls, seen once: " in text
-    assert (dict(site.why).keys() == {"state['a']"}) == ("state['a'], seen once: " in text) == (steps > 3)
+    assert f"state['a']: still in use in {site.held[0].calls} calls, at one of them: " in text
+    assert (dict(site.why).keys() == {"state['a']"}) == ("state['a'], at one of them: " in text) == (steps > 3)
     for _ in range(2):
         remember(other := pytc.compile(step))
     assert "still in use in 1 call" in str(explain(other))
-    assert "seen once" not in str(explain(other))
+    assert "at one of them" not in str(explain(other))
 
 
 def new_network():

@@ -175,6 +175,20 @@ def test_arguments_that_are_missing():
         walk.all_inside((three(),), {}, [], 32)
 
 
+def test_executions_that_are_forgotten_while_one_is_remembered(monkeypatch):
+    """By a handler of a signal, or another thread: nothing may be raised where the arguments are gone."""
+    kept = [three() for _ in range(3)]
+
+    def is_spent(_):
+        buffers._recent.clear()
+        return True
+
+    monkeypatch.setattr(buffers._Execution, "is_spent", is_spent)
+    kept.append(three())
+    assert buffers.remembered() == 1
+    assert kept
+
+
 def test_executions_without_results_are_forgotten():
     """In an evaluation of many steps, each of which lets go of the results of the last; or all at once."""
     buffers._recent.clear()
