@@ -199,5 +199,6 @@ def check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[A
     for leaf, value in zip(signature.program.leaves, leaves, strict=True):
         if isinstance(value, jax.Array) and value.is_deleted():
             raise RuntimeError(
-                f"`{leaf.path}` was deleted before this call (moved, donated to another function, or by `.delete()`): {error}"
+                f"`{leaf.path}` was deleted before this call (moved, donated to another function, or by `.delete()`): "
+                f"{error}"
             ) from error

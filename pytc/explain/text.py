@@ -145,14 +145,9 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, {when}")
     lines.append(f"  kept    {size(site.kept_bytes)} in {counted(site.kept, 'leaf', 'leaves')}")
     copied = {each.path for each in site.held}
-    for said, spared in (
-        ("the code there reads it again", [path for path in site.spared if path not in copied]),
-        ("something else was holding it", [path for path in site.spared if path in copied]),
-    ):
-        if spared:
-            folds = fold(spared, lambda path: (path,), lambda _: None)
-            names = ", ".join(each.texts[0] for each in folds[:MOST_NOTES]) + (", ..." if folds[MOST_NOTES:] else "")
-            lines += wrapped(f"{said}: {names}", width, 10, 10)
+    read_again = [path for path in site.spared if path not in copied]
+    lines += _named("the code there reads it again", read_again, width)
+    lines += _named("something else was holding it", [path for path in site.spared if path in copied], width)
     if unfit := site.kept - len(site.spared):
         leaves = counted(unfit, "leaf", "leaves")
         lines += wrapped(f"no result can be written there, or none that saves memory: {leaves}", width, 10, 10)
@@ -175,6 +170,13 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
             lines += wrapped(text + told, width, 12, 10)
         lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines
+
+
+def _named(said: str, paths: Sequence[str], width: int) -> list[str]:
+    """`said` of these leaves; nothing if there are none."""
+    folds = fold(paths, lambda path: (path,), lambda _: None)
+    names = ", ".join(each.texts[0] for each in folds[:MOST_NOTES]) + (", ..." if folds[MOST_NOTES:] else "")
+    return wrapped(f"{said}: {names}", width, 10, 10) if names else []
 
 
 def fold_inputs(inputs: Iterable[InputReport]) -> list[Fold[InputReport]]:

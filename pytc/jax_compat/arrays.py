@@ -1,7 +1,7 @@
 """Arrays that hold memory: copies of them, the shards that they consist of, and where they are.
 
-For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, what an array remembers of its own shards, from when on it knows
-its address, and that a deleted one is not asked whether it is ready.
+For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, what an array remembers of its own shards, from when on it
+knows its address, and that a deleted one is not asked whether it is ready.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def shards_of(array: jax.Array) -> list[jax.Array]:
     return shards
 
 
-def is_ready(array: jax.Array) -> bool:
+def is_ready(array: Any) -> bool:
     """Whether the execution that makes the array is done. Raises `RuntimeError` of an array that was deleted, of which
     JAX 0.10 must not be asked: that ends the process."""
     if array.is_deleted():
