@@ -47,10 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
     if not callable(function):
-        parser.error(f"{options.function} is a {type(function).__name__}, not a function")
+        parser.error(f"{options.function} is of type {type(function).__name__}, not a function")
     args, kwargs = _as_arguments(function, example)
     if not args and not kwargs:
         parser.error("--args is needed: where example arguments are, package.module:name")
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        parser.error(f"the arguments in {options.args} do not fit {options.function}: {error}")
+    except ValueError:
+        pass  # it has no signature
     compiled, args = compiled_function(function, args)
     try:
         explanation = explain_program(

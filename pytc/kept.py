@@ -20,17 +20,20 @@ _MOST = 10_000
 
 
 def why_not(value: Any) -> str | None:
-    """Why an output that is not an array cannot be returned at every call, in words that follow its name; or None.
+    """Why an output that is not an array cannot be returned at every call, in words that follow "it"; or None.
 
     Costs a look at what the value refers to, each time the function is traced.
     """
     kind = type(value).__name__
     if isinstance(value, Iterator | AsyncIterator | Coroutine):
-        return f"is a {kind}, which can be read only once, and every call would return this one: return a list of them"
+        return (
+            f"is of type {kind}, which can be read only once, and every call would return this one: return a list of "
+            "them"
+        )
     if _holds_tracer(value):
         return (
-            f"is a {kind}, which is no pytree, and holds a traced array, which has no value: return the array itself, "
-            "or make it a pytree (jax.tree_util.register_dataclass; of a function, jax.tree_util.Partial)"
+            f"is of type {kind}, which is no pytree, and holds a traced array, which has no value: return the array "
+            "itself, or make it a pytree (jax.tree_util.register_dataclass; of a function, jax.tree_util.Partial)"
         )
     return None
 

@@ -185,7 +185,7 @@ class Stageable:
         for path, leaf in zip(paths, leaves, strict=True):
             if kind_of(leaf, self.python_scalars) == "static":
                 if (wrong := why_not(leaf)) is not None:
-                    raise TypeError(f"{self.name} returned what it cannot: `result{path}` {wrong}")
+                    raise TypeError(f"{self.name} cannot return `result{path}`: it {wrong}")
                 origins.append(Kept(leaf))
             else:
                 origins.append(Computed(len(arrays)))

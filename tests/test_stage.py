@@ -297,10 +297,10 @@ def in_an_empty_cell(x):
 def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, kind):
     refused = pytc.compile(fun)
     for _ in range(2):
-        with pytest.raises(TypeError, match=f"`result` is a {kind}"):
+        with pytest.raises(TypeError, match=f"`result`: it is of type {kind}"):
             refused(ONE)
     if not inspect.iscoroutinefunction(fun):
-        with pytest.raises(TypeError, match=rf"`result\['a'\]\[0\]` is a {kind}"):
+        with pytest.raises(TypeError, match=rf"`result\['a'\]\[0\]`: it is of type {kind}"):
             pytc.compile(lambda x: {"a": [fun(x)], "b": x})(ONE)
 
 

@@ -193,10 +193,8 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         if not _client.are_newest(made):
             return
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
-    if (older := _recent[1:2]) and older[0].is_spent():
-        # In a loop, that of the step before the last. (By slices alone, since a handler of a signal or another thread
-        # may have shortened the list; nothing may be raised here, where the arguments are gone.)
-        _recent[:] = [execution for execution in _recent if execution is not older[0]]
+    # Nothing may be raised here, where the arguments are gone, though a handler of a signal or another thread may change
+    # the list at any moment.
     _recent.insert(0, _Execution(new_marks(marked), count))
     if len(_recent) > 2 * _MOST:
         _forget_spent()

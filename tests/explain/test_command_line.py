@@ -79,7 +79,11 @@ def test_requirements_decide_the_exit_status(capsys):
         (["explain", "nowhere_to_be_found:f"], "no module 'nowhere_to_be_found'"),
         (["explain", f"{HERE}:nothing"], "there is no 'nothing'"),
         (["explain", HERE], "not of the form package.module:name"),
-        (["explain", f"{HERE}:dataclasses"], "is a module, not a function"),
+        (["explain", f"{HERE}:dataclasses"], "is of type module, not a function"),
+        (
+            ["explain", f"{HERE}:swapped", "--args", f"{HERE}:update_arguments"],
+            "do not fit tests.explain.programs:swapped",
+        ),
         (["explain", f"{HERE}:swapped"], "--args is needed"),
         ([*SWAPPED, "--require", "reused=95"], "share from 0 to 1"),
         ([*SWAPPED, "--require", "speed=2"], "--require takes"),

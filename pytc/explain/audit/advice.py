@@ -424,7 +424,7 @@ def _pairing(main: _Use, wanted: Sequence[str], found: Figures, program: Program
         if better is not None:
             text = (
                 f"the order of the results costs {size(found.advised - better.total)}: JAX writes them into arguments "
-                f"in order, first come, first served; return them as {better.text}"
+                f"in order, first come, first served; return what is now {better.text}, in this order"
             )
             return [Finding("pairing", tuple(wanted), text, found.advised - better.total)]
     beyond = dict.fromkeys(leaves[i].parameter for i in program.donated if leaves[i].parameter not in wanted)

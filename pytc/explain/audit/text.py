@@ -41,7 +41,8 @@ def _headline(audit: Audit) -> str:
         said = counted(len(edits), "edit")
         if saved:
             most = max(saved, key=lambda figures: figures.saves)
-            said += f", saving up to {size(most.saves)} of {size(most.now)}"
+            which = "the largest " if len(saved) > 1 else ""
+            said += f", {which}saving {size(most.saves)} of {size(most.now)}"
     return f"pytc audit of {script}{ended}: {watched}, {said}"
 
 

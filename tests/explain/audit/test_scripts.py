@@ -117,7 +117,7 @@ def test_another_order_of_the_results_saves_what_was_said(tmp_path: Path) -> Non
     _, report = audited(script, (), tmp_path / "report.json")
     (function,) = report["functions"]
     (finding,) = function["findings"]
-    assert finding["text"].endswith("return them as result[0], result[2], result[1]")
+    assert finding["text"].endswith("return what is now result[0], result[2], result[1], in this order")
     changed = tmp_path / "pairing.py"
     changed.write_text(script.read_text("utf-8").replace("value, moments, params", "value, params, moments"), "utf-8")
     run, after = audited(changed, (), tmp_path / "after.json")
