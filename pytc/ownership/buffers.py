@@ -193,8 +193,8 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
         if not _client.are_newest(made):
             return
         marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
-    # Nothing may be raised here, where the arguments are gone, though a handler of a signal or another thread may change
-    # the list at any moment.
+    # Nothing may be raised here, where the arguments are gone, even if a handler of a signal or another thread changes
+    # the list at this moment.
     _recent.insert(0, _Execution(new_marks(marked), count))
     if len(_recent) > 2 * _MOST:
         _forget_spent()
