@@ -38,7 +38,7 @@ MOST_MISSES = 4
 MANY_CALLS = 64
 """Calls after a miss for which it is remembered."""
 
-LONGEST = 256
+LONGEST = 4096
 """Calls at most after which a site that spares leaves is looked at again."""
 
 MOST_ALIKE = 8
