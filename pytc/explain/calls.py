@@ -45,6 +45,8 @@ class SiteReport:
     spared: tuple[str, ...]
     """Those of `kept` that the plan spares because the code reads them later, or something else kept holding them. The
     largest first."""
+    unfit: int
+    """How many of `kept` no result can be written over, or none at a gain: `pytc.explain(fun, *args)` tells of each."""
     why: tuple[tuple[str, str], ...]
     """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57"). A leaf that was
     copied before it was spared is in `held`, too; then this is what held it at one of those calls."""
@@ -115,6 +117,7 @@ def _report(function: Function, site: Site) -> SiteReport:
         len(kept),
         sum(program.leaves[i].nbytes for i in kept),
         spared,
+        len({note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}),
         tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept),
         site.copied_calls,
         site.copied_bytes,

@@ -148,8 +148,8 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     read_again = [path for path in site.spared if path not in copied]
     lines += _named("the code there reads it again", read_again, width)
     lines += _named("something else was holding it", [path for path in site.spared if path in copied], width)
-    if unfit := site.kept - len(site.spared):
-        leaves = counted(unfit, "leaf", "leaves")
+    if site.unfit:
+        leaves = counted(site.unfit, "leaf", "leaves")
         lines += wrapped(f"no result can be written there, or none that saves memory: {leaves}", width, 10, 10)
     often = {each.path for each in site.held if each.calls > 1}
     for path, why in site.why:

@@ -53,8 +53,8 @@ def mesh_in_context() -> Any:
 
 
 def executing_once() -> bool:
-    """The same, and that JAX does not run a failed call again, operation by operation, on the same arguments, as it may
-    in a debugging mode."""
+    """Whether an operation done now is executed, as `executing` says, and a failed call is not run again, operation by
+    operation, on the same arguments, as JAX may do in a debugging mode."""
     return type(_find_top_trace(None)) is _EvalTrace and not (config.jax_debug_nans or config.jax_debug_infs)
 
 

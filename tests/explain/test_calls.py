@@ -296,6 +296,32 @@ def test_calls_that_go_to_another_signature_count_once():
     assert str(calls).startswith("<lambda>: 6 calls from 2 places\n")
 
 
+def pass_temporaries(compiled):
+    state = jnp.ones(300)
+    for _ in range(3):
+        state = compiled(state, jnp.ones(7))
+    return state
+
+
+@pytest.mark.parametrize("donate", ["auto", {"batch": "none"}])
+def test_what_no_result_can_be_written_over(donate):
+    """That is not said of what is left alone because it was asked for."""
+    compiled = pytc.compile(lambda state, batch: state + batch.sum(), donate=donate)
+    pass_temporaries(compiled)
+    (site,) = explain(compiled).sites
+    assert (site.donated, site.kept, site.unfit, site.spared) == (1, 1, donate == "auto", ())
+    said = "no result can be written there, or none that saves memory: 1 leaf"
+    assert (said in str(explain(compiled))) == (donate == "auto")
+
+
+def test_a_site_that_has_changed_its_plan_does_not_speak_of_each_call():
+    compiled = pytc.compile(step)
+    hold_otherwise_later(compiled, 3)
+    assert "each call" in str(explain(compiled))
+    hold_otherwise_later(compiled, 6)
+    assert "as of now" in str(explain(compiled))
+
+
 def test_json_has_everything():
     compiled = pytc.compile(step)
     compiled(new_state(), jnp.ones(4))
