@@ -274,8 +274,9 @@ def test_whatever_comes_to_the_same_place(straight):
 def test_static_leaves_and_moved_arguments_at_the_same_place(straight):
     step = pytc.compile(lambda x, how: x + 1 if how is None or how == "up" else x - 1)
     up, none, moved = (jnp.zeros(3), "up"), (jnp.zeros(3), None), (pytc.move(jnp.zeros(3)), None)
-    results = calls(step, [none, none, none, none, up, (jnp.zeros(3), "down"), none, moved, none, none])
-    assert [float(each[0]) for each in results] == [1, 1, 1, 1, 1, -1, 1, 1, 1, 1]
+    again = [none] * 6
+    results = calls(step, [*again, up, (jnp.zeros(3), "down"), none, moved, *again])
+    assert [float(each[0]) for each in results] == [*[1] * 7, -1, *[1] * 8]
     assert straight
 
 

@@ -65,6 +65,11 @@ def wasteful(a, b):
     return jnp.sin(a), b
 
 
+def one_argument():
+    """Too few."""
+    return (jax.ShapeDtypeStruct((64, 64), jnp.float32),)
+
+
 def swapped_arguments():
     """Types are enough."""
     return (jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2

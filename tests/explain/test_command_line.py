@@ -81,7 +81,7 @@ def test_requirements_decide_the_exit_status(capsys):
         (["explain", HERE], "not of the form package.module:name"),
         (["explain", f"{HERE}:dataclasses"], "is of type module, not a function"),
         (
-            ["explain", f"{HERE}:swapped", "--args", f"{HERE}:update_arguments"],
+            ["explain", f"{HERE}:swapped", "--args", f"{HERE}:one_argument"],
             "do not fit tests.explain.programs:swapped",
         ),
         (["explain", f"{HERE}:swapped"], "--args is needed"),
