@@ -180,12 +180,14 @@ def test_what_was_held_at_first_is_taken_over_once_nothing_holds_it(held):
 
 def test_a_settled_site_is_tried_again_without_a_copy():
     compiled = make_step()
-    keep_every_state(compiled, 400)
+    keep_every_state(compiled, 100)  # few enough that all arrays alive are looked at
     (site,) = pytc.explain(compiled).sites
-    assert 0 < site.copied_calls <= 4
+    assert site.copied_calls <= 4
     hold_at_first(compiled, 5, 5)
     in_place = hold_at_first(compiled, 0, 60)[1]
-    assert all(in_place[3:])  # from the eighth call at that site on
+    # From the eighth call at that site on; or from the sixteenth, if at the eighth very many arrays were thought to be
+    # alive, of which there were fewer by then.
+    assert all(in_place[11:])
 
 
 def leave_garbage(step, calls):
