@@ -228,9 +228,10 @@ def listed() -> list[Any]:
 def newest(alive: list[Any]) -> tuple[int, int, tuple[Mark, ...]]:
     """The results of the newest execution: where in the list of all arrays they begin, and how many they are, 0 if they
     are not found at a glance; and what remembers that execution."""
-    if not _recent:
+    latest = _recent[:1]  # read once: another thread may change the list at any moment
+    if not latest:
         return 0, 0, ()
-    made, marks = _recent[0].results, _recent[0].marks
+    made, marks = latest[0].results, latest[0].marks
     first, start = marks[0](), 0
     most = min(_AT_A_GLANCE, len(alive) - made)
     while start <= most:
