@@ -14,18 +14,20 @@ Because what stands in a place is compared by identity, the argument does not de
 call from C (`map`, `functools.reduce`, a property) holds references of its own, which no place accounts for.
 
 What no count shows is looked at by itself: weak references and finalisers (`counts`), two arrays on one buffer
-(`buffers`), whoever watches the thread and could read any variable (`interpreter`) or may read a slot meanwhile
-(`watchers`, `compared`), code that reads variables by other means than its bytecode shows (`introspection`), and who
-else has hold of a frame object.
+(`executions`, `buffers`), whoever watches the thread and could read any variable (`interpreter`) or may read a slot
+meanwhile (`watchers`, `compared`), code that reads variables by other means than its bytecode shows (`introspection`),
+and who else has hold of a frame object.
 
 `docs/proof.md` has the whole argument, and where it gives up.
 """
 
+from pytc.ownership.alive import is_dear
 from pytc.ownership.answers import glance, reasons, survivors, where
-from pytc.ownership.buffers import collected_since, collections_so_far, executed, is_dear
 from pytc.ownership.callers import Outcome, known_site
 from pytc.ownership.callsite import Site
+from pytc.ownership.collector import collected_since, collections_so_far
 from pytc.ownership.collector import resume as resume_collections
+from pytc.ownership.executions import executed
 from pytc.ownership.holders import Held
 from pytc.ownership.proof import all_dead, held
 from pytc.ownership.walk import Walk

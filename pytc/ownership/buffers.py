@@ -1,25 +1,12 @@
-"""Hidden sharing: two `jax.Array` objects on one device buffer, with nothing of it in either's reference count.
+"""Hidden sharing, by address: two `jax.Array` objects on one device buffer, with nothing of it in either's count.
 
 `jax.device_put(x, device_of_x)`, `x.addressable_data(0)`, `x.addressable_shards` and
-`jax.make_array_from_single_device_arrays` make such pairs; deleting one of the two deletes the other. A client lists
-every array there is, newest first, so two answers are possible:
-
-**By age.** What an execution returns is on buffers of its own. An array that came out of an execution shares with
-nothing that is older, and with nothing that came out of another execution; only an array made otherwise, later,
-can be on its buffer. So arrays that are known to have come out of executions share with each other never, and if
-nothing else has been made since, with nothing. The last executions are remembered by weak references to the newest
-of their results, and the oldest that took over an argument's memory, which lives on as the state (`executed`): what
-lies between the two in the list of all arrays came out of the same execution, because the results are made in one go,
-in C++, with the interpreter's lock held. (Only a garbage collection can come in between, up to CPython 3.11, and run a
-finaliser that makes an array; after one, it is looked whether the results are the newest arrays there are.) This reads
-no address and waits for no device; it is what happens in a training loop. To list the arrays takes some 50 ns each, so
-where there are very many and little memory to win, it is not done either.
-
-**By address.** Otherwise the addresses of all buffers are compared. That costs about 0.1 us for each array that is
-alive, so where there are many of them and little memory to win, the answer is "shared" instead: to look would
-cost more than the copy that it might save. It is "shared", too, where an array does not tell its address: because its
-execution has failed, or because it is not ready yet on a CPU, and cannot be waited for without the danger that the
-execution calls Python code that waits in turn.
+`jax.make_array_from_single_device_arrays` make such pairs; deleting one of the two deletes the other. Where their age
+does not tell that there is none (`executions`), the addresses of all buffers are compared. That costs about 0.1 us for
+each array that is alive, so where there are many of them and little memory to win, the answer is "shared" instead: to
+look would cost more than the copy that it might save. It is "shared", too, where an array does not tell its address:
+because its execution has failed, or because it is not ready yet on a CPU, and cannot be waited for without the danger
+that the execution calls Python code that waits in turn.
 
 One array on its buffer does an array keep for itself: JAX 0.10 makes it where the array is asked for its value
 (`jax.device_get(state)`, `int(state.step)`), and later versions where it is asked for `addressable_data(0)`. As long as
@@ -31,258 +18,26 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import gc
-import math
-import operator
-import sys
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
 from weakref import getweakrefcount
 
 import jax
-import numpy as np
 
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import is_ready, is_told_late, new_shard, shards_of
-from pytc.jax_compat.clients import every_array, lister
-from pytc.jax_compat.clients import may_be_cut as may_be_cut
+from pytc.jax_compat.clients import every_array
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
-from pytc.ownership.counts import Mark, new_marks
+from pytc.ownership.alive import are_too_many
 
-if TYPE_CHECKING:
-    from pytc.ownership.wanted import Wanted
-
-_FEW = 1024
-"""Up to so many arrays alive, all of them are looked at, however little memory is to be won."""
 _QUICK = 64
 """Up to so many arrays alive, `alone` compares all addresses before it looks more closely."""
-_BYTES_EACH = 200
-"""Looking at one array takes about as long as copying this many bytes."""
-_AT_A_GLANCE = 8
-"""Arrays made since the newest execution, such as a batch, that `newest` looks through for its results."""
-_A_COPY = 30 * _BYTES_EACH
-"""Making a copy of no bytes takes as long as looking at 30 arrays; in bytes, as above."""
 _PATIENCE = 0.1
 """Seconds to wait for an array while that may be in vain."""
 _PAUSE = 0.0001
 """Seconds after which it is asked again."""
-_ROUND = 10_000
-"""More objects than one call makes: if the collector's counts begin anew only after as many, they do not come back to
-the same within a call."""
-_MOST = 32
-"""Executions that are remembered. There may be twice as many until those without results are forgotten."""
-_MOST_MISSING = 4
-"""Executions found without results at one call, from which on those without results are forgotten at once."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Execution:
-    """What came out of one execution."""
-
-    marks: tuple[Mark, ...]
-    """On its newest result, and on the newest and the oldest of those that took over an argument's memory."""
-    results: int
-    """How many there were the last time, at most, from the newest to the last that is marked."""
-
-    def is_spent(self) -> bool:
-        """Whether its results cannot be found any more."""
-        return self.marks[-1]() is None
-
-    def span(self, alive: list[Any], start: int) -> tuple[int, int] | None:
-        """From where to where its results are in the list of all arrays, from `start` on; None if not there."""
-        oldest = self.marks[-1]()
-        if oldest is None or oldest.is_deleted():
-            return None
-        count = len(alive)
-        for mark in self.marks:
-            newest = mark()
-            if newest is None or newest.is_deleted():
-                continue
-            first = start
-            while first < count and alive[first] is not newest:
-                first += 1
-            # From the far end: mostly all results are still alive, or all but a few.
-            end = min(first + self.results, count)
-            while end > first and alive[end - 1] is not oldest:
-                end -= 1
-            if end == first:
-                return None
-            self.results = end - first  # no more will be
-            return first, end
-        return None
-
-
-_recent: list[_Execution] = []
-"""The last executions, newest first."""
-
-
-class _Client:
-    """The client that lists the arrays of the default platform, once it is known to list the newest first."""
-
-    def __init__(self) -> None:
-        self.arrays: Callable[[], list[Any]] = self._first
-        """Every array that is not deleted, newest first; none where that is not the order."""
-        self.in_order = False
-        """Whether the results of an execution have been seen to be listed in order, without a gap."""
-        self.listed = 0
-        """How many arrays there were when they were listed last."""
-        self.counts_anew = False
-
-    def are_newest(self, results: Sequence[Any]) -> bool:
-        """Whether the results of an execution are the newest arrays there are, with nothing in between."""
-        newest = self.arrays()[: len(results)]
-        found = len(newest) == len(results) and all(map(operator.is_, newest, reversed(results)))
-        self.in_order = self.in_order or (found and len(results) > 1)
-        return found
-
-    def _first(self) -> list[Any]:
-        arrays = lister()
-        self.arrays = arrays if _lists_newest_first(arrays) else list
-        return self.arrays()
-
-
-def _lists_newest_first(arrays: Callable[[], list[Any]]) -> bool:
-    with jax.transfer_guard("allow"):
-        first = jax.device_put(np.int8(0), jax.local_devices()[0])
-        second = new_shard(first)
-        third = new_shard(second)
-    newest = arrays()[:3]
-    return len(newest) == 3 and all(map(operator.is_, newest, (third, second, first)))
-
-
-_client = _Client()
-
-if sys.version_info < (3, 12):
-
-    def collections_so_far() -> object:
-        """What `collected_since` is to be asked with later."""
-        return gc.get_count()[1:] + gc.get_threshold()
-
-    def collected_since(before: object) -> bool:
-        """Whether there may have been a garbage collection, of which CPython 3.11 may do one at any allocation.
-
-        The collector's counts begin anew when as many objects have been made as the thresholds multiplied. Where these
-        are so low that one call could do that, the answer is always yes.
-        """
-        now = gc.get_count()[1:] + gc.get_threshold()
-        return now != before or 0 < math.prod(now[2:]) < _ROUND
-else:
-
-    def collections_so_far() -> object:
-        """What `collected_since` is to be asked with later."""
-        return None
-
-    def collected_since(_: object) -> bool:
-        """Never: from CPython 3.12 on there is no garbage collection in the midst of code written in C."""
-        return False
-
-
-def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callable[[], Sequence[Any]]) -> None:
-    """Remember an execution that has just returned `results`, in the order in which they were made.
-
-    `marked` are the last of them, and the last and the first that took over an argument's memory, as far as they
-    differ. Those from that one on are remembered, `count` of them. `in_one_go` says that no Python code can have run
-    while they were made; if it can have, they are remembered only if nothing has come in between.
-    """
-    if not count:
-        return
-    if not (in_one_go and (_client.in_order or count == 1)):
-        made = results()
-        if not _client.are_newest(made):
-            return
-        marked, count = (made[-1], made[0]) if len(made) > 1 else made, len(made)
-    # Nothing may be raised here, where the arguments are gone, even if a handler of a signal or another thread changes
-    # the list at this moment.
-    _recent.insert(0, _Execution(new_marks(marked), count))
-    if len(_recent) > 2 * _MOST:
-        _forget_spent()
-
-
-def is_dear(wanted: Wanted) -> bool:
-    """Whether so many arrays are alive that to list them takes longer than to copy the `wanted` leaves. To list them
-    takes a while itself, so they are counted every other time that they seem to be too many."""
-    if _client.listed <= _FEW or wanted.nbytes is None:
-        return False
-    leaves, nbytes = len(wanted), wanted.nbytes
-    if not _too_many(_client.listed, leaves, nbytes):
-        return False
-    _client.counts_anew = not _client.counts_anew
-    if _client.counts_anew:
-        _client.listed = len(_client.arrays())
-    return _too_many(_client.listed, leaves, nbytes)
-
-
-def _too_many(arrays: int, leaves: int, nbytes: int) -> bool:
-    return arrays > _FEW and _BYTES_EACH * arrays > _A_COPY * leaves + nbytes
-
-
-def listed() -> list[Any]:
-    """Every array of the default platform that is not deleted, newest first."""
-    alive = _client.arrays()
-    _client.listed = len(alive)
-    return alive
-
-
-def newest(alive: list[Any]) -> tuple[int, int, tuple[Mark, ...]]:
-    """The results of the newest execution: where in the list of all arrays they begin, and how many they are, 0 if they
-    are not found at a glance; and what remembers that execution."""
-    latest = _recent[:1]  # read once: another thread may change the list at any moment
-    if not latest:
-        return 0, 0, ()
-    made, marks = latest[0].results, latest[0].marks
-    first, start = marks[0](), 0
-    most = min(_AT_A_GLANCE, len(alive) - made)
-    while start <= most:
-        if alive[start] is first:
-            return start, made if alive[start + made - 1] is marks[-1]() else 0, marks
-        start += 1
-    return 0, 0, marks
-
-
-class Fresh(NamedTuple):
-    """What is known by age alone."""
-
-    arrays: list[Any]
-    """The results of some of the last executions: they share with none of each other, and with nothing older."""
-    others: list[Any]
-    """Everything else that has been made since the oldest of them."""
-    marks: tuple[Mark, ...]
-    """What remembers the newest of these executions."""
-
-
-def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
-    """The results of the last executions that are still there, at most `most` executions. `alive` is what `listed`
-    returns, where that was asked already."""
-    alive = listed() if alive is None else alive
-    found: list[Any] = []
-    others: list[Any] = []
-    marks: tuple[Mark, ...] = ()
-    at = missing = 0
-    for execution in _recent[:most]:
-        span = execution.span(alive, at)
-        if span is None:
-            missing += 1
-            continue
-        first, end = span
-        others += alive[at:first]
-        found += alive[first:end]
-        marks = marks or execution.marks
-        at = end
-    if missing > _MOST_MISSING:
-        _forget_spent()
-    return Fresh(found, others, marks)
-
-
-def _forget_spent() -> None:
-    """Forget executions whose results are gone (an evaluation, a step whose results nobody kept), and the oldest."""
-    _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
-
-
-def remembered() -> int:
-    """How many executions are remembered."""
-    return len(_recent)
 
 
 def addresses(array: Any, ready: bool = False) -> list[int]:
@@ -376,7 +131,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     weakly = [any(map(getweakrefcount, shards)) for shards in own]
     apart = {id(shard) for shards in own for shard in shards}
     everything = [array for array in every_array() if id(array) not in apart]
-    if _too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
+    if are_too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
         return [True] * len(leaves)
     try:
         ready = _are_ready(leaves)

@@ -34,7 +34,7 @@ class Site:
                           it does not: a careful look                                 -> hinted, with another `hint`
 
     `executions` doubles with each careful look, and with each quick one that has to compare all addresses, up to the
-    number that `buffers` remembers.
+    number that `executions` remembers.
     """
 
     def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any]):

@@ -167,8 +167,8 @@ def weakly_referenced(leaves: Sequence[Any]) -> bool:
 def are_marks(count: int, leaves: Sequence[Any], marks: Sequence[Mark] = ()) -> bool:
     """Whether the weak references to the leaves, of which `count` were counted, are all marks.
 
-    If all leaves are results of one execution, `buffers` has marked the first and the last of them; `marks` are those
-    of that execution, and are tried first. Otherwise marks are searched leaf by leaf.
+    If all leaves are results of one execution, `executions` has marked the first and the last of them; `marks` are
+    those of that execution, and are tried first. Otherwise marks are searched leaf by leaf.
     """
     if not count:
         return True
@@ -192,8 +192,8 @@ def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
 
 
 def only_marked(leaf: Any) -> bool:
-    """Whether all weak references to the leaf are marks that only `buffers` has."""
-    # References to a mark: the tuple in `buffers`, the list here, the variable `mark`, and `getrefcount`'s argument.
+    """Whether all weak references to the leaf are marks that only `executions` has."""
+    # References to a mark: the tuple in `executions`, the list here, the variable `mark`, and `getrefcount`'s argument.
     return all(
         type(mark) is weakref.ref and mark.__callback__ is _ENDED and getrefcount(mark) == 4
         for mark in weakref.getweakrefs(leaf)

@@ -8,7 +8,9 @@ from types import FrameType
 from typing import Any
 
 from pytc.interrupt import is_from_outside
-from pytc.ownership import buffers, counts, interpreter
+from pytc.jax_compat.clients import may_be_cut
+from pytc.ownership import buffers, counts, executions, interpreter
+from pytc.ownership.alive import is_dear
 from pytc.ownership.callers import NotTrusted, Outcome, distance, follow, known_site, remember, site_of
 from pytc.ownership.callsite import Site
 from pytc.ownership.look import look_everywhere
@@ -34,7 +36,7 @@ def held(
     The quick look follows the route that the last careful one has left at this site. If it does not prove everything,
     or there is none yet, the careful look decides, and leaves a new route.
     """
-    if not wanted or interpreter.refusal or interpreter.observer() or buffers.is_dear(wanted):
+    if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
         return wanted
     references = distance(frame, 1)
     site = known_site(frame)
@@ -53,7 +55,7 @@ def held(
     if site is None:
         site = site_of(frame)
     remember(look.route(), site)
-    site.executions = max(1, min(2 * site.executions, buffers.remembered()))
+    site.executions = max(1, min(2 * site.executions, executions.remembered()))
     return kept
 
 
@@ -87,7 +89,7 @@ def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | 
     if not others:
         return True
     # Shapes and dtypes are the program's, but the shapes of the shards depend on the arrays of this call.
-    placed = [leaf.sharding for leaf in leaves] if buffers.may_be_cut() else []
+    placed = [leaf.sharding for leaf in leaves] if may_be_cut() else []
     kinds = known.kinds  # read once: another thread may replace it at any moment
     if kinds is None or kinds.placed != placed:
         known.kinds = kinds = buffers.Kinds.of(leaves, placed)
@@ -128,7 +130,7 @@ def _all_dead(
             return False
     if counts.weakly_referenced(leaves):
         return False
-    unshared = buffers.fresh(site.executions).arrays
+    unshared = executions.fresh(site.executions).arrays
     if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
         # Proven by counting. Looking for the positions, for the next call, flattens the arguments once more, which may
         # run the code of users' own nodes. So everything is counted again afterwards, and the arrays that this code may
@@ -142,7 +144,7 @@ def _all_dead(
         ):
             return False
         del unshared
-        others = buffers.fresh(site.executions).others
+        others = executions.fresh(site.executions).others
         # Until it was counted somebody may have made a weak reference of another one. Now nobody can, nor put another
         # array on the buffers.
         return not counts.weakly_referenced(leaves) and _on_their_own(leaves, others, wanted)
@@ -152,5 +154,5 @@ def _all_dead(
             wanted.seek(leaves, args, kwargs)  # it may account for more the next time
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
-    site.executions = max(1, min(2 * site.executions, buffers.remembered()))
+    site.executions = max(1, min(2 * site.executions, executions.remembered()))
     return not counts.weakly_referenced(leaves) and buffers.alone(leaves)

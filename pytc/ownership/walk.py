@@ -29,7 +29,9 @@ from jax.tree_util import tree_leaves
 
 from pytc.classes import defines, may_be_referred_to_weakly
 from pytc.jax_compat.keys import bits_of
-from pytc.ownership import buffers, counts, endings
+from pytc.ownership import counts, endings, executions
+from pytc.ownership.alive import listed
+from pytc.ownership.buffers import Kinds
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.placed import PLAIN, UNKNOWN, Placed, is_plain, stand
 from pytc.picking import Picker, picker
@@ -82,7 +84,7 @@ class Walk:
         """
         self.count = 0
         """How many arrays there are."""
-        self.kinds: buffers.Kinds | None = None
+        self.kinds: Kinds | None = None
         """Shapes and dtypes of arrays that may be on the same buffers, from when they are first needed."""
 
     @classmethod
@@ -264,13 +266,13 @@ class Walk:
         Otherwise they are counted once more, while the list of results refers to them.
         """
         weak = sum(itertools.chain(map(getrefcount, arrays), map(_weakrefs, arrays))) - accounted_for
-        alive = buffers.listed()
+        alive = listed()
         count, among = self._results
         if count:
-            start, made, marks = buffers.newest(alive)
+            start, made, marks = executions.newest(alive)
             if made == count and all(map(operator.is_, arrays, among(alive[start:] if start else alive))):
                 return (arrays, alive[:start]) if counts.are_marks(weak, arrays, marks) else None
-        fresh = buffers.fresh(most, alive)
+        fresh = executions.fresh(most, alive)
         del alive  # it refers to the arrays
         if not counts.are_marks(weak, arrays, fresh.marks):
             return None
@@ -358,8 +360,8 @@ class _Alone(NamedTuple):
 def _among_the_newest(arrays: Sequence[Any]) -> tuple[int, Picker]:
     """Where the arrays are, if all are results of the newest execution: how many results it has, and what picks the
     arrays, in their order, out of these, newest first. 0 results otherwise."""
-    alive = buffers.listed()
-    start, made, _ = buffers.newest(alive)
+    alive = listed()
+    start, made, _ = executions.newest(alive)
     at = {id(array): k for k, array in enumerate(alive[start : start + made])}
     places = [at[id(array)] for array in arrays if id(array) in at]
     return (made, picker(places)) if len(places) == len(arrays) else (0, tuple)

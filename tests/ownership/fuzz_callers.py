@@ -38,7 +38,7 @@ import jax
 from jax.tree_util import tree_leaves, tree_map
 
 from pytc import ownership
-from pytc.ownership import buffers
+from pytc.ownership import executions
 from tests.ownership import caller_programs, ending_programs, training_programs
 from tests.ownership.caller_programs import Writer
 from tests.ownership.harness import Stub, TooLarge, both, first, shares
@@ -368,7 +368,7 @@ def check(seed: int, prover: Prover = ownership.held, kind: str = "hostile", ask
         proven.wanted = known
         try:
             # Every other program finds hidden sharing by age where it can, the others by address.
-            with mock.patch.object(buffers, "_MOST", 0 if seed % 2 else 32):
+            with mock.patch.object(executions, "_MOST", 0 if seed % 2 else 32):
                 error = run(code, decisions, proven)
         except RuntimeError as raised:
             raise Wrong(f"program {seed} met a deleted array\n{source}") from raised

@@ -28,6 +28,7 @@ from pytc.ownership import (
     callers,
     collector,
     counts,
+    executions,
     interpreter,
     introspection,
     liveness,
@@ -140,12 +141,12 @@ def what_is_newest_is_a_result() -> Any:
 
     def newest(alive: list[Any]) -> Any:
         _, _, marks = _newest(alive)
-        return 0, buffers._recent[0].results if buffers._recent else 0, marks
+        return 0, executions._recent[0].results if executions._recent else 0, marks
 
-    return mock.patch.object(buffers, "newest", newest)
+    return mock.patch.object(executions, "newest", newest)
 
 
-_newest = buffers.newest
+_newest = executions.newest
 
 
 def all_that_shares_is_kept_for_itself() -> Any:

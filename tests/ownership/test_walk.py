@@ -17,7 +17,7 @@ import pytest
 
 import pytc
 from pytc import ownership
-from pytc.ownership import Walk, buffers, callers, interpreter
+from pytc.ownership import Walk, callers, collector, executions, interpreter
 
 
 class State(NamedTuple):
@@ -33,7 +33,7 @@ def remembered(tree):
     """The tree, computed by an execution that is remembered."""
     leaves, structure = jax.tree.flatten(tree)
     made = jax.jit(lambda *xs: [x + 0 for x in xs])(*leaves)
-    buffers.executed((), len(made), False, made.copy)
+    executions.executed((), len(made), False, made.copy)
     return structure.unflatten(made)
 
 
@@ -99,9 +99,9 @@ def test_collections_are_noticed_however_often_they_are():
     before = gc.get_threshold()
     try:
         gc.set_threshold(1, 1, 1)
-        assert buffers.collected_since(buffers.collections_so_far()) == (sys.version_info < (3, 12))
+        assert collector.collected_since(collector.collections_so_far()) == (sys.version_info < (3, 12))
         gc.set_threshold(0)  # never
-        assert not buffers.collected_since(buffers.collections_so_far())
+        assert not collector.collected_since(collector.collections_so_far())
     finally:
         gc.set_threshold(*before)
 
@@ -177,14 +177,14 @@ def test_arguments_that_are_missing():
 
 def test_executions_without_results_are_forgotten():
     """After an evaluation of many steps, each of which let go of the results of the last."""
-    buffers._recent.clear()
+    executions._recent.clear()
     kept = three()
     for _ in range(20):
         remembered([jnp.zeros(3)])
-    assert buffers.remembered() == 21
+    assert executions.remembered() == 21
     for _ in range(2):
-        assert {*map(id, kept)} <= {*map(id, buffers.fresh(64).arrays)}
-        assert buffers.remembered() == 1
+        assert {*map(id, kept)} <= {*map(id, executions.fresh(64).arrays)}
+        assert executions.remembered() == 1
 
 
 def test_an_array_of_unknown_origin_is_not_made_up_for_by_a_reference():
