@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import reprlib
 import shutil
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pytc.arguments.leaves import StaticArgument
 from pytc.calls.cache import Site
 from pytc.calls.function import Function
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
+from pytc.jax_compat.avals import short
+from pytc.program import Leaf, Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +38,9 @@ class SiteReport:
 
     where: str
     """File and line: `train.py:41`."""
+    arguments: tuple[tuple[str, str], ...]
+    """(path, type) of the leaves that tell the signature from the others which that place calls with:
+    ("batch", "f32[3]"). Empty if it calls with one only."""
     calls: int
     changed: bool
     """Whether some of these calls took over other leaves than a call does now."""
@@ -83,7 +91,37 @@ class Calls:
 def calls_of(function: Function) -> Calls:
     """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode go to
     `jax.jit` and are not counted."""
-    return Calls(function.stageable.name, tuple(_report(function, site) for site in _sites(function)))
+    places: dict[tuple[types.CodeType, int], list[Site]] = {}
+    for site in (sites := [*_sites(function)]):
+        places.setdefault((site.code, site.lasti), []).append(site)
+    told = {id(site): told for same in places.values() for site, told in zip(same, _told_apart(same), strict=True)}
+    return Calls(function.stageable.name, tuple(_report(function, site, told[id(site)]) for site in sites))
+
+
+def _told_apart(sites: Sequence[Site]) -> list[tuple[tuple[str, str], ...]]:
+    """For each site of one place, the leaves that are not the same at all of them, with their types."""
+    if len(sites) == 1:
+        return [()]
+    each = [{leaf.path: _type(leaf, site.plan.program) for leaf in site.plan.program.leaves} for site in sites]
+    paths = dict.fromkeys(path for kinds in each for path in kinds)
+    differ = [path for path in paths if len({kinds.get(path) for kinds in each}) > 1]
+    return [tuple((path, kinds.get(path, "absent")) for path in differ) for kinds in each]
+
+
+def _type(leaf: Leaf, program: Program) -> str:
+    """What of a leaf belongs to the signature, in words."""
+    if leaf.aval is None:
+        return reprlib.repr(leaf.value.value if isinstance(leaf.value, StaticArgument) else leaf.value)
+    if leaf.same_as is not None:
+        return f"the same array as {program.leaves[leaf.same_as].path}"
+    words = [short(leaf.aval)]
+    if getattr(leaf.aval, "weak_type", False):
+        words.append("weakly typed")
+    if not leaf.array:
+        words.append("no jax.Array")
+    if leaf.placed is not None:
+        words.append(f"on {leaf.placed}")
+    return ", ".join(words)
 
 
 def _sites(function: Function) -> Iterator[Site]:
@@ -93,7 +131,7 @@ def _sites(function: Function) -> Iterator[Site]:
                 yield site
 
 
-def _report(function: Function, site: Site) -> SiteReport:
+def _report(function: Function, site: Site, arguments: tuple[tuple[str, str], ...]) -> SiteReport:
     program = site.plan.program
     donated = set(program.donated)
     arrays = [i for i, leaf in enumerate(program.leaves) if leaf.array and leaf.same_as is None]
@@ -110,6 +148,7 @@ def _report(function: Function, site: Site) -> SiteReport:
     ]
     return SiteReport(
         site.where,
+        arguments,
         site.calls,
         site.changed,
         len(donated),

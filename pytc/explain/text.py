@@ -140,7 +140,7 @@ _ONCE = ", at one of them"
 
 
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
-    lines = [paint(f"{site.where}: {counted(site.calls, 'call')}", "title")]
+    lines = [paint(line, "title") for line in wrapped(_heading(site), width, 2, 0)]
     when = "as of now" if site.changed else "each call"
     lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, {when}")
     lines.append(f"  kept    {size(site.kept_bytes)} in {counted(site.kept, 'leaf', 'leaves')}")
@@ -170,6 +170,14 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
             lines += wrapped(text + told, width, 12, 10)
         lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines
+
+
+def _heading(site: SiteReport) -> str:
+    """Which calls are meant: `train.py:41 (batch: f32[3]): 11 calls`."""
+    folds = fold(site.arguments, lambda each: (each[0],), lambda each: each[1])
+    told = [f"{each.texts[0]}: {each.members[0][1]}" for each in folds[:MOST_NOTES]]
+    given = f" ({'; '.join(told)}{'; ...' if folds[MOST_NOTES:] else ''})" if told else ""
+    return f"{site.where}{given}: {counted(site.calls, 'call')}"
 
 
 def _named(said: str, paths: Sequence[str], width: int) -> list[str]:

@@ -7,6 +7,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import pytc
@@ -330,3 +331,47 @@ def test_json_has_everything():
     assert read["schema"] == "pytc.calls/1"
     assert read["sites"][0]["where"] == site.where
     assert read["sites"][0]["spared"] == list(site.spared)
+
+
+def call_with_batches(compiled):
+    state = new_state()
+    for batch in (jnp.ones(4), jnp.ones(3), np.ones(5)):
+        state = compiled(state, batch)
+    return state
+
+
+def call_with_names(compiled):
+    state = new_state()
+    for scale in (1, "a name that is longer than anybody would want to read in a heading"):
+        compiled(state, scale)
+
+
+def call_with_trees(compiled):
+    a, b = jnp.ones(3), jnp.ones(3)
+    for tree in ({"a": a}, {"a": a, "b": b}, {"a": a, "b": a}):
+        compiled(tree)
+
+
+def test_signatures_of_one_place_are_told_apart():
+    call_with_batches(compiled := pytc.compile(step))
+    sites = explain(compiled).sites
+    assert [site.arguments for site in sites] == [
+        (("batch", "f32[4]"),),
+        (("batch", "f32[3]"),),
+        (("batch", "f32[5], no jax.Array"),),
+    ]
+    assert re.search(r"test_calls.py:\d+ \(batch: f32\[3\]\): 1 call$", str(explain(compiled)), re.MULTILINE)
+
+
+def test_signatures_are_told_apart_by_values_and_trees():
+    call_with_names(named := pytc.compile(lambda state, scale: state["a"] + 1, static_argnames="scale"))
+    assert [site.arguments for site in explain(named).sites] == [
+        (("scale", "1"),),
+        (("scale", "'a name that ... in a heading'"),),
+    ]
+    call_with_trees(grown := pytc.compile(lambda tree: {name: x + 1 for name, x in tree.items()}))
+    assert [dict(site.arguments).get("tree['b']") for site in explain(grown).sites] == [
+        "absent",
+        "f32[3]",
+        "the same array as tree['a']",
+    ]
