@@ -29,6 +29,9 @@ from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import other_frames
 
 _HIGHEST = 16
+_DEEPEST = 3
+"""Containers in one another that are looked through: a list of tuples of arrays has two."""
+_MOST_CONTAINERS = 10_000
 
 _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "unknown"]
 """Kinds of holders that `gc.get_referrers` finds, those first that people can most easily act on."""
@@ -96,16 +99,29 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
         if type(found) is types.CellType and contents(found) is value:
             text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
             return Held("closure", text, code.co_filename, frame.f_lineno)
-        is_space = type(found) is dict and "__builtins__" in found  # a module's globals: `_by_dict` describes these
-        if (
-            type(found) in (list, tuple, dict)
-            and not is_space
-            and id(found) not in released
-            and any(part is value for part in gc.get_referents(found))
-        ):
+        if _is_container(found) and id(found) not in released and (depth := _depth(value, found)):
             line = _assigned(flow, site.at, number)
-            return Held("item", f"an item of `{name}` in {place_in(frame, line)}", code.co_filename, line)
+            what = "an item of" if depth == 1 else "in"
+            return Held("item", f"{what} `{name}` in {place_in(frame, line)}", code.co_filename, line)
     return None
+
+
+def _is_container(value: Any) -> bool:
+    """Whether it is a list, a tuple or a dictionary; but not of a module's globals, which `_by_dict` describes."""
+    return type(value) in (list, tuple) or (type(value) is dict and "__builtins__" not in value)
+
+
+def _depth(value: Any, container: Any) -> int:
+    """How many containers are around the value, this one the outermost; 0 if it is not found."""
+    level = [container]
+    for depth in range(1, _DEEPEST + 1):
+        if len(level) > _MOST_CONTAINERS:
+            break
+        parts = gc.get_referents(*level)
+        if any(part is value for part in parts):
+            return depth
+        level = [part for part in parts if _is_container(part)]
+    return 0
 
 
 def letting_go(frame: FrameType, value: Any) -> set[int]:
@@ -232,7 +248,7 @@ def _by(referrer: Any, value: Any, arguments: frozenset[Step]) -> Held | None:
         if type(referrer) is tuple and (iterator := _hands_out(referrer)):
             return Held("item", f"the `{iterator}` of a loop, which holds what it has handed out until the next")
         name = _named(referrer)
-        return Held("item", f"an item of {name}" if name else f"an item of a {type(referrer).__name__}")
+        return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer)}'}")
     if isinstance(referrer, types.GeneratorType | types.CoroutineType):
         return Held("unknown", f"the suspended {referrer.__qualname__}")
     if type(referrer).__name__ == "managedbuffer":
@@ -269,7 +285,7 @@ def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = fro
         if not isinstance(owner, type) and _own(owner) is space:
             return _by_name("attribute", keys, f"attribute `{{}}` of {type(owner).__name__}", arguments)
     name = _named(space)
-    text = f"{name}[{{!r}}]" if name else f"item {{!r}} of a {type(space).__name__}"
+    text = f"{name}[{{!r}}]" if name else f"item {{!r}} of a {type(space).__name__}{_around(space)}"
     return _by_name("item", keys, text, arguments)
 
 
@@ -311,6 +327,17 @@ def _named(container: Any) -> str:
                     return f"attribute `{keys[0]}` of {type(owner).__name__}"
         elif not isinstance(referrer, FrameType | list | tuple | type) and (names := _attributes(referrer, container)):
             return f"attribute `{names[0]}` of {type(referrer).__name__}"
+    return ""
+
+
+def _around(container: Any, levels: int = _DEEPEST - 1) -> str:
+    """`_named` of what is around a container that has no name itself, as words behind it; "" if there is nothing."""
+    for referrer in gc.get_referrers(container):
+        if _is_container(referrer):
+            if name := _named(referrer):
+                return f" in {name}"
+            if levels > 1 and (further := _around(referrer, levels - 1)):
+                return further
     return ""
 
 

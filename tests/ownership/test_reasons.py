@@ -303,6 +303,23 @@ def test_an_item(made: Functions) -> None:
     stub.read(history)
 
 
+def test_an_item_of_a_container_in_another(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    history = [(0, {"x": x})]
+    x = f(x)
+    stub.says(r"^in `history` in test_reasons.py:\d+$")
+    trainer = types.SimpleNamespace(history=history)
+    del history
+    trainer.history.append((1, x))
+    x = f(x)
+    stub.says("^an item of a tuple in attribute `history` of SimpleNamespace$")
+    trainer.history.append([{"x": x}])
+    x = f(x)
+    stub.says("^item 'x' of a dict in attribute `history` of SimpleNamespace$")
+    stub.read(trainer)
+
+
 def test_history_of_a_notebook(made: Functions) -> None:
     stub, f = made
     space: dict[str, Any] = {"__name__": "__main__", "f": f, "x": stub.new(), "Out": {}}
