@@ -40,10 +40,13 @@ _BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
 _NAMES_ALONE = _OF_FRAMES | {"locals"}
 """Those that count even as a string constant, since a string like this is hardly there for anything else:
 `getattr(builtins, "locals")()`."""
-_NAMES_WITH_OTHERS = frozenset(("vars", "eval", "exec"))
-_OTHERS = frozenset(("getattr", "builtins", "__builtins__", "__import__", "import_module"))
+_MODES = frozenset(("eval", "exec"))
+_NAMES_WITH_OTHERS = _MODES | {"vars"}
+_OF_BUILTINS = frozenset(("builtins", "__builtins__", "__self__"))
+"""Names by which code has to do with the module `builtins`: `print.__self__` is that."""
+_OTHERS = _OF_BUILTINS | {"getattr", "__import__", "import_module"}
 """As string constants, `_NAMES_WITH_OTHERS` may be ordinary words. They count if the code also names one of `_OTHERS`,
-by which it could look them up, and not `compile`, to which "eval" and "exec" are given as modes."""
+by which it could look them up. `_MODES` do not count if it calls the builtin `compile`, to which they are given."""
 
 
 # The functions themselves, by id: code may call them by other names.
@@ -76,12 +79,15 @@ def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
-    are_words = _OTHERS.isdisjoint(every) or "compile" in every
-    words = _NAMES_ALONE if are_words else _NAMES_ALONE | _NAMES_WITH_OTHERS
     strings = {each for each in code.co_consts if isinstance(each, str)}
+    every |= strings  # `sys.modules["builtins"].locals()`
+    words = _NAMES_ALONE if _OTHERS.isdisjoint(every) else _NAMES_ALONE | _NAMES_WITH_OTHERS
+    if "compile" in otherwise and names.get("compile", compile) is compile:
+        words -= _MODES
     if told := words & strings:
         return min(told)
-    every |= strings  # `sys.modules["builtins"].locals()`
+    if not _OF_BUILTINS.isdisjoint(every):
+        every.add("builtins")
     for name in sorted(INTROSPECTION.intersection(code.co_names)):
         module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
         if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:

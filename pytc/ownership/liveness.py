@@ -13,8 +13,9 @@ Cells are never called dead here: whoever has the closure can read them.
 A string constant counts as a read of the variables that it names, unless it is a key in brackets: libraries such as
 `numexpr.evaluate("x + 1")`, `frame.query("price > @limit")` and formulas of statistics packages read these from their
 caller's frame. A string that is passed to a call is read again there, since other calls may come in between:
-`evaluate("x + 1", step(x))`. One that is stored, or put into a container, may be evaluated by any later call. So if it
-is more than a single name, it counts as a read at each call.
+`evaluate("x + 1", step(x))`. One that is stored, put into a container, or passed to a call whose result is not dropped
+at once (`formula = Formula("x + 1")`), may be evaluated by anything that runs code later: a call, an operator, a loop.
+So if it is more than a single name, it counts as a read at each instruction that is not known to run none.
 
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
 that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
@@ -46,6 +47,15 @@ _LEAVES = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 _CANNOT_RAISE = {"STORE_FAST", "STORE_FAST_STORE_FAST", "NOP", "POP_TOP", "COPY", "SWAP", "PUSH_NULL", "LOAD_CONST"}
 if sys.version_info >= (3, 12):  # `LOAD_FAST_CHECK` is there for variables that may be unbound
     _CANNOT_RAISE |= {"LOAD_FAST", "LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST"}
+_RUNS_NO_CODE = _CANNOT_RAISE | _UNCONDITIONAL | _READS_ONE | _WRITES_ONE | _TWO.keys()
+_RUNS_NO_CODE |= {"RESUME", "PRECALL", "KW_NAMES", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLOSURE", "STORE_DEREF", "IS_OP"}
+_RUNS_NO_CODE |= {"BUILD_TUPLE", "BUILD_LIST", "MAKE_FUNCTION", "PUSH_EXC_INFO", "POP_EXCEPT", "END_FOR"}
+_RUNS_NO_CODE |= {"RETURN_VALUE", "RETURN_CONST", "RERAISE"}
+"""Instructions that run none but that of finalisers: any other may evaluate a string that was stored."""
+_DROPS = {"POP_TOP", "RETURN_VALUE", "RAISE_VARARGS"}
+"""Instructions behind a call after which the function has nothing of its result any more."""
+_TELL = {"COMPARE_OP", "CONTAINS_OP", "IS_OP"}
+"""Instructions that take strings and keep nothing of them."""
 _TAKE_NAMES = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP", "CALL_KW", "IMPORT_NAME"}
 """Instructions that use the constant loaded right before them as a key, or as names of keywords or of imports."""
 _STORE = ("STORE_", "LIST_APPEND", "LIST_EXTEND", "SET_", "MAP_ADD", "DICT_")
@@ -87,9 +97,9 @@ class Flow:
         numbers = {name: number for number, name in enumerate(code.co_varnames)}
         self.reads = [r | self._named(at, numbers) for at, (r, _) in enumerate(effects)]
         self.writes = [w for _, w in effects]
-        self._by_calls = self._evaluated(numbers)
-        """What each instruction may read through strings: if it is a call, all that those name that are passed to it or
-        were stored."""
+        self._by_strings = self._evaluated(numbers)
+        """What each instruction may read through strings: all that those name that are passed to it, if it is a call;
+        and those that were stored, if it may run code."""
         self.live = self._solve()
         captured = set(code.co_cellvars)
         if "__class__" in code.co_freevars:
@@ -114,24 +124,30 @@ class Flow:
         return functools.reduce(int.__or__, (1 << numbers[name] for name in names if name in numbers), 0)
 
     def _evaluated(self, numbers: Mapping[str, int]) -> list[int]:
-        """For each instruction the locals, as bits, that strings name which it may evaluate, if it is a call."""
-        evaluated = [0] * len(self.instructions)
+        """For each instruction the locals, as bits, that strings name which it may evaluate."""
+        passed = [0] * len(self.instructions)
         stored = 0
         for at, instruction in enumerate(self.instructions):
             if named := self._named(at, numbers):
                 takers = self._takers(at)
                 for taker in takers or ():
-                    evaluated[taker] |= named
-                if takers is None and _is_text(instruction):
+                    passed[taker] |= named
+                if _is_text(instruction) and (takers is None or any(map(self._keeps, takers))):
                     stored |= named
         return [
-            bits | stored if instruction.opname.startswith("CALL") else 0
-            for bits, instruction in zip(evaluated, self.instructions, strict=True)
+            (bits if instruction.opname.startswith("CALL") else 0)
+            | (0 if instruction.opname in _RUNS_NO_CODE else stored)
+            for bits, instruction in zip(passed, self.instructions, strict=True)
         ]
+
+    def _keeps(self, at: int) -> bool:
+        """Whether something of what instruction `at` takes from the stack may be there afterwards: in its result."""
+        behind = self.instructions[at + 1 : at + 2]
+        return self.instructions[at].opname not in _TELL and not (behind and behind[0].opname in _DROPS)
 
     def _takers(self, at: int) -> set[int] | None:
         """The instructions that may take what instruction `at` loads, or something made of it, from the stack; None if
-        it is stored rather than passed to a call."""
+        it is stored rather than taken by one."""
         heights = self.heights
         takers: set[int] = set()
         seen: set[tuple[int, int]] = set()
@@ -164,7 +180,7 @@ class Flow:
         while changed:
             changed = False
             for at in range(len(live) - 1, -1, -1):
-                reads = self.reads[at] | self._by_calls[at]
+                reads = self.reads[at] | self._by_strings[at]
                 now = reads | (self._after(live, at) & ~self.writes[at]) | self._handled(live, at)
                 if now != live[at]:
                     live[at] = now
@@ -185,7 +201,8 @@ class Flow:
     def dead(self, at: int, calm: int = 0) -> frozenset[int]:
         """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
 
-        The first `calm` instructions, from `at` on, are known not to raise. What `at` itself writes is not called dead:
+        The first `calm` instructions, from `at` on, are known not to raise, nor to run code if they come behind `at`.
+        What `at` itself writes is not called dead:
         if `at` is a store, the call was made by the destructor of the value that it has dropped, so it has already
         written the new value, and later instructions read that. The same goes for a store right behind `at`: up to
         CPython 3.12 the interpreter executes such a pair as one, while `f_lasti` says that it is at the first.
@@ -203,15 +220,13 @@ class Flow:
         return functools.reduce(int.__or__, (self._from(n, calm - 1) for n in self.follows[at]), 0)
 
     def _from(self, at: int, calm: int) -> int:
-        """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise."""
-        reads = self.reads[at] | self._by_calls[at]
-        if not calm:
-            return reads | (self._after(self.live, at) & ~self.writes[at]) | self._handled(self.live, at)
-        return reads | (self._following(at, calm) & ~self.writes[at])
+        """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise, nor run code:
+        it takes a tuple apart."""
+        return self.reads[at] | (self._following(at, calm) & ~self.writes[at]) if calm else self.live[at]
 
     def evaluated(self, at: int) -> frozenset[int]:
         """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
-        return frozenset(_bits(self._by_calls[at]))
+        return frozenset(_bits(self._by_strings[at]))
 
     @functools.cached_property
     def heights(self) -> list[int | None]:
@@ -251,7 +266,7 @@ class Flow:
             if n in seen or not self.live[n] & bit:
                 continue
             seen.add(n)
-            if (self.reads[n] | self._by_calls[n]) & bit:
+            if (self.reads[n] | self._by_strings[n]) & bit:
                 found.append(n)
                 continue
             ahead.extend(m for m in (*self.follows[n], self.handlers[n]) if m is not None)

@@ -556,6 +556,17 @@ INTROSPECTING = {
     "locals by a string": "import builtins; y = f(x); read(getattr(builtins, 'locals')()['x'])",
     "vars by a string": "import builtins; y = f(x); read(getattr(builtins, 'vars')()['x'])",
     "eval by a string": "import builtins; y = f(x); read(getattr(builtins, 'eval')(chr(120)))",
+    "vars beside another compile": "import re, builtins; re.compile('a'); look = getattr(builtins, 'vars'); y = f(x);"
+    " read(look()['x'])",
+    "eval beside another compile": "import re, builtins; re.compile('a'); look = getattr(builtins, 'eval'); y = f(x);"
+    " read(look(chr(120)))",
+    "eval beside a global of that name": "global compile; compile = id; compile(f); y = f(x);"
+    " read(getattr(__builtins__, 'eval', None)(chr(120)))",
+    "vars beside the builtin compile": "import builtins; compile('1', '', 'eval'); y = f(x);"
+    " read(getattr(builtins, 'vars')()['x'])",
+    "vars out of the globals": "y = f(x); read(vars_of(globals()['__builtins__'], 'vars')()['x'])",
+    "an attribute of what a string names": "y = f(x); read(space(globals()['__builtins__']).vars()['x'])",
+    "an attribute of the owner of a builtin": "y = f(x); read(print.__self__.vars()['x'])",
     "_getframe": "y = f(x); import sys; read(sys._getframe().f_locals['x'])",
     "currentframe": "import inspect; y = f(x); read(inspect.currentframe().f_locals['x'])",
     "stack": "import inspect; y = f(x); read(getattr(inspect.stack()[0].frame, 'f_' + 'locals')['x'])",
@@ -599,6 +610,7 @@ def test_introspection(made: Functions, body: str) -> None:
     space["Derived"] = type("Derived", (Tools,), {})
     space["helpers"].here = locals
     space["told"] = lambda frame: frame.f_locals
+    space |= {"__builtins__": builtins, "vars_of": getattr, "space": lambda module: module}
     exec(f"def run(x):\n    {body}\n", space)
 
     def look() -> None:
@@ -615,6 +627,7 @@ ORDINARY = {
     "a module of functions": "import math; y = f(x); math.sqrt(4.0)",
     "where it failed": "import traceback; y = f(x); traceback.format_exc()",
     "words": "y = f(x); name = 'builtins'",
+    "a mode of compile": "y = f(x); getattr(model, 'eval', None); compile('1', '', 'eval')",
 }
 
 

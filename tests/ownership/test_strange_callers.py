@@ -1122,6 +1122,57 @@ PROGRAMS = {
                 read(evaluate(formula))
         in_a_variable(); in_a_container(); made_of_two()
         """,
+    "a formula that an object has": """
+        import sys
+        class Formula:
+            def __init__(self, text): self.text = text
+            def value(self):
+                frame = sys._getframe(1)
+                return eval(self.text, frame.f_globals, dict(frame.f_locals))
+            def __getitem__(self, key): return self.of(sys._getframe(1), key)
+            def __add__(self, other): return self.of(sys._getframe(1), self.text)
+            def __bool__(self): return bool(self.of(sys._getframe(1), self.text))
+            def __iter__(self): return iter(self.of(sys._getframe(1), self.text))
+            def of(self, frame, text): return eval(text, frame.f_globals, dict(frame.f_locals))
+            attribute = property(lambda self: self.of(sys._getframe(1), self.text))
+        def by_a_method():
+            formula = Formula("[x]")
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(formula.value())
+        def by_a_property():
+            formula = Formula("[x]")
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(formula.attribute)
+        def by_a_key():
+            text, formula = "[x]", Formula("")
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(formula[text])
+        def by_an_operator():
+            formula = Formula("[x]")
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(formula + 1)
+        def by_a_test():
+            formula = Formula("read([x])")
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                if formula: y = None
+        def by_a_loop():
+            formula = Formula("[x]")
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                for each in formula: read(each)
+        by_a_method(); by_a_property(); by_a_key(); by_an_operator(); by_a_test(); by_a_loop()
+        """,
     "a formula on its way to a call": """
         import sys
         def evaluate(text, value):
