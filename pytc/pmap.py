@@ -273,7 +273,7 @@ class MappedFunction(Function):
         made = method(jitted)(*hidden_args, **hidden_kwargs)
         hides = any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in program.leaves)
         is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
-        return Hiding(made, self.stageable, program.leaves) if hides and is_stage else made
+        return Hiding(made, self.stageable, program.leaves, lambda result: result) if hides and is_stage else made
 
 
 def _returned(program: Program, arrays: Sequence[Any] = ()) -> Returned:

@@ -149,6 +149,17 @@ class Stageable:
         return dataclasses.replace(self).traceable()  # of a copy: remembered in `self`, it must not hold `self`
 
     @functools.cached_property
+    def traced_arrays(self) -> Callable[..., Sequence[Any]]:
+        """As `traced`, but it returns the arrays of the result alone."""
+        traced = self.traced
+
+        def arrays(*args: Any, **kwargs: Any) -> Sequence[Any]:
+            return list(traced(*args, **kwargs).arrays)
+
+        resemble(arrays, self.fun, updated=())
+        return arrays
+
+    @functools.cached_property
     def jitted(self) -> Any:
         """`jax.jit` of `traced`, for what `hide` gives."""
         return api.jit(self.traced)

@@ -71,3 +71,9 @@ def test_all_else_is_jaxs_stage():
 def test_static_arguments_alone_are_left_out_as_for_jax_jit():
     add = pytc.compile(lambda x, n: x + n, static_argnames="n")
     np.testing.assert_array_equal(add.lower(X, n=2).compile()(X), X + 2)
+
+
+@pytest.mark.parametrize("name", ["lower", "trace", "eval_shape", "explain"])
+def test_any_name_can_be_that_of_a_keyword(name):
+    f = pytc.compile(lambda self, function, x: x * self * function)
+    assert getattr(f, name)(self=2.0, function=3.0, x=jnp.ones(3)) is not None

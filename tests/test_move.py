@@ -152,3 +152,14 @@ def test_ahead_of_time_it_says_nothing_where_leaves_are_static():
     compiled = f.lower({"x": x, "name": "abc"}).compile()
     np.testing.assert_array_equal(compiled({"x": pytc.move(x), "name": "abc"}), 3 * np.arange(3.0))
     assert not x.is_deleted()
+
+
+def test_a_tracer_that_escaped_is_refused_as_without_the_move():
+    escaped = []
+    jax.jit(lambda x: escaped.append(x))(jnp.ones(3))
+    f = pytc.compile(lambda x: x + escaped[0])
+    x = jnp.ones(3)
+    for given in (x, pytc.move(x)):
+        with pytest.raises(jax.errors.UnexpectedTracerError):
+            f(given)
+    assert not x.is_deleted()

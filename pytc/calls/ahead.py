@@ -6,7 +6,7 @@ themselves would find another tree; so what comes of `lower` and `trace` hides t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pytc.arguments.leaves import StaticArgument, static_key
@@ -22,10 +22,13 @@ class Hiding:
     Raises `TypeError` where these are not what it was compiled for, naming the leaf.
     """
 
-    def __init__(self, stage: Any, stageable: Stageable, leaves: Sequence[Leaf]) -> None:
+    def __init__(
+        self, stage: Any, stageable: Stageable, leaves: Sequence[Leaf], finished: Callable[[Any], Any]
+    ) -> None:
         self._stage = stage
         self._stageable = stageable
         self._leaves = leaves
+        self._finished = finished
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what `copy` and the like ask for, of an object that has no attributes yet
@@ -34,11 +37,11 @@ class Hiding:
 
     def lower(self, *args: Any, **kwargs: Any) -> Hiding:
         """`jax.stages.Traced.lower`."""
-        return Hiding(self._stage.lower(*args, **kwargs), self._stageable, self._leaves)
+        return Hiding(self._stage.lower(*args, **kwargs), self._stageable, self._leaves, self._finished)
 
     def compile(self, *args: Any, **kwargs: Any) -> Hiding:
         """`jax.stages.Lowered.compile`."""
-        return Hiding(self._stage.compile(*args, **kwargs), self._stageable, self._leaves)
+        return Hiding(self._stage.compile(*args, **kwargs), self._stageable, self._leaves, self._finished)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`jax.stages.Compiled.__call__`, for the function's own arguments."""
@@ -54,7 +57,7 @@ class Hiding:
                     "what is not an array is part of the compiled program. Lower and compile it for this value too."
                 )
         args, kwargs = self._stageable.hide(args, kwargs, given)
-        return self._stage(*args, **kwargs)
+        return self._finished(self._stage(*args, **kwargs))
 
 
 def _static(leaf: Leaf) -> Any:

@@ -20,15 +20,16 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
-from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
+from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
 from pytc import ownership
 from pytc import passes as _passes
 from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
+from pytc.arguments.shardings import for_result
 from pytc.attributes import give, plain, resemble
 from pytc.calls.ahead import Hiding
 from pytc.calls.cache import UNSHARED, Describe, Signature, describe, describe_placed
@@ -45,10 +46,27 @@ from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import cache_size, config, executing_once, is_of_no_tracing
+from pytc.jax_compat.trees import nodes
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
+from pytc.program import Computed, Leaf
 from pytc.stage import CapturesError, Stageable
+
+
+class _Hidden(NamedTuple):
+    """`jax.jit` of a function for arguments without their static leaves."""
+
+    jitted: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    """What it takes: the arguments that `Stageable.hide` gives."""
+    result: Callable[[Any], Any] | None
+    """What makes the caller's result of what it returns; None if that is the result."""
+
+    def finished(self, returned: Any) -> Any:
+        """The caller's result, or what stands for it, with abstract values for arrays."""
+        return returned if self.result is None else self.result(returned)
 
 
 class Function:
@@ -102,11 +120,29 @@ class Function:
         self.jit_options = {**static, **shardings, **options}
         self.jitted: Any = api.jit(plain(fun), **self.jit_options)
         """What stands in for the compiled function under a transformation, and ahead of time."""
+        self._jitted_hiding: dict[Hashable, Any] = {}
+        """The same for arguments with static leaves that no option names, by the shardings that are asked for."""
 
-    @functools.cached_property
-    def _jitted_hiding(self) -> Any:
-        """As `jitted`, for arguments with static leaves that no option names: it takes what `Stageable.hide` gives."""
-        return api.jit(self.stageable.traced, **self.planner.options)
+    def _hiding(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Leaf]) -> _Hidden:
+        """What stands in for `jitted` where arguments have static leaves that no option names."""
+        stageable, asked = self.stageable, dict[str, Any]()
+        args, kwargs = stageable.hide(args, kwargs, leaves)
+        traced: Callable[..., Any] = stageable.traced
+        result: Callable[[Any], Any] | None = None
+        if stageable.in_shardings is not None:
+            requested = [leaf.requested for leaf in leaves if not leaf.is_static]
+            alike = len({*requested}) == 1  # then what is remembered is not for each static value anew
+            asked["in_shardings"] = requested[0] if alike else tree_unflatten(tree_structure(args), requested)
+        if stageable.out_shardings is not None:
+            _, returned = next(nodes(stageable.jitted.trace(*args, **kwargs).out_tree))
+            wanted = zip(returned.origins, for_result(stageable.out_shardings, returned.tree), strict=True)
+            asked["out_shardings"] = [sharding for origin, sharding in wanted if isinstance(origin, Computed)]
+            traced, result = stageable.traced_arrays, returned.result
+        flat = {name: tree_flatten(asked[name], lambda part: part is None) for name in asked}
+        key = tuple((name, tuple(shardings), tree) for name, (shardings, tree) in flat.items())
+        if key not in self._jitted_hiding:
+            self._jitted_hiding[key] = api.jit(traced, **self.planner.options, **asked)
+        return _Hidden(self._jitted_hiding[key], args, kwargs, result)
 
     @functools.cached_property
     def lookup(self) -> Lookup:
@@ -166,8 +202,8 @@ class Function:
             copied = [] if given is leaves else [i for i in emitted.program.donated if given[i] is not leaves[i]]
             if may_share:
                 given = apart(given, emitted.program)
-            landed[:] = emitted, leaves
             warm = not emitted.is_new
+            landed[:] = emitted, leaves
             collections = ownership.collections_so_far()
             emitted.call(given, landed)
             site.count(emitted.program, copied)
@@ -234,11 +270,12 @@ class Function:
                     signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
                     return result
         except CapturesError:
-            return self.as_jit(args, kwargs, leaves)
+            pass
         except Stopped as stopped:
             raise stopped.args[0] from None
-        # JAX would trace the function again for the very arguments that it was staged for: such as it refuses, like an
-        # array that was put from a mesh of explicit axes onto one of its devices. `jax.jit` says what is wrong.
+        # The function reads what only `jax.jit` can pass to it. Or JAX would trace it again for the very arguments that
+        # it was staged for: such as it refuses, like an array that was put from a mesh of explicit axes onto one of its
+        # devices. `jax.jit` says what is wrong.
         return self.as_jit(args, kwargs, leaves)
 
     def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -270,6 +307,8 @@ class Function:
                     signatures.add(signature)
                     use_up([leaves[i] for i in moved], result)
                     return result
+        except CapturesError:
+            pass
         except Stopped as stopped:
             raise stopped.args[0] from None
         result = self.as_jit(args, kwargs, leaves)  # as in `call`
@@ -284,12 +323,12 @@ class Function:
         ):
             return self.jitted(*args, **kwargs)
         named = self.stageable.leaves(args, kwargs, share=False)
-        hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, named)
-        return self._jitted_hiding(*hidden_args, **hidden_kwargs)
+        hidden = self._hiding(args, kwargs, named)
+        return hidden.finished(hidden.jitted(*hidden.args, **hidden.kwargs))
 
     # -- ahead of time -------------------------------------------------------------------------------------------
 
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+    def lower(self, /, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """`jax.jit(fun).lower(...)`: JAX's own stage.
 
         There is no call to look at, so `"auto"` donates nothing. Where the caller promises (`"all"`, `"warn"`),
@@ -300,18 +339,18 @@ class Function:
             lowered: jax.stages.Lowered = self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.lower)
         return lowered
 
-    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+    def trace(self, /, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """`jax.jit(fun).trace(...)`: JAX's own stage, with donation as in `lower`."""
         traced: jax.stages.Traced = self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.trace)
         return traced
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """`jax.eval_shape` of the function."""
         return self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.eval_shape)
 
     def cache_size(self) -> int:
         """How many signatures it has been compiled for: what people's tests ask `jax.jit(fun)._cache_size()`."""
-        by_jax = cache_size(self.jitted) + cache_size(self._jitted_hiding)
+        by_jax = sum(map(cache_size, (self.jitted, *self._jitted_hiding.values())))
         return sum(1 for _ in self.lookup) + by_jax
 
     def clear_cache(self) -> None:
@@ -320,16 +359,17 @@ class Function:
         self.lookup.known.clear()
         self.directly.clear()
         self.jitted.clear_cache()
-        self._jitted_hiding.clear_cache()
+        for jitted in self._jitted_hiding.values():
+            jitted.clear_cache()
 
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
         """What a method of the jitted function returns for these arguments."""
         named = self.stageable.leaves(args, kwargs, share=False)
         if any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in named):
-            hidden_args, hidden_kwargs = self.stageable.hide(args, kwargs, named)
-            made = method(self._jitted_hiding)(*hidden_args, **hidden_kwargs)
+            hidden = self._hiding(args, kwargs, named)
+            made = method(hidden.jitted)(*hidden.args, **hidden.kwargs)
             is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
-            return Hiding(made, self.stageable, named) if is_stage else made
+            return Hiding(made, self.stageable, named, hidden.finished) if is_stage else hidden.finished(made)
         promised = {leaf.parameter for leaf in named if self.planner.promised(leaf)}
         if not promised:
             return method(self.jitted)(*args, **kwargs)
@@ -358,7 +398,7 @@ def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:
     return len(set(arrays)) < len(arrays)
 
 
-def _explain(function: Function, *args: Any, **kwargs: Any) -> Any:
+def _explain(function: Function, /, *args: Any, **kwargs: Any) -> Any:
     from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
 
     return explain(wrap(function), *args, **kwargs)

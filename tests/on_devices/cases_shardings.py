@@ -501,3 +501,31 @@ def test_what_jax_refuses_is_refused_by_jax(pass_on):
     wanted = refused_by(jax.jit(lambda x: x + 1), lambda x: x)
     for _ in range(2):
         assert refused_by(pytc.compile(lambda x: x + 1), pass_on) == wanted
+
+
+@pytest.mark.parametrize("structured", [False, True])
+@pytest.mark.parametrize("where", ["one device", "a mesh"])
+def test_static_leaves_do_not_change_where_results_are(where, structured):
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+    place = device if where == "one device" else jax.NamedSharding(mesh_of(AUTO), P("a"))
+    asked = {"in_shardings": (place, None), "out_shardings": {"a": place, "name": None, "b": [place, place]}}
+    if not structured:
+        asked = {"out_shardings": place}
+    f = pytc.compile(lambda x, name: {"a": x * 2, "name": name, "b": [x + 1, x]}, **asked)
+    x = jnp.arange(16.0)
+
+    def check(result, name="n"):
+        assert result["name"] == name
+        assert [leaf.sharding for leaf in (result["a"], *result["b"])] == [place] * 3
+        np.testing.assert_array_equal(result["a"], x * 2)
+
+    check(f(x, "n"))
+    check(f.lower(x, "n").compile()(x, "n"))
+    check(f.trace(x, "n").lower().compile()(x, "n"))
+    with jax.debug_nans(True):
+        check(f(x, "n"))
+        check(f(x, "m"), "m")
+    shapes = f.eval_shape(x, "n")
+    assert (shapes["name"], shapes["a"].sharding, shapes["b"][0].sharding) == ("n", place, place)
+    for transform in (jax.jit, lambda g: lambda x: jax.vmap(g)(x[None]), lambda g: jax.grad(lambda x: g(x).sum())):
+        assert transform(lambda x: f(x, "n")["a"])(x).sharding.device_set == place.device_set
