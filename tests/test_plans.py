@@ -139,6 +139,36 @@ def keep_now_and_then(step, period, calls):
     return stayed, saved, target
 
 
+class _Property:
+    """Whose state is behind a property, so that nothing is proven of it."""
+
+    def __init__(self, state):
+        self._state = state
+
+    @property
+    def state(self):
+        return self._state
+
+    @state.setter
+    def state(self, state):
+        self._state = state
+
+
+def step_behind_a_property(step, first, calls):
+    owner = _Property((first, jnp.zeros((8, 8))))
+    for _ in range(calls):
+        owner.state = step(owner.state)
+    return owner.state
+
+
+@pytest.mark.parametrize("first", [0, np.int32(0), jnp.int32(0)], ids=lambda first: type(first).__name__)
+def test_a_counter_that_begins_as_a_number_does_not_keep_a_held_state_from_being_spared(first):
+    step = pytc.compile(lambda state: (state[0] + 1, state[1] + 1.0))
+    count, value = step_behind_a_property(step, first, 20)
+    assert (int(count), float(value.sum())) == (20, 20 * 64)
+    assert sum(site.copied_calls for site in pytc.explain(step).sites) <= 4
+
+
 @pytest.mark.parametrize("period", [16, 17, 64])
 def test_a_snapshot_now_and_then_costs_one_copy_each(period):
     step = pytc.compile(lambda state, target: state + target)

@@ -64,6 +64,8 @@ class Plan:
     could_donate: tuple[int, ...]
     """Leaves that the flow of the data would have it take over: what plans are told apart by. With `effort="high"` the
     compiler may have found others better, and `program.donated` has those."""
+    inherited: bool = False
+    """Whether it was compiled for another signature, with other kinds of leaves (a counter that begins as 0)."""
 
     @property
     def outcome_now(self) -> ownership.Outcome:

@@ -36,7 +36,7 @@ from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
 
 MOST_PLANS = 2
-"""Executables that a signature may have."""
+"""Executables that are compiled for a signature, besides those that it has inherited."""
 
 TRIFLE = 1024
 """Bytes that are not worth compiling a program of `MANY_EQUATIONS` once more for."""
@@ -173,13 +173,13 @@ class Planner:
         for plan in signature.plans:
             if _is_for(plan, program):
                 return plan
-        if len(signature.plans) >= MOST_PLANS:
+        if sum(not plan.inherited for plan in signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
         if signature.plans:
-            # One of the two takes over whatever can be, so that no caller that lets go of everything comes too late.
-            first, *_ = signature.plans
+            # One of them takes over whatever can be, so that no caller that lets go of everything comes too late.
             everything = self._paired(staged, never)
-            if not _is_for(first, everything):
+            if not any(_is_for(plan, everything) for plan in signature.plans):
+                first, *_ = signature.plans
                 if set(program.donated).issubset(first.could_donate):
                     return first
                 program, keep = everything, never
@@ -210,6 +210,7 @@ class Planner:
                 plan,
                 proven=ownership.Wanted(tuple(plan.proven), plan.proven.nbytes),
                 outcome=outcome_of(plan.program, leaves),
+                inherited=True,
             )
             for plan in plans
             if all(isinstance(leaves[i], jax.Array) for i in plan.program.donated)

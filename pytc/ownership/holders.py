@@ -323,11 +323,18 @@ def _named(container: Any) -> str:
                 return held.text.removeprefix("also ").removesuffix(", which any function can read")
             keys = [key for key, item in referrer.items() if item is container]
             for owner in gc.get_referrers(referrer):
-                if keys and not isinstance(owner, type | dict) and _own(owner) is referrer:
+                if keys and not isinstance(owner, type | dict) and _own(owner) is referrer and not _is_ours(owner):
                     return f"attribute `{keys[0]}` of {type(owner).__name__}"
-        elif not isinstance(referrer, FrameType | list | tuple | type) and (names := _attributes(referrer, container)):
+        elif isinstance(referrer, FrameType | list | tuple | type) or _is_ours(referrer):
+            continue
+        elif names := _attributes(referrer, container):
             return f"attribute `{names[0]}` of {type(referrer).__name__}"
     return ""
+
+
+def _is_ours(owner: Any) -> bool:
+    """Whether it is of a class of pytc's: the proof's own lists have what it looks at."""
+    return str(type(owner).__module__).partition(".")[0] == "pytc"
 
 
 def _around(container: Any, levels: int = _DEEPEST - 1) -> str:
