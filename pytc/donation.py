@@ -37,11 +37,16 @@ def read_policy(
 ) -> Policy:
     """The policy that `donate=`, or `jax.jit`'s own `donate_argnums` and `donate_argnames`, asks for.
 
-    Raises `ValueError` for an unknown mode, a name that is no parameter, or a parameter that is static as well.
+    Raises `ValueError` for an unknown mode, a name that is no parameter, one that can name no argument, or a parameter
+    that is static as well.
     """
     promised = _promised(parameters, donate_argnums, donate_argnames)
     if isinstance(donate, Mapping):
         parameters.check_names("donate", donate)
+        if parameters.keywords is not None and parameters.keywords in donate:
+            raise ValueError(
+                f"donate names {parameters.keywords!r}, which stands for any keyword: name the keywords themselves"
+            )
         by_parameter = dict(donate)
         default: Mode = "auto"
     else:
@@ -71,4 +76,7 @@ def _promised(parameters: Parameters, argnums: Any, argnames: Any) -> list[str]:
     numbers = () if argnums is None else numbers_in("donate_argnums", argnums)
     names = () if argnames is None else names_in("donate_argnames", argnames)
     parameters.check_names("donate_argnames", names)
+    for named in names:
+        if named in parameters.positional_only:
+            raise ValueError(f"donate_argnames names {named!r}, which is positional-only: number it in donate_argnums")
     return [*names, *(name for i in numbers if (name := parameters.donated_name(i)) is not None)]

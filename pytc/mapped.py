@@ -19,6 +19,7 @@ from jax.tree_util import tree_leaves, tree_structure
 
 from pytc import mapping
 from pytc.arguments.leaves import Kind, kind_of
+from pytc.errors import DeviceError
 from pytc.jax_compat import api
 from pytc.jax_compat.avals import AbstractValue, short, stand_in
 from pytc.jax_compat.effects import captured_refs
@@ -84,10 +85,10 @@ class MappedStageable(Stageable):
         """Trace the function, once, as one row sees it, and the map around it. `traced` inside a transformation.
 
         Raises `ValueError` naming leaf, axis and sizes where the mapped leaves do not fit together or onto the
-        devices, and where `out_axes` is None for a result that varies.
+        devices, and where `out_axes` is None for a result that varies; `DeviceError` where leaves are to be placed.
         """
         if place is not None:
-            raise ValueError(
+            raise DeviceError(
                 f"{self.name} is mapped over devices of this process: what it would be on others, "
                 "pytc.compile(jax.shard_map(...)) over a mesh can tell"
             )

@@ -304,7 +304,7 @@ def test_warn_names_each_leaf_that_could_not_be_reused_once(x):
         f({"w": x + 0, "extra": jnp.ones(7)})
     assert len(caught) == 1
     assert "state['extra']" in str(caught[0].message)
-    assert "28 bytes" in str(caught[0].message)
+    assert "28 bytes: nothing reads it" in str(caught[0].message)
     assert "state['w']" not in str(caught[0].message)
     assert caught[0].filename == __file__
     with warnings.catch_warnings():
@@ -350,6 +350,27 @@ def test_donate_argnums_is_understood(x):
 def test_bad_options_are_refused_when_decorating(options, match):
     with pytest.raises(ValueError, match=match):
         pytc.compile(lambda state, batch: state, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"donate": {"rest": "all"}}, "'rest', which stands for any keyword: name the keywords themselves"),
+        ({"donate_argnames": "x"}, "'x', which is positional-only: number it in donate_argnums"),
+    ],
+)
+def test_names_that_can_be_no_argument_s_are_refused_when_decorating(options, match):
+    def f(x, /, y, **rest):
+        return x + y
+
+    with pytest.raises(ValueError, match=match):
+        pytc.compile(f, **options)
+
+
+def test_code_without_a_module_is_warned_as_far_as_python_can(x):
+    space = {"f": pytc.compile(lambda x, unread: x + 1, donate="warn"), "x": x, "__name__": None}
+    exec("y = f(x + 0, x * 2)", space)
+    np.testing.assert_array_equal(space["y"], x + 1)
 
 
 @pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])

@@ -116,6 +116,9 @@ class Parameters:
             self.signature = None
         self.parameters = list(self.signature.parameters.values()) if self.signature else []
         self.positional = [p.name for p in self.parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self.positional_only = frozenset(p.name for p in self.parameters if p.kind is p.POSITIONAL_ONLY)
+        self.keywords = next((p.name for p in self.parameters if p.kind is p.VAR_KEYWORD), None)
+        """What stands for any keyword: `kwargs` in `**kwargs`."""
         self._starred = next((p.name for p in self.parameters if p.kind is p.VAR_POSITIONAL), "")
         self.static_argnums, self.static_argnames = self._resolve_static(static_argnums, static_argnames)
 
@@ -148,7 +151,7 @@ class Parameters:
 
     def check_names(self, option: str, names: Iterable[str]) -> None:
         """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function."""
-        if self.signature is None or any(p.kind is p.VAR_KEYWORD for p in self.parameters):
+        if self.signature is None or self.keywords is not None:
             return
         for name in names:
             if name not in self.signature.parameters:

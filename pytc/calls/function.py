@@ -359,7 +359,7 @@ class Function:
         self.lookup.known.clear()
         self.directly.clear()
         self.jitted.clear_cache()
-        for jitted in self._jitted_hiding.values():
+        for jitted in (self.stageable.jitted, *self._jitted_hiding.values()):
             jitted.clear_cache()
 
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:

@@ -24,6 +24,7 @@ from pytc import ownership, passes
 from pytc.calls import asking
 from pytc.calls.cache import MOST_SITES, Plan, Signature, Site, Staged
 from pytc.calls.outcome import outcome_of
+from pytc.calls.tracebacks import is_own
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
@@ -408,6 +409,6 @@ def _donation_error(program: Program, held: Collection[int], reasons: Mapping[in
 def _frames_to_the_caller() -> int:
     """The `stacklevel` at which a warning speaks of the code outside of pytc."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "pytc":
+    while frame.f_back is not None and is_own(frame):
         frame, level = frame.f_back, level + 1
     return level

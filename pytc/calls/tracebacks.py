@@ -15,11 +15,12 @@ def leave_out_own_frames(raised: BaseException) -> None:
     kept = raised.__traceback__
     while kept is not None:
         following = kept.tb_next
-        while following is not None and _is_own(following.tb_frame):
+        while following is not None and is_own(following.tb_frame):
             following = following.tb_next
         kept.tb_next = following
         kept = following
 
 
-def _is_own(frame: FrameType) -> bool:
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is of this package."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "pytc"

@@ -157,8 +157,7 @@ def inputs_of(
         if i in kept:
             reason, advice = kept[i]
             return "kept", None, reason, advice if _shape(leaf.aval) in homeless else "", 0
-        reason = told.get(i, "no output is written over it")
-        return "kept", None, reason.removeprefix(f"{leaf.path}: "), "", 0
+        return "kept", None, told.get(i, "no output is written over it"), "", 0
 
     reports = []
     for i, leaf in enumerate(program.leaves):
@@ -227,10 +226,7 @@ def pass_report(name: str, before: Program, after: Program) -> PassReport:
 
 def _told(program: Program, note: Note) -> str:
     """A note with the path of the leaf that it is about."""
-    if note.leaf is None:
-        return note.text
-    path = program.leaves[note.leaf].path
-    return f"{path}: {note.text.removeprefix(f'{path}: ')}"
+    return note.text if note.leaf is None else f"{program.leaves[note.leaf].path}: {note.text}"
 
 
 def _count_computed(program: Program) -> int:

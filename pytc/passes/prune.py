@@ -92,8 +92,8 @@ def _without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:
 
 
 def _unread(program: Program, index: int) -> str | tuple[int, str]:
-    leaf, text = program.inputs[index].leaf, f"{program.input_path(index)}: nothing reads it"
-    return text if leaf is None else (leaf, text)
+    leaf = program.inputs[index].leaf
+    return f"{program.input_path(index)}: nothing reads it" if leaf is None else (leaf, "nothing reads it")
 
 
 def _renumbered(output: Output, numbers: dict[int, int]) -> Output:

@@ -378,6 +378,11 @@ def test_programs_over_a_mesh_are_moved():
     assert done.stdout == "moved\n"
 
 
+def test_what_is_mapped_over_devices_is_not_moved():
+    with pytest.raises(DeviceError, match="is mapped over devices of this process"):
+        explain(pytc.pmap(lambda x: x + 1), jnp.ones((1, 4)), device="cpu")
+
+
 def test_captured_arrays_and_keys_go_along():
     weights, key = jnp.ones((64, 64)), jax.random.key(0)
 

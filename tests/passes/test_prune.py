@@ -69,7 +69,7 @@ def test_an_unread_input_goes_and_is_named() -> None:
     program = pruned(lambda x, y, z: (x + z,), X, Y, X)
     assert [given.leaf for given in program.inputs] == [0, 2]
     assert len(program.leaves) == 3
-    assert notes(program) == ["x1: nothing reads it"]
+    assert notes(program) == ["nothing reads it"]
     assert program.notes[0].leaf == 1
 
 
@@ -80,7 +80,7 @@ def test_an_input_that_only_a_dead_equation_reads_goes() -> None:
 
     program = pruned(fun, X, Y)
     assert [given.leaf for given in program.inputs] == [0]
-    assert notes(program) == ["x1: nothing reads it", "1 dead equation"]
+    assert notes(program) == ["nothing reads it", "1 dead equation"]
 
 
 def test_outputs_that_the_caller_does_not_get_from_the_program_go_and_the_rest_are_renumbered() -> None:
