@@ -7,6 +7,7 @@ is not accounted for means: keep. So ignorance is always safe. The places are
 - `args`, `kwargs` and `leaves` of this very call, and every container that only they refer to (`counts`);
 - local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
   the frame whether the object really stands there (`interpreter`);
+- what an iterator of a loop keeps of what it has handed out (`loops`);
 - what the interpreter's own C code keeps of a starred call until it is over (`starred`);
 - attributes, items, globals and cells that the next instructions overwrite (`symbolic`, `slots`, `plain`).
 

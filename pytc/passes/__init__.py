@@ -1,5 +1,16 @@
 """The passes, in order. Each is a function from a frozen `Program` to another; a pipeline is a tuple of them.
 
+    hoist       captured arrays become inputs (`constants`, `unknown`, `while_loops`: where XLA would compute with them)
+    finalise    wrappers are replaced by what they stand for
+    share       outputs that are one value (`values`) become one
+    forward     outputs that are arguments are handed back
+    prune       what nothing reads goes
+    alias       outputs are written over inputs: by who reads what when (`dataflow`, `reads`), what is in memory besides
+                (`temporaries`), pairs in each other's way (`crossed`), and the cheapest assignment (`matching`);
+                `candidates` are other choices, for `effort="high"`
+
+`subjaxprs` is how all of them go into a jaxpr's own jaxprs; `axes` is for `pytc.pmap`.
+
 What a pass returns depends on the program alone, with three exceptions: `forward` and `alias` ask JAX which devices
 there are, and `finalise` looks up the rules that `register_finalisation` was given.
 """

@@ -4,10 +4,9 @@ One self-contained piece of HTML: styles and script inside, nothing fetched, so 
 build's other results, or shown in a notebook. Everything that the script adds (search, sorting, reading the picture
 under the cursor) is extra: without it the page says the same.
 
-    bars        the compiler's figures, side by side
+    tables      the compiler's figures, side by side; inputs and outputs; passes before and after
     timeline    what is alive when
     flow        from inputs to outputs
-    tables      inputs and outputs; passes before and after
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pytc.explain.page.script import inert
 from pytc.explain.sizes import size
 from pytc.explain.timeline import LAYERS, Step, thinned
 
@@ -52,7 +51,7 @@ def drawing(explanation: Explanation) -> str:
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{html.escape(label)}">'
         f'{shapes}<polyline class="without" points="{_points(outline)}"/>'
         f'<line class="cursor" y1="0" y2="{HEIGHT}" x1="-9" x2="-9"/></svg>'
-        f'<script type="application/json">{inert(data)}</script>'
+        f'<script type="application/json">{_inert(data)}</script>'
         f'<span class="scale">{size(top)}</span></div>'
         f'<p class="reading" aria-live="polite">{html.escape(label)}</p>'
         f'<ul class="legend">{legend}<li><i class="without"></i>if nothing were reused</li></ul>'
@@ -82,3 +81,8 @@ def _outline(steps: Sequence[Step], value: Callable[[Step], int], top: int) -> l
 
 def _points(points: Sequence[Point]) -> str:
     return " ".join(f"{x:.5g},{y:.5g}" for x, y in points)
+
+
+def _inert(data: str) -> str:
+    """JSON that means the same and holds no `<`, so that nothing in it can end the `<script>` that it stands in."""
+    return data.replace("<", "\\u003c")
