@@ -350,7 +350,7 @@ class Function:
 
     def cache_size(self) -> int:
         """How many signatures it has been compiled for: what people's tests ask `jax.jit(fun)._cache_size()`."""
-        by_jax = sum(map(cache_size, (self.jitted, *self._jitted_hiding.values())))
+        by_jax = sum(cache_size(jitted) for jitted in (self.jitted, *self._jitted_hiding.values()))
         return sum(1 for _ in self.lookup) + by_jax
 
     def clear_cache(self) -> None:

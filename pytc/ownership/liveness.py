@@ -132,7 +132,7 @@ class Flow:
                 takers = self._takers(at)
                 for taker in takers or ():
                     passed[taker] |= named
-                if _is_text(instruction) and (takers is None or any(map(self._keeps, takers))):
+                if _is_text(instruction) and (takers is None or any(self._keeps(taker) for taker in takers)):
                     stored |= named
         return [
             (bits if instruction.opname.startswith("CALL") else 0)
