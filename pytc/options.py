@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytc.jax_compat import api
@@ -12,10 +12,15 @@ from pytc.jax_compat import api
 
 def check_options(decorator: Callable[..., Any], names: Iterable[str]) -> None:
     """Raises `TypeError` where `jax.jit` has no option of such a name, with the likeliest one that is meant."""
-    accepted = api.jit_parameters
+    accepted = _named(api.jit_parameters)
     for name in names:
         if name not in accepted and all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in accepted.values()):
-            known = [*inspect.signature(decorator).parameters, *accepted]
+            known = [*_named(inspect.signature(decorator).parameters), *accepted]
             near = difflib.get_close_matches(name, known, 1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"pytc.{decorator.__name__} has no option {name}, nor has jax.jit{meant}")
+
+
+def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
+    """Those that can be given by name: not the function."""
+    return {name: each for name, each in parameters.items() if each.kind is not inspect.Parameter.POSITIONAL_ONLY}

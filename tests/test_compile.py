@@ -380,6 +380,8 @@ def test_an_option_that_is_not_known_is_refused_with_what_may_be_meant(decorator
         decorator(donat="all")
     with pytest.raises(TypeError, match=f"^{named} colour, nor has jax.jit$"):
         decorator(lambda x: x, colour="green")
+    with pytest.raises(TypeError, match=f"^{named} fun, nor has jax.jit"):
+        decorator(fun=lambda x: x)
 
 
 @pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
