@@ -13,9 +13,10 @@ Cells are never called dead here: whoever has the closure can read them.
 A string constant counts as a read of the variables that it names, unless it is a key in brackets: libraries such as
 `numexpr.evaluate("x + 1")`, `frame.query("price > @limit")` and formulas of statistics packages read these from their
 caller's frame. A string that is passed to a call is read again there, since other calls may come in between:
-`evaluate("x + 1", step(x))`. One that is stored, put into a container, or passed to a call whose result is not dropped
-at once (`formula = Formula("x + 1")`), may be evaluated by anything that runs code later: a call, an operator, a loop.
-So if it is more than a single name, it counts as a read at each instruction that is not known to run none.
+`evaluate("x + 1", step(x))`. One that is more than a single name may also be evaluated later, by anything that runs
+code: a call, an operator, a loop. In a local variable, or in a call's result that is stored in one
+(`formula = Formula("x + 1")`), it counts as a read where the variable is used. Stored elsewhere, or put into a
+container, it counts as a read at each instruction that is not known to run no code.
 
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
 that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
@@ -30,7 +31,7 @@ import inspect
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
 
 _READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
@@ -52,10 +53,7 @@ _RUNS_NO_CODE |= {"RESUME", "PRECALL", "KW_NAMES", "LOAD_GLOBAL", "LOAD_DEREF", 
 _RUNS_NO_CODE |= {"BUILD_TUPLE", "BUILD_LIST", "MAKE_FUNCTION", "PUSH_EXC_INFO", "POP_EXCEPT", "END_FOR"}
 _RUNS_NO_CODE |= {"RETURN_VALUE", "RETURN_CONST", "RERAISE"}
 """Instructions that run none but that of finalisers: any other may evaluate a string that was stored."""
-_DROPS = {"POP_TOP", "RETURN_VALUE", "RAISE_VARARGS"}
-"""Instructions behind a call after which the function has nothing of its result any more."""
-_TELL = {"COMPARE_OP", "CONTAINS_OP", "IS_OP"}
-"""Instructions that take strings and keep nothing of them."""
+_WITHOUT_RESULT = ("POP_TOP", "RETURN_VALUE", "RAISE_VARARGS", "END_FOR", "END_SEND", "POP_EXCEPT", "RERAISE")
 _TAKE_NAMES = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP", "CALL_KW", "IMPORT_NAME"}
 """Instructions that use the constant loaded right before them as a key, or as names of keywords or of imports."""
 _STORE = ("STORE_", "LIST_APPEND", "LIST_EXTEND", "SET_", "MAP_ADD", "DICT_")
@@ -97,9 +95,9 @@ class Flow:
         numbers = {name: number for number, name in enumerate(code.co_varnames)}
         self.reads = [r | self._named(at, numbers) for at, (r, _) in enumerate(effects)]
         self.writes = [w for _, w in effects]
-        self._by_strings = self._evaluated(numbers)
-        """What each instruction may read through strings: all that those name that are passed to it, if it is a call;
-        and those that were stored, if it may run code."""
+        self._by_strings = self._evaluated(numbers, [r for r, _ in effects])
+        """What each instruction may read through strings, if it may run code: all that those name that are passed to
+        it, or in what is passed to it, or were stored."""
         self.live = self._solve()
         captured = set(code.co_cellvars)
         if "__class__" in code.co_freevars:
@@ -123,35 +121,60 @@ class Flow:
         names = [name for text in _strings(instruction.argval) for name in _NAME.findall(text)]
         return functools.reduce(int.__or__, (1 << numbers[name] for name in names if name in numbers), 0)
 
-    def _evaluated(self, numbers: Mapping[str, int]) -> list[int]:
-        """For each instruction the locals, as bits, that strings name which it may evaluate."""
+    def _evaluated(self, numbers: Mapping[str, int], loads: Sequence[int]) -> list[int]:
+        """For each instruction the locals, as bits, that strings name which it may evaluate. `loads` are the locals, as
+        bits, that each instruction loads."""
         passed = [0] * len(self.instructions)
+        carried = [0] * len(numbers)
+        """By local: what those strings name that are its value, or that its value was made of."""
         stored = 0
-        for at, instruction in enumerate(self.instructions):
-            if named := self._named(at, numbers):
-                takers = self._takers(at)
-                for taker in takers or ():
-                    passed[taker] |= named
-                if _is_text(instruction) and (takers is None or any(self._keeps(taker) for taker in takers)):
-                    stored |= named
+        ahead = [(at, named) for at in range(len(passed)) if (named := self._named(at, numbers))]
+        while ahead:
+            at, named = ahead.pop()
+            name = self.instructions[at].opname
+            takers, beneath = (None, set[int]()) if name in _TWO else self._takers(at)
+            for n in takers or ():
+                passed[n] |= named
+            if name == "LOAD_CONST" and not _is_text(self.instructions[at]):
+                continue
+            if name != "LOAD_CONST":  # an object with a string in it, which any operator may evaluate
+                for n in beneath:
+                    passed[n] |= named
+            into = {self._stored_into(n) for n in ((at,) if takers is None else takers)}
+            if takers is None:
+                elsewhere = name in _TWO or None in into
+            else:
+                results = (n for n in takers if self._stored_into(n) is None)
+                elsewhere = any(self._takers(n, result=True)[0] is None for n in results)
+            if elsewhere:
+                stored |= named
+            for local in into - {None}:
+                if local is not None and named & ~carried[local]:
+                    carried[local] |= named
+                    ahead += [(n, carried[local]) for n, loaded in enumerate(loads) if loaded >> local & 1]
         return [
-            (bits if instruction.opname.startswith("CALL") else 0)
-            | (0 if instruction.opname in _RUNS_NO_CODE else stored)
+            0 if instruction.opname in _RUNS_NO_CODE else bits | stored
             for bits, instruction in zip(passed, self.instructions, strict=True)
         ]
 
-    def _keeps(self, at: int) -> bool:
-        """Whether something of what instruction `at` takes from the stack may be there afterwards: in its result."""
-        behind = self.instructions[at + 1 : at + 2]
-        return self.instructions[at].opname not in _TELL and not (behind and behind[0].opname in _DROPS)
+    def _stored_into(self, at: int) -> int | None:
+        """The local that the instruction behind `at` stores into; None if it is another instruction."""
+        behind = self.instructions[at + 1] if at + 1 < len(self.instructions) else None
+        if behind is None or not behind.opname.startswith("STORE_FAST"):
+            return None
+        return (behind.arg or 0) >> (4 if behind.opname in _TWO else 0)
 
-    def _takers(self, at: int) -> set[int] | None:
+    def _takers(self, at: int, *, result: bool = False) -> tuple[set[int] | None, set[int]]:
         """The instructions that may take what instruction `at` loads, or something made of it, from the stack; None if
-        it is stored rather than taken by one."""
+        it is stored rather than taken by one. And those that run while it is there. The same of its `result`, if it
+        takes something itself, and there is one."""
         heights = self.heights
         takers: set[int] = set()
         seen: set[tuple[int, int]] = set()
         ahead = [(at, height)] if (height := heights[at]) is not None else []
+        if result:
+            behind = [(n, above - 1) for n in self.follows[at] if (above := heights[n]) is not None]
+            ahead = [] if self.instructions[at].opname in _WITHOUT_RESULT else behind
         while ahead:
             n, height = each = ahead.pop()
             if each in seen:
@@ -162,7 +185,7 @@ class Flow:
             for after in self.follows[n]:
                 above = heights[after]
                 if above is None or copies or (name.startswith(_STORE) and above <= height):
-                    return None
+                    return None, set()
                 if above > height:
                     ahead.append((after, height))
                 elif name.startswith(_MAKE):
@@ -172,7 +195,7 @@ class Flow:
             handler = self.handlers[n]
             if handler is not None and (above := heights[handler]) is not None and above > height:
                 ahead.append((handler, height))
-        return takers
+        return takers, {n for n, _ in seen}
 
     def _solve(self) -> list[int]:
         live = [0] * len(self.instructions)

@@ -72,7 +72,7 @@ def strings_read_nothing() -> Any:
 
 def strings_are_read_where_they_are_loaded() -> Any:
     """A string that has been loaded for a call is not evaluated by it."""
-    return mock.patch.object(liveness.Flow, "_takers", lambda flow, at: set())
+    return mock.patch.object(liveness.Flow, "_takers", lambda flow, at: (set(), set()))
 
 
 def strings_are_read_as_a_call_begins() -> Any:
@@ -81,8 +81,8 @@ def strings_are_read_as_a_call_begins() -> Any:
 
 
 def what_a_call_was_passed_is_gone() -> Any:
-    """A call keeps none of the strings that it is passed."""
-    return mock.patch.object(liveness.Flow, "_keeps", lambda flow, at: False)
+    """A variable has none of the strings that a call was passed whose result it is."""
+    return mock.patch.object(liveness.Flow, "_stored_into", lambda flow, at: None)
 
 
 def only_calls_run_code() -> Any:

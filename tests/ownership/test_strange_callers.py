@@ -1135,6 +1135,8 @@ PROGRAMS = {
             def __iter__(self): return iter(self.of(sys._getframe(1), self.text))
             def of(self, frame, text): return eval(text, frame.f_globals, dict(frame.f_locals))
             attribute = property(lambda self: self.of(sys._getframe(1), self.text))
+            def bind(self, n): return self
+            def over(self, y): return self.of(sys._getframe(1), self.text)
         def by_a_method():
             formula = Formula("[x]")
             for _ in range(3):
@@ -1171,7 +1173,41 @@ PROGRAMS = {
                 x = new()
                 y = f(x)
                 for each in formula: read(each)
+        def by_another_name():
+            formula = Formula("[x]")
+            other = formula
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(other.value())
+        def by_an_attribute():
+            formula, box = Formula("[x]"), Box()
+            box.formula = formula
+            for _ in range(3):
+                x = new()
+                y = f(x)
+                read(box.formula.value())
+        def made_of_another():
+            formula = Formula("[x]")
+            bound = formula.bind(1)
+            for _ in range(3):
+                x = new()
+                read(bound.over(f(x)))
+        def by_a_helper():
+            formula = Formula("[x]")
+            for _ in range(3):
+                x = new()
+                read(use(formula, f(x)))
+        def use(formula, y):
+            frame = sys._getframe(1)
+            return formula.of(frame, formula.text)
+        def behind_the_call():
+            formula = Formula("[x]")
+            for _ in range(3):
+                x = new()
+                read(formula + f(x))
         by_a_method(); by_a_property(); by_a_key(); by_an_operator(); by_a_test(); by_a_loop()
+        by_another_name(); by_an_attribute(); made_of_another(); by_a_helper(); behind_the_call()
         """,
     "a formula on its way to a call": """
         import sys
