@@ -80,9 +80,24 @@ def strings_are_read_as_a_call_begins() -> Any:
     return mock.patch.object(liveness.Flow, "evaluated", lambda flow, at: frozenset())
 
 
-def what_a_call_was_passed_is_gone() -> Any:
-    """A variable has none of the strings that a call was passed whose result it is."""
-    return mock.patch.object(liveness.Flow, "_stored_into", lambda flow, at: None)
+def variables_have_no_strings() -> Any:
+    """A variable has none of the strings that were stored there, or passed to the call whose result it is."""
+    return mock.patch.object(
+        liveness.Flow, "_evaluated", lambda flow, at, loads: _evaluated_by(flow, at, [0] * len(loads))
+    )
+
+
+_evaluated_by = liveness.Flow._evaluated
+
+
+def results_are_stored_at_once() -> Any:
+    """What a call returns is in a variable by the next instruction, or gone."""
+    takers = liveness.Flow._takers
+
+    def without_results(flow: liveness.Flow, at: int, *, result: bool = False) -> Any:
+        return (set(), set()) if result else takers(flow, at)
+
+    return mock.patch.object(liveness.Flow, "_takers", without_results)
 
 
 def only_calls_run_code() -> Any:
@@ -441,7 +456,7 @@ _UP_TO_3_12 = sys.version_info < (3, 13)
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
     strings_are_read_where_they_are_loaded, strings_are_read_as_a_call_begins,
-    what_a_call_was_passed_is_gone, only_calls_run_code, builtins_have_one_name,
+    variables_have_no_strings, results_are_stored_at_once, only_calls_run_code, builtins_have_one_name,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
     newer_arrays_do_not_count, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
@@ -581,7 +596,14 @@ class _Formula:
 
 
 def _read_by_what_an_object_has(s: Stub, f: Any, f2: Any) -> None:
-    x, formula = s.new(), _Formula("x if x is not None else 0")
+    x = s.new()
+    formula = _Formula("x if x is not None else 0")
+    f(x)
+    s.read(formula.value())
+
+
+def _read_by_one_of_two_objects(s: Stub, f: Any, f2: Any) -> None:
+    formula, x = _Formula("x if x is not None else 0"), s.new()
     f(x)
     s.read(formula.value())
 
@@ -957,6 +979,7 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
     _read_by_name_behind_the_call, _read_by_what_an_object_has, _read_by_an_operator,
+    _read_by_one_of_two_objects,
     _vars_of_the_owner_of_a_builtin, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _locals,
