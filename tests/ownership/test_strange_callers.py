@@ -6,12 +6,14 @@ its first argument anew, `f2` both; `new` makes an array, `read` reads all array
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 import types
 from typing import Any
 
 import pytest
 
+import pytc
 from tests.ownership.fuzz_compiled import Compiled, automatic, plain
 from tests.ownership.harness import Stub, both, first
 
@@ -1379,3 +1381,13 @@ def test_reads_the_same(source: str) -> None:
 def test_reads_the_same_around_the_compiler(source: str, keys: bool) -> None:
     donating = Compiled(automatic(), keys)
     assert run(source, donating) == run(source, Compiled(plain(), keys))
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["arrays", "keys"])
+def test_much_is_taken_over_in_these_programs(keys: bool) -> None:
+    """So that a compiler which keeps everything does not pass for one that keeps what is read."""
+    functions = automatic()
+    for source in itertools.islice(PROGRAMS.values(), 30):
+        run(source, Compiled(functions, keys))
+    sites = [site for function in functions.values() for site in pytc.explain(function).sites]
+    assert sum(site.donated > 0 for site in sites) > len(sites) / 4
