@@ -26,23 +26,19 @@ class Case:
     status: int = 0
     repaired: int = 0
     """The exit status after the edits."""
-    also_alone: bool = False
-    """Whether the script runs without the audit as well. (What it does not change is the subject of `test_command`.)"""
 
 
 CASES = {
-    "plain": Case({"train_step": "donate_argnums=(0, 1)", "loss": None}, also_alone=True),
+    "plain": Case({"train_step": "donate_argnums=(0, 1)", "loss": None}),
     "flax_state": Case({"train_step": "donate_argnums=(0,)", "eval_step": None}, arguments=("--steps", "4")),
     "equinox_mlp": Case({"make_step": 'donate="all"'}),
     "nnx_model": Case({"train_step": "donate_argnums=(0, 1)"}),
     "trainer": Case({"_update": "donate_argnums=(1,)", "_blend": None}),
-    "notebook": Case({"<lambda>": "donate_argnums=(0, 1)"}, also_alone=True),
+    "notebook": Case({"<lambda>": "donate_argnums=(0, 1)"}),
     "rl": Case({"store": "donate_argnums=(0,)", "learn": "donate_argnums=(2,)", "act": None}),
     "devices": Case({"train_step": "donate_argnums=(0, 1)", "walk": "donate_argnums=(0,)"}),
-    "interrupted": Case(
-        {"<lambda>": "donate_argnums=(0,)"}, status=-signal.SIGINT, repaired=-signal.SIGINT, also_alone=True
-    ),
-    "raises": Case({"update": "donate_argnums=(1,)", "score": None}, ("wrong", "useless"), status=1, also_alone=True),
+    "interrupted": Case({"<lambda>": "donate_argnums=(0,)"}, status=-signal.SIGINT, repaired=-signal.SIGINT),
+    "raises": Case({"update": "donate_argnums=(1,)", "score": None}, ("wrong", "useless"), status=1),
     "sampler": Case({"_step": "donate_argnums=(0,)"}),
     "pairing": Case({"step": None}, ("pairing",)),
     "static_arguments": Case(
@@ -89,11 +85,10 @@ def apply(report: Any, source: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_a_script(name: str, tmp_path: Path) -> None:
     case, script = CASES[name], SCRIPTS / f"{name}.py"
+    alone = python(script, *case.arguments)
+    assert alone.returncode == case.status, alone.stderr
     watched, report = audited(script, case.arguments, tmp_path / "report.json")
-    assert watched.returncode == case.status, watched.stderr
-    if case.also_alone:
-        alone = python(script, *case.arguments)
-        assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
 
     functions = {function["name"]: function for function in report["functions"]}
     advice = {name: function["edit"] and function["edit"]["option"] for name, function in functions.items()}
@@ -106,7 +101,7 @@ def test_a_script(name: str, tmp_path: Path) -> None:
     again, after = audited(changed, case.arguments, tmp_path / "after.json")
     assert again.returncode == case.repaired, again.stderr
     if case.repaired == case.status:
-        assert again.stdout == watched.stdout
+        assert again.stdout == alone.stdout
     for function in after["functions"]:
         before = functions[function["name"]]
         assert function["edit"] is None, function
