@@ -322,16 +322,8 @@ def in_an_attribute(step, arm):
         holder.x = step(holder.x)
 
 
-@pytest.mark.parametrize(
-    ("caller", "kind"),
-    [
-        *(
-            (overwritten, kind)
-            for kind in (KeyError, TypeError, ValueError, RuntimeError, AttributeError, StopIteration)
-        ),
-        *((caller, kind) for caller in (read_again, in_an_attribute) for kind in (KeyError, RuntimeError)),
-    ],
-)
+@pytest.mark.parametrize("kind", [KeyError, TypeError, ValueError, RuntimeError, AttributeError, StopIteration])
+@pytest.mark.parametrize("caller", [overwritten, read_again, in_an_attribute])
 def test_what_a_handler_raises_in_any_function(caller, kind, at_alarm, monkeypatch):
     """It is not taken for what was asked there."""
     monkeypatch.setattr(pytc.calls.function, "sys", types.SimpleNamespace(**vars(sys)))
