@@ -18,9 +18,9 @@ from jax.tree_util import tree_flatten, tree_structure
 from pytc import passes as _passes
 from pytc.arguments.leaves import StaticArgument, numbers_in
 from pytc.arguments.parted import put_together
-from pytc.calls.ahead import Hiding
 from pytc.calls.cache import Describe, describe
 from pytc.calls.function import Function, wrap
+from pytc.calls.hiding import Hiding
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
@@ -273,7 +273,7 @@ class MappedFunction(Function):
         made = method(jitted)(*hidden_args, **hidden_kwargs)
         hides = any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in program.leaves)
         is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
-        return Hiding(made, self.stageable, program.leaves, lambda result: result) if hides and is_stage else made
+        return Hiding(made, self.stageable, program.leaves) if hides and is_stage else made
 
 
 def _returned(program: Program, arrays: Sequence[Any] = ()) -> Returned:

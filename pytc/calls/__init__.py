@@ -7,6 +7,6 @@ cache       what a compiled function remembers; known: what several made of the 
 plan        which leaves a program takes over, decided once for a call site, and the proof of it at each call
 outcome     what the proof may assume of a call: whether Python code may run meanwhile
 asking      questions to `ownership` whose answer to an exception is: keep everything
-ahead       JAX's own stages (`lower`, `trace`), where there is no call
+hiding      static leaves, where `jax.jit` stands in: under a transformation, and ahead of time (`lower`, `trace`)
 tracebacks  tracebacks of errors, without pytc's own frames
 """

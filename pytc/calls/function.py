@@ -20,20 +20,19 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
-from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure, tree_unflatten
+from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc import ownership
 from pytc import passes as _passes
 from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
-from pytc.arguments.shardings import for_result
 from pytc.attributes import give, plain, resemble
-from pytc.calls.ahead import Hiding
 from pytc.calls.cache import UNSHARED, Describe, Signature, describe, describe_placed
 from pytc.calls.direct import Ways, check_not_deleted
+from pytc.calls.hiding import JitHiding
 from pytc.calls.known import known_of
 from pytc.calls.lookup import Lookup, Stopped
 from pytc.calls.plan import Planner, apart
@@ -46,27 +45,10 @@ from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import cache_size, config, executing_once, is_of_no_tracing
-from pytc.jax_compat.trees import nodes
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
-from pytc.program import Computed, Leaf
 from pytc.stage import CapturesError, Stageable
-
-
-class _Hidden(NamedTuple):
-    """`jax.jit` of a function for arguments without their static leaves."""
-
-    jitted: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    """What it takes: the arguments that `Stageable.hide` gives."""
-    result: Callable[[Any], Any] | None
-    """What makes the caller's result of what it returns; None if that is the result."""
-
-    def finished(self, returned: Any) -> Any:
-        """The caller's result, or what stands for it, with abstract values for arrays."""
-        return returned if self.result is None else self.result(returned)
 
 
 class Function:
@@ -120,29 +102,8 @@ class Function:
         self.jit_options = {**static, **shardings, **options}
         self.jitted: Any = api.jit(plain(fun), **self.jit_options)
         """What stands in for the compiled function under a transformation, and ahead of time."""
-        self._jitted_hiding: dict[Hashable, Any] = {}
-        """The same for arguments with static leaves that no option names, by the shardings that are asked for."""
-
-    def _hiding(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Leaf]) -> _Hidden:
-        """What stands in for `jitted` where arguments have static leaves that no option names."""
-        stageable, asked = self.stageable, dict[str, Any]()
-        args, kwargs = stageable.hide(args, kwargs, leaves)
-        traced: Callable[..., Any] = stageable.traced
-        result: Callable[[Any], Any] | None = None
-        if stageable.in_shardings is not None:
-            requested = [leaf.requested for leaf in leaves if not leaf.is_static]
-            alike = len({*requested}) == 1  # then what is remembered is not for each static value anew
-            asked["in_shardings"] = requested[0] if alike else tree_unflatten(tree_structure(args), requested)
-        if stageable.out_shardings is not None:
-            _, returned = next(nodes(stageable.jitted.trace(*args, **kwargs).out_tree))
-            wanted = zip(returned.origins, for_result(stageable.out_shardings, returned.tree), strict=True)
-            asked["out_shardings"] = [sharding for origin, sharding in wanted if isinstance(origin, Computed)]
-            traced, result = stageable.traced_arrays, returned.result
-        flat = {name: tree_flatten(asked[name], lambda part: part is None) for name in asked}
-        key = tuple((name, tuple(shardings), tree) for name, (shardings, tree) in flat.items())
-        if key not in self._jitted_hiding:
-            self._jitted_hiding[key] = api.jit(traced, **self.planner.options, **asked)
-        return _Hidden(self._jitted_hiding[key], args, kwargs, result)
+        self.hiding = JitHiding(self.stageable, options)
+        """The same for arguments with static leaves that no option names."""
 
     @functools.cached_property
     def lookup(self) -> Lookup:
@@ -322,9 +283,7 @@ class Function:
             for leaf in leaves
         ):
             return self.jitted(*args, **kwargs)
-        named = self.stageable.leaves(args, kwargs, share=False)
-        hidden = self._hiding(args, kwargs, named)
-        return hidden.finished(hidden.jitted(*hidden.args, **hidden.kwargs))
+        return self.hiding.call(args, kwargs)
 
     # -- ahead of time -------------------------------------------------------------------------------------------
 
@@ -350,7 +309,7 @@ class Function:
 
     def cache_size(self) -> int:
         """How many signatures it has been compiled for: what people's tests ask `jax.jit(fun)._cache_size()`."""
-        by_jax = sum(cache_size(jitted) for jitted in (self.jitted, *self._jitted_hiding.values()))
+        by_jax = sum(cache_size(jitted) for jitted in (self.jitted, *self.hiding.jitted.values()))
         return sum(1 for _ in self.lookup) + by_jax
 
     def clear_cache(self) -> None:
@@ -358,18 +317,14 @@ class Function:
         self.lookup.layouts.clear()
         self.lookup.known.clear()
         self.directly.clear()
-        self.jitted.clear_cache()
-        for jitted in (self.stageable.jitted, *self._jitted_hiding.values()):
+        for jitted in (self.jitted, self.stageable.jitted, *self.hiding.jitted.values()):
             jitted.clear_cache()
 
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
         """What a method of the jitted function returns for these arguments."""
         named = self.stageable.leaves(args, kwargs, share=False)
         if any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in named):
-            hidden = self._hiding(args, kwargs, named)
-            made = method(hidden.jitted)(*hidden.args, **hidden.kwargs)
-            is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
-            return Hiding(made, self.stageable, named, hidden.finished) if is_stage else hidden.finished(made)
+            return self.hiding.ahead(args, kwargs, named, method)
         promised = {leaf.parameter for leaf in named if self.planner.promised(leaf)}
         if not promised:
             return method(self.jitted)(*args, **kwargs)

@@ -53,7 +53,8 @@ _RUNS_NO_CODE |= {"RESUME", "PRECALL", "KW_NAMES", "LOAD_GLOBAL", "LOAD_DEREF", 
 _RUNS_NO_CODE |= {"BUILD_TUPLE", "BUILD_LIST", "MAKE_FUNCTION", "PUSH_EXC_INFO", "POP_EXCEPT", "END_FOR"}
 _RUNS_NO_CODE |= {"RETURN_VALUE", "RETURN_CONST", "RERAISE"}
 """Instructions that run none but that of finalisers: any other may evaluate a string that was stored."""
-_WITHOUT_RESULT = ("POP_TOP", "RETURN_VALUE", "RAISE_VARARGS", "END_FOR", "END_SEND", "POP_EXCEPT", "RERAISE")
+_WITHOUT_RESULT = {"POP_TOP", "RETURN_VALUE", "RAISE_VARARGS", "END_FOR", "END_SEND", "POP_EXCEPT", "RERAISE"}
+"""Instructions that take something from the stack and put nothing there."""
 _TAKE_NAMES = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP", "CALL_KW", "IMPORT_NAME"}
 """Instructions that use the constant loaded right before them as a key, or as names of keywords or of imports."""
 _STORE = ("STORE_", "LIST_APPEND", "LIST_EXTEND", "SET_", "MAP_ADD", "DICT_")
@@ -123,7 +124,14 @@ class Flow:
 
     def _evaluated(self, numbers: Mapping[str, int], loads: Sequence[int]) -> list[int]:
         """For each instruction the locals, as bits, that strings name which it may evaluate. `loads` are the locals, as
-        bits, that each instruction loads."""
+        bits, that each instruction loads.
+
+        A string, and then each variable that has it or something made of it, is followed over the stack from where it
+        is loaded. It ends with what takes it, or in a variable, whose loads are followed in turn, or elsewhere: from
+        there anything may have it. What cannot be followed counts as that. It ends because what a variable carries only
+        grows. (What a call has made of it and is in no variable is dropped, or handed to another call: followed no
+        further, as most of these calls print.)
+        """
         passed = [0] * len(self.instructions)
         carried = [0] * len(numbers)
         """By local: what those strings name that are its value, or that its value was made of."""
@@ -140,18 +148,14 @@ class Flow:
             if name != "LOAD_CONST":  # an object with a string in it, which any operator may evaluate
                 for n in beneath:
                     passed[n] |= named
-            into = {self._stored_into(n) for n in ((at,) if takers is None else takers)}
-            if takers is None:
-                elsewhere = name in _TWO or None in into
-            else:
-                results = (n for n in takers if self._stored_into(n) is None)
-                elsewhere = any(self._takers(n, result=True)[0] is None for n in results)
-            if elsewhere:
-                stored |= named
-            for local in into - {None}:
-                if local is not None and named & ~carried[local]:
+            for n in (at,) if takers is None else takers:
+                local = None if name in _TWO else self._stored_into(n)
+                if local is None:
+                    if takers is None or self._takers(n, result=True)[0] is None:
+                        stored |= named
+                elif named & ~carried[local]:
                     carried[local] |= named
-                    ahead += [(n, carried[local]) for n, loaded in enumerate(loads) if loaded >> local & 1]
+                    ahead += [(m, carried[local]) for m, loaded in enumerate(loads) if loaded >> local & 1]
         return [
             0 if instruction.opname in _RUNS_NO_CODE else bits | stored
             for bits, instruction in zip(passed, self.instructions, strict=True)
@@ -225,10 +229,10 @@ class Flow:
         """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
 
         The first `calm` instructions, from `at` on, are known not to raise, nor to run code if they come behind `at`.
-        What `at` itself writes is not called dead:
-        if `at` is a store, the call was made by the destructor of the value that it has dropped, so it has already
-        written the new value, and later instructions read that. The same goes for a store right behind `at`: up to
-        CPython 3.12 the interpreter executes such a pair as one, while `f_lasti` says that it is at the first.
+        What `at` itself writes is not called dead: if `at` is a store, the call was made by the destructor of the value
+        that it has dropped, so it has already written the new value, and later instructions read that. The same goes
+        for a store right behind `at`: up to CPython 3.12 the interpreter executes such a pair as one, while `f_lasti`
+        says that it is at the first.
         """
         live = self._following(at, calm) if calm else self._after(self.live, at) | self._handled(self.live, at)
         here = self.instructions[at]
