@@ -22,6 +22,9 @@ W ?=
 PROGRAMS ?= 200000
 FUNCTIONS ?= 20000
 
+# The tests start hundreds of interpreters, each of which would otherwise compile all of pytc to bytecode once more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := test
 .PHONY: demo test lint format bench fuzz wheel clean
 .DELETE_ON_ERROR:
@@ -67,3 +70,4 @@ $(VENV)/.venv:
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find pytc tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

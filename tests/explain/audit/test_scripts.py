@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = Path(__file__).parent / "scripts"
+AUDIT = ROOT / "pytc" / "explain" / "audit" / "script.py"
+"""What `python -m pytc audit` becomes (see `test_command`) once it has imported JAX, which takes as long as a script."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ def python(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def audited(script: Path, arguments: tuple[str, ...], out: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
-    run = python("-m", "pytc", "audit", "--json", "--out", out, script, *arguments)
+    run = python(AUDIT, "--json", "--out", out, script, *arguments)
     return run, json.loads(out.read_text("utf-8"))
 
 
