@@ -240,7 +240,7 @@ class Planner:
 
     def prepared(self, staged: Program) -> Program:
         """A staged program after the passes that every plan shares."""
-        return passes.run(staged, passes.split(self.pipeline)[0])
+        return passes.run(staged, (*passes.split(self.pipeline)[0], passes.snapshot))
 
     def paired(self, program: Program, keep: frozenset[int]) -> Program:
         """A prepared program with its outputs written over leaves that are not in `keep`."""

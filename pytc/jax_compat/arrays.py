@@ -6,6 +6,7 @@ knows its address, and that a deleted one is not asked whether it is ready.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -44,6 +45,23 @@ def snapshot(value: Any, aval: AbstractValue) -> Any:
         return private_copy(value)
     with jax.transfer_guard("allow"):  # as for a constant of `jax.jit`
         return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
+
+
+def constant_copy(value: Any) -> Any:
+    """A const of a jaxpr in memory of its own, of the same type; the same object where nobody can change it, or where
+    it is a `jax.Ref`, which is meant to change. An array that was deleted stays what it is."""
+    if isinstance(value, jax.Array) and not isinstance(value, jax.Ref):
+        return value if value.is_deleted() else private_copy(value)
+    return value.copy() if isinstance(value, np.ndarray) else value  # with the weak type, in JAX's own class of arrays
+
+
+def is_nobody_elses(value: Any) -> bool:
+    """Whether nobody but JAX can change the value of a literal: those made of NumPy arrays without axes are views."""
+    if not isinstance(value, np.ndarray):
+        return True
+    owner = value.base
+    # Referred to by the view, this variable and the argument below.
+    return isinstance(owner, np.ndarray) and owner.base is None and sys.getrefcount(owner) == 3
 
 
 def home_of(leaves: Iterable[Any]) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jax.extend import core as jex_core
 
@@ -37,6 +37,12 @@ def retyped(eqn: JaxprEqn, value: Var | Literal, out: Var) -> JaxprEqn:
         invars=[value], outvars=[out], primitive=primitive, params=params, effects=jex_core.no_effects
     )
     return result
+
+
+def literal(value: Any, like: Literal) -> Literal:
+    """A literal of the type of another one."""
+    made: Any = Literal
+    return cast(Literal, made(value, like.aval))
 
 
 def with_equations(

@@ -5,6 +5,7 @@
     share       outputs that are one value (`values`) become one
     forward     outputs that are arguments are handed back
     prune       what nothing reads goes
+    snapshot    captured arrays that stay constants are copied: not in the pipeline, but behind any, before `alias`
     alias       outputs are written over inputs: by who reads what when (`dataflow`, `reads`), what is in memory besides
                 (`temporaries`), pairs in each other's way (`crossed`), and the cheapest assignment (`matching`);
                 `candidates` are other choices, for `effort="high"`
@@ -29,11 +30,25 @@ from pytc.passes.forward import forward
 from pytc.passes.hoist import hoist
 from pytc.passes.prune import prune
 from pytc.passes.share import share
+from pytc.passes.snapshot import snapshot
 from pytc.program import Program
 from pytc.uncollected import uncollected
 from pytc.verify import verify
 
-__all__ = ["Pass", "alias", "finalise", "forward", "hoist", "pipeline", "prune", "run", "share", "split", "varying"]
+__all__ = [
+    "Pass",
+    "alias",
+    "finalise",
+    "forward",
+    "hoist",
+    "pipeline",
+    "prune",
+    "run",
+    "share",
+    "snapshot",
+    "split",
+    "varying",
+]
 
 Pass: TypeAlias = Callable[[Program], Program]
 
@@ -55,7 +70,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
             with uncollected():
                 after = each(program)
         except RecursionError:
-            if each not in pipeline:
+            if each not in (*pipeline, snapshot):
                 raise
             after = program.noted(name_of(each), ["left out: the program is nested too deeply for Python's stack"])
         if not isinstance(after, Program):
