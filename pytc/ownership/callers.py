@@ -98,7 +98,7 @@ def site_of(frame: FrameType) -> Site:
     site = known_site(frame)
     if site is None:
         code, lasti = frame.f_code, frame.f_lasti
-        site = _sites[id(code), lasti] = Site(flow_of(code), lasti, frame.f_globals)
+        site = _sites[id(code), lasti] = Site(flow_of(code), lasti, frame.f_globals, frame.f_builtins)
     return site
 
 

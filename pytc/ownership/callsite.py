@@ -37,14 +37,14 @@ class Site:
     number that `executions` remembers.
     """
 
-    def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any]):
-        """`names` are the globals that the code sees."""
+    def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any], builtins: Mapping[str, Any]):
+        """`names` are the globals that the code sees, and `builtins` those behind them."""
         code = flow.code
         self.of = flow.of
         """A weak reference to the code object."""
         self.at = flow.index(lasti)
         """The number of the instruction."""
-        named = introspects(flow, names)
+        named = introspects(flow, names, builtins)
         self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable" if named else ""
         """Why no variable of the frame counts as dead unless it is overwritten at once; empty if there is no reason."""
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]

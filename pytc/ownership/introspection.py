@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -37,7 +38,7 @@ _BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
 """Those that are builtins. As an attribute of anything else, such a name is somebody's method: `self.eval(x)`."""
 
 
-_NAMES_ALONE = _OF_FRAMES | {"locals"}
+_NAMES_ALONE = _OF_FRAMES | {"locals", "f_locals"}
 """Those that count even as a string constant, since a string like this is hardly there for anything else:
 `getattr(builtins, "locals")()`."""
 _MODES = frozenset(("eval", "exec"))
@@ -47,6 +48,11 @@ _OF_BUILTINS = frozenset(("builtins", "__builtins__", "__self__"))
 _OTHERS = _OF_BUILTINS | {"getattr", "__import__", "import_module"}
 """As string constants, `_NAMES_WITH_OTHERS` may be ordinary words. They count if the code also names one of `_OTHERS`,
 by which it could look them up. `_MODES` do not count if it calls the builtin `compile`, to which they are given."""
+
+
+_PATH = re.compile(r"[\w.:]+")
+"""A string constant in which names count: `operator.attrgetter("tb_frame.f_locals")`. Others are prose."""
+_NAME = re.compile(r"\w+")
 
 
 # The functions themselves, by id: code may call them by other names.
@@ -62,10 +68,11 @@ _READERS = frozenset(
 )
 
 
-def introspects(flow: Flow, names: Mapping[str, Any]) -> str:
+def introspects(flow: Flow, names: Mapping[str, Any], builtins: Mapping[str, Any]) -> str:
     """What the code names by which any of its variables may be read; empty if there is nothing. `names` are the globals
-    that it sees."""
-    return _by_global(flow.code.co_names, names) or _by_name(flow, names)
+    that it sees, and `builtins` what it finds where there is no such global."""
+    others = {name: builtins[name] for name in flow.code.co_names if name in builtins and name not in _BUILTIN}
+    return _by_global(flow.code.co_names, {**others, **names}) or _by_name(flow, names)
 
 
 def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
@@ -79,7 +86,7 @@ def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
-    strings = {each for each in code.co_consts if isinstance(each, str)}
+    strings = {name for text in flow.strings() if _PATH.fullmatch(text) for name in _NAME.findall(text)}
     every |= strings  # `sys.modules["builtins"].locals()`
     words = _NAMES_ALONE if _OTHERS.isdisjoint(every) else _NAMES_ALONE | _NAMES_WITH_OTHERS
     if "compile" in otherwise and names.get("compile", compile) is compile:

@@ -10,13 +10,13 @@ The handler's part is not diminished by what `i` writes, because `i` may raise b
 suspended generator is no exception to this: it goes on at the next instruction, or at its handler, or not at all.
 Cells are never called dead here: whoever has the closure can read them.
 
-A string constant counts as a read of the variables that it names, unless it is a key in brackets: libraries such as
-`numexpr.evaluate("x + 1")`, `frame.query("price > @limit")` and formulas of statistics packages read these from their
-caller's frame. A string that is passed to a call is read again there, since other calls may come in between:
-`evaluate("x + 1", step(x))`. One that is more than a single name may also be evaluated later, by anything that runs
-code: a call, an operator, a loop. In a local variable, or in a call's result that is stored in one
-(`formula = Formula("x + 1")`), it counts as a read where the variable is used. Stored elsewhere, or put into a
-container, it counts as a read at each instruction that is not known to run no code.
+A string constant counts as a read of the variables that it names, unless it is a key made of words alone
+(`log["train/loss"]`): libraries such as `numexpr.evaluate("x + 1")`, `frame.query("price > @limit")` and formulas of
+statistics packages read these from their caller's frame. A string that is passed to a call is read again there, since
+other calls may come in between: `evaluate("x + 1", step(x))`. One that is more than a single name may also be evaluated
+later, by anything that runs code: a call, an operator, a loop. In a local variable, or in a call's result that is
+stored in one (`formula = Formula("x + 1")`), it counts as a read where the variable is used. Stored elsewhere, or put
+into a container, it counts as a read at each instruction that is not known to run no code.
 
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
 that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
@@ -55,8 +55,11 @@ _RUNS_NO_CODE |= {"RETURN_VALUE", "RETURN_CONST", "RERAISE"}
 """Instructions that run none but that of finalisers: any other may evaluate a string that was stored."""
 _WITHOUT_RESULT = {"POP_TOP", "RETURN_VALUE", "RAISE_VARARGS", "END_FOR", "END_SEND", "POP_EXCEPT", "RERAISE"}
 """Instructions that take something from the stack and put nothing there."""
-_TAKE_NAMES = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP", "CALL_KW", "IMPORT_NAME"}
-"""Instructions that use the constant loaded right before them as a key, or as names of keywords or of imports."""
+_TAKE_NAMES = {"CALL_KW", "IMPORT_NAME"}
+_TAKE_KEYS = {"BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR", "BUILD_CONST_KEY_MAP"}
+"""Instructions that use the constant loaded right before them as names of keywords or imports, or as keys."""
+_KEY = re.compile(r"[\w ./:-]*")
+"""Keys like these are names for things and not code: `log["train/loss"]`."""
 _STORE = ("STORE_", "LIST_APPEND", "LIST_EXTEND", "SET_", "MAP_ADD", "DICT_")
 """How instructions begin that store a value, or add it to a container."""
 _MAKE = ("BINARY_OP", "BUILD_", "FORMAT_", "CONVERT_")
@@ -117,9 +120,11 @@ class Flow:
     def _named(self, at: int, numbers: Mapping[str, int]) -> int:
         """The locals, as bits, that are named in the string constants that instruction `at` loads."""
         instruction, behind = self.instructions[at], self.instructions[at + 1 : at + 2]
-        if instruction.opname != "LOAD_CONST" or (behind and behind[0].opname in _TAKE_NAMES):
+        taken_by = behind[0].opname if behind else ""
+        if instruction.opname != "LOAD_CONST" or taken_by in _TAKE_NAMES:
             return 0
-        names = [name for text in _strings(instruction.argval) for name in _NAME.findall(text)]
+        texts = [text for text in _strings(instruction.argval) if not (taken_by in _TAKE_KEYS and _KEY.fullmatch(text))]
+        names = [name for text in texts for name in _NAME.findall(text)]
         return functools.reduce(int.__or__, (1 << numbers[name] for name in names if name in numbers), 0)
 
     def _evaluated(self, numbers: Mapping[str, int], loads: Sequence[int]) -> list[int]:
@@ -255,6 +260,13 @@ class Flow:
         """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
         return frozenset(_bits(self._by_strings[at]))
 
+    def strings(self) -> Iterator[str]:
+        """Those in the constants that the code uses, but for the names of keywords and imports."""
+        for at, each in enumerate(self.instructions):
+            behind = self.instructions[at + 1].opname if at + 1 < len(self.instructions) else ""
+            if each.opcode in dis.hasconst and each.opname != "KW_NAMES" and behind not in ("CALL_KW", "IMPORT_NAME"):
+                yield from _strings(each.argval)
+
     @functools.cached_property
     def heights(self) -> list[int | None]:
         """How high the stack is before each instruction; None where it is never reached."""
@@ -309,9 +321,11 @@ def _is_text(instruction: dis.Instruction) -> bool:
 
 
 def _strings(constant: object) -> Iterator[str]:
-    """Those in a constant, which may be a tuple or a set of others."""
+    """Those in a constant, which may be a tuple or a set of others. (`eval` takes bytes, too.)"""
     if isinstance(constant, str):
         yield constant
+    elif isinstance(constant, bytes):
+        yield constant.decode(errors="replace")
     elif isinstance(constant, tuple | frozenset):
         for part in constant:
             yield from _strings(part)

@@ -19,7 +19,7 @@ def test_a_script_of_many_names_takes_no_longer_than_its_code() -> None:
         flow = Flow(code)
         middle = time.perf_counter()
         call = [each.offset for each in flow.instructions if each.opname == "CALL"][-1]
-        assert Site(flow, call, space).dead(False, None) == {0}
+        assert Site(flow, call, space, {}).dead(False, None) == {0}
         return middle - start, time.perf_counter() - middle
 
     flows, sites = zip(*[seconds() for _ in range(3)], strict=True)

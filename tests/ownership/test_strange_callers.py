@@ -1341,6 +1341,117 @@ PROGRAMS = {
                 read(owner.a)
         run()
         """,
+    "variables by a builtin under another name": """
+        import builtins
+        builtins.everything = locals
+        def run():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                read(everything()["x"])
+                x = y
+        try: run()
+        finally: del builtins.everything
+        """,
+    "variables by a pattern": """
+        import types
+        def run():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                try: raise ValueError
+                except ValueError as e:
+                    match e.__traceback__:
+                        case types.TracebackType(tb_frame=types.FrameType(f_locals=seen)):
+                            read(seen["x"])
+                            del seen
+                x = y
+        run()
+        """,
+    "variables by names with dots": """
+        import operator, pkgutil, pydoc
+        def by_getter():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                try: raise ValueError
+                except ValueError as e: read(operator.attrgetter("__traceback__.tb_frame.f_locals")(e)["x"])
+                x = y
+        def by_module():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                read(pkgutil.resolve_name("builtins:locals")()["x"])
+                x = y
+        def by_path():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                read(pydoc.locate("builtins.locals")()["x"])
+                x = y
+        by_getter(); by_module(); by_path()
+        """,
+    "variables by a name among others": """
+        import builtins
+        def run():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                for name in ("locals",): read(getattr(builtins, name)()["x"])
+                x = y
+        run()
+        """,
+    "variables by the frame of a task": """
+        import asyncio
+        async def run():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                read(getattr(asyncio.current_task().get_stack()[-1], "f_locals")["x"])
+                x = y
+        asyncio.run(run())
+        """,
+    "text in the keys of a dictionary": """
+        import sys
+        def evaluate(formulas):
+            frame = sys._getframe(1)
+            for text in formulas: read(eval(text, frame.f_globals, dict(frame.f_locals)))
+        def run():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                evaluate({"[x]": 1, "[x, x]": 2})
+                x = y
+        run()
+        """,
+    "text as bytes": """
+        import sys
+        def evaluate(text):
+            frame = sys._getframe(1)
+            read(eval(text, frame.f_globals, dict(frame.f_locals)))
+        def run():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                evaluate(b"[x]")
+                x = y
+        run()
+        """,
+    "text in brackets": """
+        import sys
+        class Scope:
+            def __getitem__(self, text):
+                frame = sys._getframe(1)
+                return eval(text, frame.f_globals, dict(frame.f_locals))
+        scope = Scope()
+        def run():
+            x = new()
+            for _ in range(3):
+                y = f(x)
+                read(scope["[x]"])
+                x = y
+        run()
+        """,
     "a history by reference": """
         class History:
             def __init__(self): self.states = []
