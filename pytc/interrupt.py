@@ -19,6 +19,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import functools
 import inspect
 import itertools
 import signal
@@ -76,12 +77,28 @@ def can_be_put_off(raised: BaseException) -> bool:
 
 def is_ctrl_c(handler: Any) -> bool:
     """Whether a handler of signals is the default one of Ctrl-C, or that of `asyncio.run`, which cancels the main task,
-    and the second time does as the default one."""
+    and the second time does as the default one.
+
+    The latter only while the main task is what runs, and it and its loop are asyncio's own: to cancel another task, or
+    one that waits, may run code of the classes of users.
+    """
+    return handler is signal.default_int_handler or _cancels_what_runs(handler)
+
+
+def _cancels_what_runs(handler: Any) -> bool:
+    asyncio: Any = sys.modules.get("asyncio")
     function = getattr(handler, "func", None)
-    return handler is signal.default_int_handler or (
-        getattr(function, "__module__", ""),
-        getattr(function, "__qualname__", ""),
-    ) == ("asyncio.runners", "Runner._on_sigint")
+    if asyncio is None or type(handler) is not functools.partial or type(function) is not types.MethodType:
+        return False
+    runner, task = function.__self__, handler.keywords.get("main_task")
+    if type(runner) is not asyncio.Runner or function.__func__ is not vars(asyncio.Runner)["_on_sigint"]:
+        return False
+    loop = vars(runner).get("_loop")
+    return (
+        type(task) is asyncio.Task
+        and type(loop).__module__.partition(".")[0] in ("asyncio", "uvloop")
+        and asyncio.current_task(loop) is task
+    )
 
 
 def is_from_outside(raised: Exception) -> bool:

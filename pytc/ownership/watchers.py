@@ -2,7 +2,7 @@
 
 Another thread can at any moment. So can a signal handler written in Python, a callback of the compiled program or of
 the garbage collector, the finalisers of what JAX lets go of when a call begins, and users' objects that it compares
-then. A few service threads of libraries are known to do nothing of the kind.
+then. A few threads of libraries are known to do nothing of the kind (`service_threads`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pytc.interrupt import is_ctrl_c
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
 from pytc.ownership.compared import odd_setting, odd_sharding
+from pytc.ownership.service_threads import is_harmless
 
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
@@ -26,19 +27,6 @@ _last_handlers: list[Any] = []
 """The handlers of all signals when they were last looked at, if none of them was one that counts."""
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
-
-# The functions at the bottom of threads that wait for work of their own and never read a program's data.
-_HARMLESS = {
-    ("tqdm._monitor", "TMonitor.run"),
-    ("IPython.core.history", "HistorySavingThread.run"),
-    ("ipykernel.heartbeat", "Heartbeat.run"),
-    ("ipykernel.iostream", "IOPubThread._thread_main"),
-    ("ipykernel.control", "ControlThread.run"),
-    ("ipykernel.parentpoller", "ParentPollerUnix.run"),
-    ("tensorboard.summary.writer.event_file_writer", "_AsyncWriterThread.run"),
-    ("wandb.sdk.lib.asyncio_manager", "AsyncioManager._main"),
-    ("wandb.sdk.lib.service.service_finalizer", "ServiceFinalizer._publish_queue"),
-}
 
 
 def onlookers(calls_python: bool, atomic: bool) -> str:
@@ -88,10 +76,12 @@ def interrupter() -> str:
 
 
 def _signal_handler() -> str:
-    if _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
+    ctrl_c = _signal.getsignal(_signal.SIGINT)
+    put_off = is_ctrl_c(ctrl_c)  # asked each time, as that of asyncio is one only at times
+    known = put_off or id(ctrl_c) in _NOT_HANDLED
+    if known and _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
         return ""
     handlers = [*map(_signal.getsignal, _SIGNALS)]
-    put_off = is_ctrl_c(_signal.getsignal(_signal.SIGINT))
     for number, handler in zip(_SIGNALS, handlers, strict=True):
         if id(handler) not in _NOT_HANDLED and not (put_off and is_ctrl_c(handler)):
             return f"a handler of signal {number}"
@@ -113,12 +103,7 @@ def other_thread() -> str:
     if not frames:
         return "one that is about to start or runs code written in C"
     for ident, frame in frames.items():
-        bottom: FrameType | None = frame
-        code_names = set()
-        while bottom is not None:
-            code_names.add((bottom.f_globals.get("__name__"), bottom.f_code.co_qualname))
-            bottom = bottom.f_back
-        if not code_names & _HARMLESS:
+        if not is_harmless(frame):
             thread = threading._active.get(ident)  # type: ignore[attr-defined]
             return repr(thread.name) if thread is not None else f"number {ident}"
     return ""

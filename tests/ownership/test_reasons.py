@@ -19,7 +19,7 @@ import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from pytc import ownership
-from pytc.ownership import holders, watchers
+from pytc.ownership import holders, service_threads
 from tests.ownership.harness import Stub, both, expect, first
 
 
@@ -386,7 +386,7 @@ def test_nothing_is_left_to_the_garbage_collector(made: Functions) -> None:
     was = gc.get_debug()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        with mock.patch.object(watchers, "_HARMLESS", {("threading", "Thread.run")}):
+        with mock.patch.object(service_threads, "HARMLESS", {("threading", "Thread.run"): frozenset()}):
             box.a = f(box.a)
             box.a = f(box.a)
         gc.collect()

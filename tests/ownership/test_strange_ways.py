@@ -8,8 +8,6 @@ import datetime
 import signal
 import subprocess
 import sys
-import textwrap
-import threading
 import time
 import types
 import weakref
@@ -23,7 +21,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import pytc
-from pytc.ownership import interpreter, watchers
+from pytc.ownership import interpreter
 from tests.ownership.harness import Stub, both, first, of_length
 from tests.ownership.odd_objects import Last, Node, looking_at
 
@@ -366,43 +364,6 @@ def test_a_thread_that_is_about_to_start():
         time.sleep(0.001)
     assert seen_so_far == 0
     assert [bool(call.dead) for call in stub.calls] == [False]
-
-
-def thread_of(module: str, function: str, until: Any) -> threading.Thread:
-    """A thread at whose bottom there is a function of this name in a module of that one."""
-    source = "def run(until):\n    until.wait()"
-    for name in reversed(function.split(".")[:-1]):
-        source = f"class {name}:\n" + textwrap.indent(source, "    ")
-    source = source.replace("def run(", f"def {function.rpartition('.')[2]}(")
-    space: dict[str, Any] = {"__name__": module}
-    exec(source, space)
-    return threading.Thread(target=eval(function, space), args=(until,))
-
-
-@pytest.mark.parametrize(
-    ("thread", "dead"),
-    [
-        *((thread, True) for thread in sorted(watchers._HARMLESS)),
-        (("wandb.sdk.lib.asyncio_manager", "AsyncioManager.run"), False),
-        (("__main__", "AsyncioManager._main"), False),
-    ],
-)
-def test_a_thread_of_a_library(thread, dead):
-    """State in an attribute is reused beside those that never read a program's data."""
-    stub = Stub()
-    f = stub.compile(first)
-    box = Box()
-    box.a = stub.new()
-    until = threading.Event()
-    beside = thread_of(*thread, until)
-    beside.start()
-    try:
-        for _ in range(4):
-            box.a = f(box.a)
-    finally:
-        until.set()
-        beside.join()
-    assert [bool(call.dead) for call in stub.calls] == [dead] * 4
 
 
 def test_memory_that_jax_lets_go_of_in_a_later_call():

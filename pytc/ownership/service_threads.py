@@ -1,0 +1,89 @@
+"""Threads of libraries that wait for work of their own and never read a program's data.
+
+Such a thread is known by the function at its bottom. What it does is the library's affair as long as all that it runs
+is the library's: a function on its stack from elsewhere may read anything. One of them draws what it is given, so it is
+looked at what that is: the monitor of tqdm, which calls a progress bar and the file that this writes to.
+
+What is not covered: work that a thread is given in the moment between this look and the store of a call's result.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import FrameType, FunctionType, MethodType
+from typing import Any
+
+_JUPYTER = frozenset("ipykernel IPython zmq tornado jupyter_client traitlets comm debugpy".split())
+HARMLESS = {
+    ("tqdm._monitor", "TMonitor.run"): frozenset({"tqdm", "ipykernel", "ipywidgets", "IPython"}),
+    ("IPython.core.history", "HistorySavingThread.run"): frozenset({"IPython", "traitlets", "decorator"}),
+    ("ipykernel.heartbeat", "Heartbeat.run"): _JUPYTER,
+    ("ipykernel.iostream", "IOPubThread._thread_main"): _JUPYTER,
+    ("ipykernel.control", "ControlThread.run"): _JUPYTER,
+    ("ipykernel.parentpoller", "ParentPollerUnix.run"): _JUPYTER,
+    ("tensorboard.summary.writer.event_file_writer", "_AsyncWriterThread.run"): frozenset(
+        {"tensorboard", "tensorflow", "google", "fsspec"}
+    ),
+    ("wandb.sdk.lib.asyncio_manager", "AsyncioManager._main"): frozenset({"wandb", "google"}),
+    ("wandb.sdk.lib.service.service_finalizer", "ServiceFinalizer._publish_queue"): frozenset({"wandb", "google"}),
+}
+"""The functions, by module and name, and the packages whose code they run, besides the standard library."""
+
+# The packages of whose classes the attributes of a progress bar may be.
+_OF_BARS = frozenset("builtins _io io _thread threading multiprocessing time datetime weakref numpy tqdm".split())
+_OF_BARS |= {"ipykernel", "ipywidgets", "IPython"}
+
+
+def is_harmless(frame: FrameType) -> bool:
+    """Whether a thread that is at `frame` is one of those, and runs nothing else at this moment."""
+    bottom: FrameType | None = frame
+    packages = set()
+    found = None
+    while bottom is not None:
+        module = str(bottom.f_globals.get("__name__", ""))
+        packages.add(module.partition(".")[0])
+        found = HARMLESS.get((module, bottom.f_code.co_qualname), found)
+        bottom = bottom.f_back
+    if found is None or not packages <= found | sys.stdlib_module_names:
+        return False
+    return "tqdm" not in packages or all(_is_plain(bar) for bar in _bars())
+
+
+def _bars() -> list[Any]:
+    """The progress bars that tqdm knows."""
+    module = sys.modules.get("tqdm.std")
+    return list(getattr(getattr(module, "tqdm", None), "_instances", ()))
+
+
+def _is_plain(bar: Any) -> bool:
+    """Whether a progress bar is drawn by tqdm alone, out of numbers and strings, onto a stream of Python's or
+    Jupyter's. (What it is around is not asked for anything then.)"""
+    parts = dict(vars(bar))
+    parts.pop("iterable", None)
+    file = parts.get("fp")
+    return (
+        _package(type(bar)) == "tqdm"
+        and all(_is_known(part) for part in parts.values())
+        and _is_plain_stream(getattr(file, "_wrapped", file))
+    )
+
+
+def _is_known(value: Any) -> bool:
+    """Whether a value is of a class whose code is no user's; of a function, whether it is no user's."""
+    return _package(value if isinstance(value, FunctionType | MethodType | type) else type(value)) in _OF_BARS
+
+
+def _is_plain_stream(stream: Any) -> bool:
+    if type(stream) is io.TextIOWrapper:
+        try:
+            below = stream.buffer
+        except ValueError:  # it was detached
+            return False
+        raw = below.raw if type(below) is io.BufferedWriter else below
+        return type(raw) is io.FileIO and {"write", "flush"}.isdisjoint(vars(stream))
+    return stream is None or type(stream) is io.StringIO or _package(type(stream)) == "ipykernel"
+
+
+def _package(of: Any) -> str:
+    return str(of.__module__).partition(".")[0]

@@ -1,0 +1,180 @@
+"""Threads of libraries and handlers of signals that never read a program's data, and those that may."""
+
+import asyncio
+import io
+import sys
+import textwrap
+import threading
+import types
+from typing import Any
+
+import pytest
+from tqdm import TMonitor, tqdm
+from tqdm.auto import tqdm as any_tqdm
+
+from pytc.ownership import service_threads
+from tests.ownership.harness import Stub, first
+
+
+@pytest.fixture(autouse=True)
+def _no_monitor_is_left():
+    yield
+    for thread in monitors():
+        thread.exit()
+
+
+def monitors() -> list[TMonitor]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, TMonitor)]
+
+
+def thread_of(module: str, function: str, until: Any) -> threading.Thread:
+    """A thread at whose bottom there is a function of this name in a module of that one."""
+    source = "def run(until):\n    until.wait()"
+    for name in reversed(function.split(".")[:-1]):
+        source = f"class {name}:\n" + textwrap.indent(source, "    ")
+    source = source.replace("def run(", f"def {function.rpartition('.')[2]}(")
+    space: dict[str, Any] = {"__name__": module}
+    exec(source, space)
+    return threading.Thread(target=eval(function, space), args=(until,))
+
+
+def train(steps: int = 4) -> list[bool]:
+    """For each step, whether the state in an attribute was taken over."""
+    stub = Stub()
+    f = stub.compile(first)
+    box = types.SimpleNamespace(a=stub.new())
+    for _ in range(steps):
+        box.a = f(box.a)
+    stub.read(box.a)
+    return [bool(call.dead) for call in stub.calls]
+
+
+@pytest.mark.parametrize(
+    ("thread", "dead"),
+    [
+        *((thread, True) for thread in sorted(service_threads.HARMLESS)),
+        (("wandb.sdk.lib.asyncio_manager", "AsyncioManager.run"), False),
+        (("__main__", "AsyncioManager._main"), False),
+    ],
+)
+def test_a_thread_of_a_library(thread, dead):
+    """State in an attribute is reused beside those that never read a program's data."""
+    until = threading.Event()
+    beside = thread_of(*thread, until)
+    beside.start()
+    try:
+        assert train() == [dead] * 4
+    finally:
+        until.set()
+        beside.join()
+
+
+class Waiting(threading.Event):
+    def wait(self, timeout=None):
+        """A user's function in the midst of a library's thread."""
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize("thread", sorted(service_threads.HARMLESS))
+def test_a_thread_of_a_library_that_runs_something_else(thread):
+    until = Waiting()
+    beside = thread_of(*thread, until)
+    beside.start()
+    try:
+        assert train() == [False] * 4
+    finally:
+        until.set()
+        beside.join()
+
+
+class Log(io.StringIO):
+    def write(self, text):
+        """What people give to tqdm to have it in a log."""
+        return super().write(text)
+
+
+class Bar(tqdm):
+    """Drawn by tqdm, and by whoever overrides something."""
+
+
+class Told(str):
+    def __getitem__(self, at):
+        """What tqdm asks a description for."""
+        return super().__getitem__(at)
+
+
+def bar(**options: Any) -> Any:
+    return tqdm(**{"file": sys.__stderr__, "total": 4, "miniters": 1, **options})
+
+
+BARS = {
+    "a bar": (lambda: bar(desc="training", postfix={"loss": 1.5}, ascii=True, colour="green"), True),
+    "a bar for any terminal": (lambda: any_tqdm(range(4), file=sys.__stderr__), True),
+    "a bar in a string": (lambda: bar(file=io.StringIO()), True),
+    "a bar in a log": (lambda: bar(file=Log()), False),
+    "a bar of a class of users": (lambda: Bar(total=4, file=sys.__stderr__), False),
+    "a bar that is told by an object": (lambda: bar(desc=Told("training")), False),
+}
+
+
+@pytest.mark.parametrize(("make", "dead"), BARS.values(), ids=BARS.keys())
+def test_the_monitor_of_tqdm(make, dead):
+    with make():
+        assert monitors()
+        assert train() == [dead] * 4
+
+
+def test_a_bar_with_a_method_of_its_own():
+    with bar() as ours:
+        ours.display = lambda *_, **__: None
+        assert train() == [False] * 4
+
+
+def test_a_stream_with_a_method_of_its_own():
+    stream = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w", closefd=False)))
+    with bar(file=stream):
+        assert train() == [True] * 4
+        stream.write = lambda text: None
+        assert train() == [False] * 4
+
+
+class Saving(asyncio.Task):
+    def cancel(self, *args, **kwargs):
+        """What saves the state when it is told to end."""
+        return super().cancel(*args, **kwargs)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop of users'."""
+
+
+def with_tasks(make):
+    def loop():
+        new = asyncio.new_event_loop()
+        new.set_task_factory(make)
+        return new
+
+    return loop
+
+
+async def training():
+    return train()
+
+
+async def training_beside():
+    return await asyncio.create_task(training())
+
+
+@pytest.mark.parametrize(
+    ("main", "loop", "dead"),
+    [
+        (training, None, True),
+        (training, Loop, False),
+        (training, with_tasks(lambda loop, coroutine, **_: Saving(coroutine, loop=loop)), False),
+        (training_beside, None, False),
+    ],
+)
+def test_the_handler_of_ctrl_c_of_asyncio(main, loop, dead):
+    """It cancels the main task, which runs nothing if that is the one that is running."""
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(main()) == [dead] * 4
