@@ -19,13 +19,18 @@ _MOST = 10_000
 """How many objects are looked at for one."""
 
 
+def is_used_up(value: Any) -> bool:
+    """Whether a value can be read only once: an iterator, a coroutine."""
+    return isinstance(value, Iterator | AsyncIterator | Coroutine)
+
+
 def why_not(value: Any) -> str | None:
     """Why an output that is not an array cannot be returned at every call, in words that follow "it"; or None.
 
     Costs a look at what the value refers to, each time the function is traced.
     """
     kind = type(value).__name__
-    if isinstance(value, Iterator | AsyncIterator | Coroutine):
+    if is_used_up(value):
         return (
             f"is of type {kind}, which can be read only once, and every call would return this one: return a list of "
             "them"

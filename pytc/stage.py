@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -30,14 +30,17 @@ from jax.tree_util import (
 from pytc.arguments import shardings
 from pytc.arguments.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
 from pytc.arguments.parted import Again, Hidden, part, put_together
+from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
-from pytc.jax_compat import api
+from pytc.jax_compat import api, rewriting
 from pytc.jax_compat.avals import stand_in
+from pytc.jax_compat.effects import namesake
 from pytc.jax_compat.jaxprs import ClosedJaxpr
+from pytc.jax_compat.origins import home
 from pytc.jax_compat.running import Tracer
 from pytc.jax_compat.trees import nodes
-from pytc.kept import why_not
+from pytc.kept import is_used_up, why_not
 from pytc.move import unmoved
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
 
@@ -104,7 +107,7 @@ class Stageable:
         for i, (parameter, path, value) in enumerate(named):
             abstract = isinstance(value, jax.ShapeDtypeStruct)
             if not abstract and kinds[i] == "static":
-                _check_hashable(path, value)
+                _check_static(path, value)
                 leaves.append(Leaf(path, parameter, None, value=value))
                 continue
             if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OSUmM":
@@ -224,7 +227,7 @@ class Stageable:
         hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves, given)
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
         self.check_captured(traced.jaxpr, sum(not leaf.is_static and leaf.same_as is None for leaf in leaves))
-        _check_not_of_static(leaves, traced.jaxpr.consts)
+        check_not_of_static(leaves, rewriting.lift_inner_consts(traced.jaxpr).consts)
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = next(nodes(traced.out_tree))
@@ -234,12 +237,19 @@ class Stageable:
         return dataclasses.replace(staged, in_tree=in_tree)
 
     def check_captured(self, jaxpr: ClosedJaxpr, count: int) -> None:
-        """Raises `CapturesError` where what was traced has more inputs than the `count` that it was given: the
-        function has read what `jax.jit` makes a further input of the trace."""
+        """Raises `LeftToJit` where what was traced has more inputs than the `count` that it was given: the function has
+        read what `jax.jit` makes a further input of the trace; or where it has a primitive that the passes would take
+        for one of JAX's."""
         if len(jaxpr.jaxpr.invars) > count:
-            raise CapturesError(
+            raise LeftToJit(
                 f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
                 "function (jax.checking_leaks() tells where), or an object that has a state in the trace"
+            )
+
+        if (primitive := namesake(jaxpr)) is not None:
+            raise LeftToJit(
+                f"{self.name} has an operation of {home(primitive)} whose primitive is called `{primitive.name}`, and "
+                "would be taken for one of JAX's, which is called so: give it another name"
             )
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
@@ -261,9 +271,10 @@ class Stageable:
         )
 
 
-class CapturesError(TypeError):
-    """The function reads something that `jax.jit` would pass to the program anew at each call: a tracer of another
-    function, or an object that has a state in the trace. Such calls are left to `jax.jit`."""
+class LeftToJit(TypeError):
+    """A function that pytc does not compile, whose calls are left to `jax.jit`: it reads something that `jax.jit` would
+    pass to the program anew at each call, a tracer of another function or an object that has a state in the trace; or
+    one of its primitives goes by the name of another one."""
 
 
 def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
@@ -303,40 +314,18 @@ def _hidden(leaf: Any) -> Hidden:
     return Hidden(type(leaf), static_key(leaf), leaf.value if isinstance(leaf, StaticArgument) else leaf)
 
 
-def _check_hashable(path: str, leaf: Any) -> None:
+def _check_static(path: str, leaf: Any) -> None:
+    """Raises `StaticLeafError` for a static leaf that cannot be part of the key of a program: one that cannot be
+    hashed, or that is used up when the function is traced."""
+    if is_used_up(leaf):
+        raise StaticLeafError(
+            f"`{path}` is of type {type(leaf).__name__}, which can be read only once: the function would read it when "
+            "it is traced, and no later call would. Pass what it yields: an array, or a list of arrays."
+        )
     try:
         hash(leaf)
     except TypeError:
         raise unhashable(path, leaf) from None
-
-
-def _check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> None:
-    """Raises `StaticLeafError` where the function has read an array out of a static object that is equal only to
-    itself. The array is a constant of the program; after the object is given another one, the same program would be
-    found for it and would still read the first. (`jax.jit` refuses such an object.)"""
-    arrays = {id(value) for value in captured if isinstance(value, jax.Array)}
-    for leaf in leaves if arrays else ():
-        kind: Any = type(leaf.value)
-        if not leaf.is_static or kind.__hash__ is not object.__hash__ or isinstance(leaf.value, type):
-            continue
-        for name, value in dict(getattr(leaf.value, "__dict__", {})).items():
-            if (path := _path_to(arrays, value)) is not None:
-                raise StaticLeafError(
-                    f"`{leaf.path}`, a {kind.__name__}, is static, as it is no pytree, but the function reads an array "
-                    f"in it, `{leaf.path}.{name}{path}`, which would stay what it is now. Make it a pytree "
-                    "(jax.tree_util.register_dataclass), pass the array as an argument, or name the object in "
-                    "static_argnames."
-                )
-
-
-def _path_to(arrays: Set[int], tree: Any) -> str | None:
-    """Where in a tree one of these arrays (ids) is; None if nowhere, or if JAX cannot flatten the tree, as a dictionary
-    whose keys cannot be sorted."""
-    try:
-        leaves = tree_flatten_with_path(tree)[0]
-    except (TypeError, ValueError):
-        return None
-    return next((keystr(path) for path, leaf in leaves if id(leaf) in arrays), None)
 
 
 def _committed_sharding(value: Any) -> Any:

@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 
 import pytc
 
@@ -582,6 +584,103 @@ def test_in_a_trace_with_concrete_arguments_nothing_is_donated(x):
     np.testing.assert_array_equal(jax.jit(lambda: inner(y))(), np.arange(4.0) + 1)
     np.testing.assert_array_equal(jax.vmap(lambda v: v + inner(y))(jnp.ones(2))[0], np.arange(4.0) + 2)
     assert not y.is_deleted()
+
+
+class Plain:
+    def apply(self, x):
+        return x * self.weights
+
+
+class Slotted:
+    __slots__ = ("weights",)
+    apply = Plain.apply
+
+
+def of_a_method(owner):
+    return owner.apply, lambda x, m: m(x), "`m.__self__.weights`"
+
+
+def of_an_inner_jit(owner):
+    return owner, lambda x, m: jax.jit(lambda y: y * m.weights)(x), "`m.weights`"
+
+
+def of_an_object_in_it(owner):
+    outer = Plain()
+    outer.layers, outer.itself = [{"first": owner}], outer
+    return outer, lambda x, m: x * m.layers[0]["first"].weights, r"`m.layers\[0\]\['first'\].weights`"
+
+
+@pytest.mark.parametrize("kind", [Plain, Slotted])
+@pytest.mark.parametrize("case", [of_an_inner_jit, of_an_object_in_it, of_a_method])
+def test_an_array_of_a_static_object_is_found_wherever_it_is(x, case, kind):
+    owner = kind()
+    owner.weights = x + 1
+    static, function, named = case(owner)
+    with pytest.raises(pytc.StaticLeafError, match=named):
+        pytc.compile(function)(x, static)
+
+
+def test_what_a_static_function_has_captured_is_constant(x):
+    weights = x + 1
+    np.testing.assert_array_equal(pytc.compile(lambda x, f: f(x))(x, lambda y: y * weights), x * weights)
+
+
+@pytest.mark.parametrize("make", [lambda: iter([1, 2]), lambda: (n for n in (1, 2)), lambda: reversed([1, 2])])
+def test_what_is_used_up_is_no_argument(x, make):
+    with pytest.raises(pytc.StaticLeafError, match=r"`numbers` is of type \w+, which can be read only once"):
+        pytc.compile(lambda x, numbers: x)(x, numbers=make())
+
+
+def test_what_describes_an_array_is_none():
+    for jit in (jax.jit, pytc.compile):
+        with pytest.raises(TypeError, match="is not a valid JAX type"):
+            jit(lambda x: x)(jax.ShapeDtypeStruct((2,), jnp.float32))
+
+
+@pytest.mark.parametrize(
+    "name", ["name", "stop_gradient", "vprim", "maybe_set", "gather", "scan", "remat2", "add", "jit"]
+)
+def test_a_primitive_that_goes_by_the_name_of_another(x, name):
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(lambda x: x)
+    primitive.def_impl(lambda x: x * 5)
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda x: x * 3, multiple_results=False))
+    f = pytc.compile(lambda x: primitive.bind(x + 1))
+    for _ in range(3):
+        np.testing.assert_array_equal(f(x), (x + 1) * 3)
+    np.testing.assert_array_equal(f(pytc.move(x + 0)), (x + 1) * 3)
+    if name in ("gather", "scan"):
+        with pytest.raises(TypeError, match=f"`{name}`.*give it another name"):
+            pytc.explain(f, x)
+
+
+@pytest.mark.filterwarnings("ignore:.*(backend|device) argument:DeprecationWarning")
+def test_what_is_returned_as_it_is_goes_to_the_device_that_is_asked_for(x):
+    device = jax.devices()[0]
+    for jit in (jax.jit, pytc.compile):
+        f = jit(lambda x, y: (x + y, x), device=device)
+        assert [each.committed for each in f(x, x)] == [True, True]
+
+
+def test_many_contexts_are_compiled_for_once_each(x):
+    traced = []
+
+    @pytc.compile
+    def f(x):
+        traced.append(1)
+        return x @ x
+
+    def calls():
+        for precision in ("bfloat16", "tensorfloat32", "float32", "highest", "high"):
+            for promotion in ("standard", "strict"):
+                with jax.default_matmul_precision(precision), jax.numpy_dtype_promotion(promotion):
+                    f(x)
+
+    calls()
+    first = len(traced)
+    calls()
+    calls()
+    assert len(traced) == first
 
 
 def test_static_leaves_under_a_transformation(x):

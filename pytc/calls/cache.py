@@ -41,7 +41,7 @@ MANY_CALLS = 64
 LONGEST = 4096
 """Calls at most after which a site that spares leaves is looked at again."""
 
-MOST_ALIKE = 8
+MOST_ALIKE = 64
 """Signatures that are kept for leaves of the same description: one for each of JAX's contexts (64-bit mode, meshes,
 ...)."""
 

@@ -48,7 +48,7 @@ from pytc.jax_compat.running import cache_size, config, executing_once, is_of_no
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.ownership import collector
 from pytc.ownership.collector import COLLECTING
-from pytc.stage import CapturesError, Stageable
+from pytc.stage import LeftToJit, Stageable
 
 
 class Function:
@@ -85,6 +85,8 @@ class Function:
         if not isinstance(share, bool):
             raise TypeError(f"share is {share!r}; it can be True or False")
         self.share = share
+        if any(options.get(name) is not None for name in ("device", "backend")):
+            pipeline = [each for each in pipeline if each is not _passes.forward]  # what is returned is put there, too
         self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.directly = Ways(share, python_scalars)
         self.tree: PyTreeDef | None = None
@@ -230,7 +232,7 @@ class Function:
                         continue
                     signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
                     return result
-        except CapturesError:
+        except LeftToJit:
             pass
         except Stopped as stopped:
             raise stopped.args[0] from None
@@ -268,7 +270,7 @@ class Function:
                     signatures.add(signature)
                     use_up([leaves[i] for i in moved], result)
                     return result
-        except CapturesError:
+        except LeftToJit:
             pass
         except Stopped as stopped:
             raise stopped.args[0] from None

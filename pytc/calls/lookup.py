@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
+import jax
 from jax.tree_util import PyTreeDef
 
 from pytc.calls.cache import Describe, Layout, Shared, Signature, Signatures, Staged
@@ -48,7 +49,7 @@ class Lookup:
         tree: PyTreeDef,
     ) -> Signatures | None:
         """What is known of calls with this layout, static values and sharing; None where a transformation or a
-        debugging mode is at work, under which a call is `jax.jit`'s.
+        debugging mode is at work, under which a call is `jax.jit`'s, and of what only describes an array.
 
         Raises `StaticLeafError` naming a static leaf that cannot be hashed.
         """
@@ -56,6 +57,8 @@ class Lookup:
         if "tracer" in kinds or not executing_once() or config.jax_debug_key_reuse:
             return None
         types = tuple(map(type, leaves))
+        if jax.ShapeDtypeStruct in types:
+            return None  # it is not there: `jax.jit` says so
         layout = self.layouts.setdefault((tree, types), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None
         try:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
+from jax.extend import core as jex_core
 
 from pytc.jax_compat.avals import AbstractValue, held, is_ref
-from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, subjaxprs
+from pytc.jax_compat.jaxprs import CALLS, ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, subjaxprs
 from pytc.jax_compat.origins import home
 
 
@@ -79,6 +80,17 @@ def may_be_foreign(name: str) -> bool:
 def draws_hidden_numbers(closed: ClosedJaxpr) -> bool:
     """Whether the result depends on the state of a random number generator of XLA's own (`lax.rng_uniform`)."""
     return any(primitive.name == "rng_uniform" for primitive in _primitives(closed.jaxpr))
+
+
+def namesake(closed: ClosedJaxpr) -> Primitive | None:
+    """A primitive that is not JAX's and has the name of one that is; None if there is none."""
+    found = (each for each in _primitives(closed.jaxpr) if each.name in _OF_JAX and home(each) != "jax")
+    return next(found, None)
+
+
+_OF_JAX = (
+    frozenset(each.name for each in vars(jex_core.primitives).values() if isinstance(each, Primitive)) | CALLS.keys()
+)
 
 
 def _primitives(jaxpr: Jaxpr) -> set[Primitive]:

@@ -40,7 +40,7 @@ def subjaxprs(eqn: JaxprEqn) -> Iterator[Jaxpr]:
 
 
 # Calls, and the parameter that holds what is called. (A `shard_map`'s is given a part of each operand.)
-_CALLS = {
+CALLS = {
     "call": "call_jaxpr",
     "closed_call": "call_jaxpr",
     "composite": "jaxpr",
@@ -57,7 +57,7 @@ _CALLS = {
 
 def called(eqn: JaxprEqn) -> Jaxpr | None:
     """What an equation calls, if it hands on its operands, and hands back the results, one for one."""
-    param = _CALLS.get(eqn.primitive.name)
+    param = CALLS.get(eqn.primitive.name)
     if param is None:
         return None
     body = eqn.params.get(param)

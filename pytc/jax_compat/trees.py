@@ -28,12 +28,14 @@ def is_plain_tree(tree: PyTreeDef) -> bool:
 
 def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
     """The class of each container in a tree, and what tells it apart from others of the class: the keys of a
-    dictionary, what `tree_flatten` of a custom node returns beside the children."""
-    node = tree.node_data()
-    if node is not None:
-        yield node
-    for child in tree.children():
-        yield from nodes(child)
+    dictionary, what `tree_flatten` of a custom node returns beside the children. The outermost comes first."""
+    ahead = [tree]
+    while ahead:
+        each = ahead.pop()
+        node = each.node_data()
+        if node is not None:
+            yield node
+        ahead += reversed(each.children())
 
 
 class Container(NamedTuple):

@@ -45,7 +45,7 @@ from pytc.passes.constants import constant_in_regions, is_constant
 from pytc.passes.subjaxprs import Atom
 from pytc.passes.unknown import Unknown
 from pytc.program import Computed, Kept, Program
-from pytc.stage import CapturesError, Returned, Stageable, stageable_of
+from pytc.stage import LeftToJit, Returned, Stageable, stageable_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -123,7 +123,7 @@ def _finalise_function(fun: F) -> F:
         stageable, (args, kwargs) = stageable_of(fun), unmoved(args, kwargs)
         try:
             program = stageable.stage(args, kwargs, share=True)
-        except CapturesError:
+        except LeftToJit:
             if type(stageable) is not Stageable:
                 raise
             return _finalised_with_tracers(stageable, args, kwargs)
@@ -220,7 +220,7 @@ class _Finaliser:
                 continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
-            if eqn.primitive.name in _HAND_ON:
+            if eqn.primitive.name in _HAND_ON and home(eqn.primitive) == "jax":
                 inlined, results = [], list(eqn.invars)
             elif not stays and (unwrapped := self._unwrapped(eqn, constants)) is not None:
                 before = len(constants or ())
@@ -276,12 +276,13 @@ class _Finaliser:
         unwrapped: _Unwrapped | None = None
         if eqn.primitive in _FINALISATIONS:
             unwrapped = self._by_rule(eqn, _FINALISATIONS[eqn.primitive])
-        elif name in _WRAPPERS:
+        elif name in _WRAPPERS and home(eqn.primitive) == "jax":
             unwrapped = _WRAPPERS[name](eqn)
         elif name == "jit":
             unwrapped = self._jit(eqn)
         elif home(eqn.primitive) != "jax":
-            if name in _MEANING_IS_IMPL and not (self._compiled and name in _COMPILED_APART):
+            equinox = home(eqn.primitive) == "equinox"
+            if equinox and name in _MEANING_IS_IMPL and not (self._compiled and name in _COMPILED_APART):
                 unwrapped = self._by_impl(eqn, dict(constants or ()))
             if unwrapped is None:
                 self.unknown.add(name)

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SCRIPTS = Path(__file__).parent / "scripts"
 AUDIT = ROOT / "pytc" / "explain" / "audit" / "script.py"
-"""What `python -m pytc audit` becomes (see `test_command`) once it has imported JAX, which takes as long as a script."""
+"""What `python -m pytc audit` becomes (see `test_command`), after it has imported JAX, which need not be done here."""
 
 
 @dataclasses.dataclass(frozen=True)
