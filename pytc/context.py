@@ -17,7 +17,10 @@ class Context:
     """
 
     def __init__(self) -> None:
-        self._witness = api.jit(lambda: None)
+        def pytc_context() -> None:
+            """What JAX's log of what it traces calls it by."""
+
+        self._witness = api.jit(pytc_context)
         self._traced = weakref.ref(self._trace())
 
     def is_current(self) -> bool:

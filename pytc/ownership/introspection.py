@@ -71,8 +71,10 @@ _READERS = frozenset(
 def introspects(flow: Flow, names: Mapping[str, Any], builtins: Mapping[str, Any]) -> str:
     """What the code names by which any of its variables may be read; empty if there is nothing. `names` are the globals
     that it sees, and `builtins` what it finds where there is no such global."""
-    others = {name: builtins[name] for name in flow.code.co_names if name in builtins and name not in _BUILTIN}
-    return _by_global(flow.code.co_names, {**others, **names}) or _by_name(flow, names)
+    used = flow.code.co_names
+    seen = {name: builtins[name] for name in used if name in builtins and name not in _BUILTIN}
+    seen |= {name: names[name] for name in used if name in names}
+    return _by_global(used, seen) or _by_name(flow, seen)
 
 
 def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ def is_harmless(frame: FrameType) -> bool:
         packages.add(module.partition(".")[0])
         found = HARMLESS.get((module, bottom.f_code.co_qualname), found)
         bottom = bottom.f_back
-    if found is None or not packages <= found | sys.stdlib_module_names:
+    if found is None or any(each not in found and each not in sys.stdlib_module_names for each in packages):
         return False
     return "tqdm" not in packages or all(_is_plain(bar) for bar in _bars())
 
@@ -64,14 +64,16 @@ def _is_plain(bar: Any) -> bool:
     file = parts.get("fp")
     return (
         _package(type(bar)) == "tqdm"
-        and all(_is_known(part) for part in parts.values())
+        and _are_known([*parts.values()])
         and _is_plain_stream(getattr(file, "_wrapped", file))
     )
 
 
-def _is_known(value: Any) -> bool:
-    """Whether a value is of a class whose code is no user's; of a function, whether it is no user's."""
-    return _package(value if isinstance(value, FunctionType | MethodType | type) else type(value)) in _OF_BARS
+def _are_known(values: list[Any]) -> bool:
+    """Whether these values are of classes whose code is no user's, and the functions and classes among them neither."""
+    kinds = {id(kind): kind for kind in map(type, values)}
+    code = [value for value in values if isinstance(value, FunctionType | MethodType | type)]
+    return all(_package(each) in _OF_BARS for each in (*kinds.values(), *code))
 
 
 def _is_plain_stream(stream: Any) -> bool:

@@ -25,7 +25,8 @@ from pytc.program import Program
 
 def snapshot(program: Program) -> Program:
     """The program with copies of the arrays that it captured."""
-    return dataclasses.replace(program, jaxpr=_Snapshot()(program.jaxpr))
+    jaxpr = _Snapshot()(program.jaxpr)
+    return program if jaxpr is program.jaxpr else dataclasses.replace(program, jaxpr=jaxpr)
 
 
 class _Snapshot:

@@ -9,10 +9,12 @@ runs the random programs under each as well, and prints which of them notice.
 from __future__ import annotations
 
 import argparse
+import builtins
 import collections
 import contextlib
 import gc
 import operator
+import re
 import sys
 import threading
 import types
@@ -116,6 +118,26 @@ def builtins_have_one_name() -> Any:
         mock.patch.object(introspection, "_OTHERS", frozenset(("getattr",))),
         mock.patch.object(introspection, "_OF_BUILTINS", frozenset()),
     )
+
+
+def names_have_no_dots() -> Any:
+    """A string in which a name is one among others tells nothing."""
+    return mock.patch.object(introspection, "_PATH", re.compile(r"\w+"))
+
+
+def builtins_are_what_they_were() -> Any:
+    """Nobody has put another name for `locals` among the builtins."""
+    by_global = introspection._by_global
+    return mock.patch.object(
+        introspection,
+        "_by_global",
+        lambda used, seen: by_global(used, {name: seen[name] for name in seen if not hasattr(builtins, name)}),
+    )
+
+
+def keys_are_no_code() -> Any:
+    """No key is evaluated, whatever it looks like."""
+    return mock.patch.object(liveness, "_KEY", re.compile(".*"))
 
 
 _opens = counts.opens
@@ -457,6 +479,7 @@ ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
     strings_are_read_where_they_are_loaded, strings_are_read_as_a_call_begins,
     variables_have_no_strings, results_are_stored_at_once, only_calls_run_code, builtins_have_one_name,
+    names_have_no_dots, builtins_are_what_they_were, keys_are_no_code,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
     newer_arrays_do_not_count, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
@@ -595,6 +618,39 @@ class _Formula:
         return read(eval(self.text, {}, sys._getframe(1).f_locals))
 
 
+def _read_by_a_name_with_dots(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    f(x)
+    try:
+        raise ValueError
+    except ValueError as error:
+        s.read(operator.attrgetter("__traceback__.tb_frame.f_locals")(error)["x"])
+
+
+def _read_by_another_name(s: Stub, f: Any, f2: Any) -> None:
+    def run() -> None:
+        x = s.new()
+        f(x)
+        s.read(everything()["x"])  # type: ignore[name-defined] # noqa: F821
+
+    with mock.patch.object(builtins, "everything", locals, create=True):
+        run()
+
+
+class _Scope:
+    """Text in brackets that is evaluated in the caller."""
+
+    def __getitem__(self, text: str) -> Any:
+        return eval(text, {}, sys._getframe(1).f_locals)
+
+
+def _read_by_a_key(s: Stub, f: Any, f2: Any) -> None:
+    scope = _Scope()
+    x = s.new()
+    f(x)
+    s.read(scope["[x]"])
+
+
 def _read_by_what_an_object_has(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     formula = _Formula("x if x is not None else 0")
@@ -714,6 +770,10 @@ def _others_in_their_places(s: Stub, f: Any, f2: Any) -> None:
     s.read(kept)
 
 
+def _variable(frame: types.FrameType) -> Any:
+    return frame.f_locals["x"]
+
+
 def _frame(s: Stub, f: Any, f2: Any) -> None:
     frames = []
 
@@ -723,7 +783,7 @@ def _frame(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     grab()
     f(x)
-    s.read(operator.attrgetter("f_locals")(frames[0])["x"])
+    s.read(_variable(frames[0]))
 
 
 def _locals(s: Stub, f: Any, f2: Any) -> None:
@@ -979,6 +1039,7 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
     _read_by_name_behind_the_call, _read_by_what_an_object_has, _read_by_an_operator,
+    _read_by_a_name_with_dots, _read_by_another_name, _read_by_a_key,
     _read_by_one_of_two_objects,
     _vars_of_the_owner_of_a_builtin, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
