@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import pytc
+from pytc.calls import cache
 from tests.ownership.odd_objects import Node
 
 N = 64
@@ -325,7 +326,8 @@ class Dying:
         ask()
 
 
-def test_a_signature_that_makes_room_dies_before_the_call() -> None:
+def test_a_signature_that_makes_room_dies_before_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_ALIKE", 8)
     BOX.a = jnp.ones(N)
     captured = jnp.arange(float(N))
     step = pytc.compile(lambda x, _: x * 2 + captured)

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import signal
 import sys
 import textwrap
 import threading
@@ -176,5 +177,9 @@ async def training_beside():
 )
 def test_the_handler_of_ctrl_c_of_asyncio(main, loop, dead):
     """It cancels the main task, which runs nothing if that is the one that is running."""
-    with asyncio.Runner(loop_factory=loop) as runner:
-        assert runner.run(main()) == [dead] * 4
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    try:
+        with asyncio.Runner(loop_factory=loop) as runner:
+            assert runner.run(main()) == [dead] * 4
+    finally:
+        signal.signal(signal.SIGINT, before)
