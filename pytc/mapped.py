@@ -146,7 +146,7 @@ class MappedStageable(Stageable):
             traceable = self.traceable(lambda split, result: returned.append((split, result)))
             own_args, own_kwargs = tree.unflatten(own)
             jaxpr = api.jit(traceable).trace(*own_args, **own_kwargs).jaxpr
-            self.check_captured(jaxpr, len(own))
+            self.check_traced(jaxpr, len(own))
             seen.append(Row(jaxpr, *returned[-1]))
             return []
 

@@ -226,7 +226,7 @@ class Stageable:
             given = [None if leaf.is_static else stand_in(leaf.aval, leaf.sharding) for leaf in leaves]
         hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves, given)
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
-        self.check_captured(traced.jaxpr, sum(not leaf.is_static and leaf.same_as is None for leaf in leaves))
+        self.check_traced(traced.jaxpr, sum(not leaf.is_static and leaf.same_as is None for leaf in leaves))
         check_not_of_static(leaves, rewriting.lift_inner_consts(traced.jaxpr).consts)
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
@@ -236,7 +236,7 @@ class Stageable:
         in_tree = tree_structure(self.parameters.wrap_static(args, kwargs))
         return dataclasses.replace(staged, in_tree=in_tree)
 
-    def check_captured(self, jaxpr: ClosedJaxpr, count: int) -> None:
+    def check_traced(self, jaxpr: ClosedJaxpr, count: int) -> None:
         """Raises `LeftToJit` where what was traced has more inputs than the `count` that it was given: the function has
         read what `jax.jit` makes a further input of the trace; or where it has a primitive that the passes would take
         for one of JAX's."""
@@ -245,12 +245,7 @@ class Stageable:
                 f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
                 "function (jax.checking_leaks() tells where), or an object that has a state in the trace"
             )
-
-        if (primitive := namesake(jaxpr)) is not None:
-            raise LeftToJit(
-                f"{self.name} has an operation of {home(primitive)} whose primitive is called `{primitive.name}`, and "
-                "would be taken for one of JAX's, which is called so: give it another name"
-            )
+        refuse_namesakes(jaxpr, self.name)
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
         """The program of what was traced: its leaves with the types that they have there."""
@@ -275,6 +270,15 @@ class LeftToJit(TypeError):
     """A function that pytc does not compile, whose calls are left to `jax.jit`: it reads something that `jax.jit` would
     pass to the program anew at each call, a tracer of another function or an object that has a state in the trace; or
     one of its primitives goes by the name of another one."""
+
+
+def refuse_namesakes(jaxpr: ClosedJaxpr, of: str) -> None:
+    """Raises `LeftToJit` where somebody's primitive has the name of one of JAX's, by which passes know these."""
+    if (primitive := namesake(jaxpr)) is not None:
+        raise LeftToJit(
+            f"{of} has an operation of {home(primitive)} whose primitive is called `{primitive.name}`, and would be "
+            "taken for one of JAX's, which is called so: give it another name"
+        )
 
 
 def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:

@@ -45,7 +45,7 @@ from pytc.passes.constants import constant_in_regions, is_constant
 from pytc.passes.subjaxprs import Atom
 from pytc.passes.unknown import Unknown
 from pytc.program import Computed, Kept, Program
-from pytc.stage import LeftToJit, Returned, Stageable, stageable_of
+from pytc.stage import LeftToJit, Returned, Stageable, refuse_namesakes, stageable_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,12 +71,13 @@ def finalise(what: Any, /) -> Any:
     other primitive stays. Derivative rules are lost: differentiate and `vmap` before, not after. Inner `jit`s are
     replaced, too, except in a `Program`; without them XLA may fuse, and so round, otherwise than under `jax.jit`.
 
-    Raises `TypeError` for anything else, and where a registered rule's result does not have the type of what it
-    replaces.
+    Raises `TypeError` for anything else, where a registered rule's result does not have the type of what it replaces,
+    and where somebody's primitive has the name of one of JAX's.
     """
     if isinstance(what, Program):
         return _finalise_program(what)
     if isinstance(what, ClosedJaxpr):
+        refuse_namesakes(what, "the jaxpr")
         return _Finaliser(what).closed
     if callable(what):
         return _finalise_function(what)
@@ -220,7 +221,7 @@ class _Finaliser:
                 continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
-            if eqn.primitive.name in _HAND_ON and home(eqn.primitive) == "jax":
+            if eqn.primitive.name in _HAND_ON:
                 inlined, results = [], list(eqn.invars)
             elif not stays and (unwrapped := self._unwrapped(eqn, constants)) is not None:
                 before = len(constants or ())
@@ -276,13 +277,13 @@ class _Finaliser:
         unwrapped: _Unwrapped | None = None
         if eqn.primitive in _FINALISATIONS:
             unwrapped = self._by_rule(eqn, _FINALISATIONS[eqn.primitive])
-        elif name in _WRAPPERS and home(eqn.primitive) == "jax":
+        elif name in _WRAPPERS:
             unwrapped = _WRAPPERS[name](eqn)
         elif name == "jit":
             unwrapped = self._jit(eqn)
-        elif home(eqn.primitive) != "jax":
-            equinox = home(eqn.primitive) == "equinox"
-            if equinox and name in _MEANING_IS_IMPL and not (self._compiled and name in _COMPILED_APART):
+        elif (package := home(eqn.primitive)) != "jax":
+            is_equinox = package == "equinox" and name in _MEANING_IS_IMPL
+            if is_equinox and not (self._compiled and name in _COMPILED_APART):
                 unwrapped = self._by_impl(eqn, dict(constants or ()))
             if unwrapped is None:
                 self.unknown.add(name)
