@@ -33,6 +33,8 @@ from pytc.passes import subjaxprs
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000, 200_000)
 LARGEST_FOR_XLA = 3_000
 REPEATS = 3
+_BEFORE, _AFTER = pytc.passes.split(pytc.passes.pipeline)
+PASSES = (*_BEFORE, pytc.passes.snapshot, *_AFTER)
 
 Function = Callable[..., Any]
 Make = Callable[[int], tuple[Function, tuple[Any, ...]]]
@@ -115,7 +117,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, help="one shape of program; all by default")
     parser.add_argument("--most", type=int, default=30_000, help="the largest program, in equations (default: 30000)")
     options = parser.parse_args()
-    passes = [each.__name__ for each in pytc.passes.pipeline]
+    passes = [each.__name__ for each in PASSES]
     print(f"{'':6}{'equations':>10}{'stage':>9}" + "".join(f"{name:>10}" for name in passes) + f"{'all':>9}", end="")
     print(f"{'collector':>11}{'of JAX':>9}{'first call':>12}")
     print(
@@ -135,7 +137,7 @@ def row(make: Make, size: int) -> str:
     equations = subjaxprs.count(program.jaxpr.jaxpr)
     text = f"{equations:>10,}{per(seconds, equations):>9}"
     together = collecting = 0.0
-    for each in pytc.passes.pipeline:
+    for each in PASSES:
         # Once: JAX remembers what it found dead in a jaxpr, and a second run would only look that up.
         with Collections() as collections:
             took, program = timed(lambda p=program, f=each: f(p))

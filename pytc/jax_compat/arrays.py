@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.jax_compat.avals import AbstractValue, is_extended
+from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.layouts import memory_of
 
@@ -48,10 +48,22 @@ def snapshot(value: Any, aval: AbstractValue) -> Any:
 
 
 def constant_copy(value: Any) -> Any:
-    """A const of a jaxpr in memory of its own, of the same type; the same object where nobody can change it, or where
-    it is a `jax.Ref`, which is meant to change. An array that was deleted stays what it is."""
-    if isinstance(value, jax.Array) and not isinstance(value, jax.Ref):
-        return value if value.is_deleted() else private_copy(value)
+    """A const of a jaxpr in memory of its own; the same object where nobody can change it, or where it is a `jax.Ref`,
+    which is meant to change. An array that was deleted stays what it is.
+
+    What is on a device is copied to the host, which JAX would do when it compiles, and takes no memory there: what is
+    compiled is the same, unless the array has a place or a type that NumPy data have not.
+    """
+    if isinstance(value, jax.Array) and not isinstance(value, jax.Ref) and not value.is_deleted():
+        if (
+            not value.is_fully_addressable
+            or is_extended(value.dtype)
+            or on_axes(jax.typeof(value)) is not None
+            or memory_of(value.sharding) != "device"
+        ):
+            return private_copy(value)
+        with jax.transfer_guard("allow"):  # as for a constant of `jax.jit`
+            return np.array(value)
     return value.copy() if isinstance(value, np.ndarray) else value  # with the weak type, in JAX's own class of arrays
 
 

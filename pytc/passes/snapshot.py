@@ -15,60 +15,59 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from pytc.jax_compat import arrays, jaxprs, rewriting
-from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal
 from pytc.passes import subjaxprs
 from pytc.program import Program
 
 
 def snapshot(program: Program) -> Program:
     """The program with copies of the arrays that it captured."""
-    jaxpr = _Snapshot()(program.jaxpr)
+    jaxpr = _Snapshot(_with_copies)(program.jaxpr)
     return program if jaxpr is program.jaxpr else dataclasses.replace(program, jaxpr=jaxpr)
 
 
-class _Snapshot:
-    """Copies of jaxprs and of their constants; what two share they still share."""
+class _Snapshot(subjaxprs.Memo):
+    """A `Memo` of jaxprs with copies of their consts. A const that is in two of them stays one."""
 
-    def __init__(self) -> None:
-        self._done: dict[int, tuple[Any, Any]] = {}
-        """By id: a jaxpr or a constant, which so keeps its id, and its copy."""
+    def __init__(self, change: Callable[[Jaxpr, Any], Jaxpr]) -> None:
+        super().__init__(change)
+        self._copies: dict[int, tuple[Any, Any]] = {}
 
-    def __call__(self, jaxpr: Any) -> Any:
-        """The jaxpr, open or closed as it was; the same object if there is nothing to copy."""
-        if id(jaxpr) not in self._done:
-            self._done[id(jaxpr)] = jaxpr, self._of(jaxpr)
-        return self._done[id(jaxpr)][1]
+    def _of(self, jaxpr: Any) -> Any:
+        changed = super()._of(jaxpr)
+        consts = getattr(jaxpr, "consts", ())  # an open jaxpr has none
+        copies = [self.copy(value) for value in consts]
+        return changed if all(map(operator.is_, copies, consts)) else rewriting.close(jaxprs.inner(changed), copies)
 
-    def _of(self, jaxpr: Jaxpr | ClosedJaxpr) -> Any:
-        opened = jaxprs.inner(jaxpr)
-        eqns = [self._equation(eqn) for eqn in opened.eqns]
-        outvars = [self._atom(atom) for atom in opened.outvars]
-        changed = not all(map(operator.is_, (*eqns, *outvars), (*opened.eqns, *opened.outvars)))
-        if changed:
-            opened = rewriting.with_equations(opened, eqns, outvars=outvars)
-        if not isinstance(jaxpr, ClosedJaxpr):
-            return opened
-        consts = [self._constant(value) for value in jaxpr.consts]
-        changed = changed or not all(map(operator.is_, consts, jaxpr.consts))
-        return rewriting.close(opened, consts) if changed else jaxpr
+    def copy(self, value: Any) -> Any:
+        """The copy of a const or of a literal's value."""
+        # The original is kept beside it so that its id is not reused.
+        if id(value) not in self._copies:
+            self._copies[id(value)] = value, arrays.constant_copy(value)
+        return self._copies[id(value)][1]
 
-    def _equation(self, eqn: JaxprEqn) -> JaxprEqn:
-        invars = [self._atom(atom) for atom in eqn.invars]
+
+def _with_copies(jaxpr: Jaxpr, of: _Snapshot) -> Jaxpr:
+    """The jaxpr with copies of the values of its literals, and of what is captured inside its equations."""
+
+    def atom(given: subjaxprs.Atom) -> subjaxprs.Atom:
+        if not isinstance(given, Literal) or arrays.is_nobody_elses(given.val):
+            return given
+        return rewriting.literal(of.copy(given.val), given)
+
+    def equation(eqn: JaxprEqn) -> JaxprEqn:
+        invars = [atom(given) for given in eqn.invars]
         if not all(map(operator.is_, invars, eqn.invars)):
             eqn = eqn.replace(invars=invars)
         if subjaxprs.is_flat(eqn.primitive) or eqn.primitive.name in subjaxprs.OPAQUE:
             return eqn
-        return subjaxprs.map_subjaxprs(eqn, self)
+        return subjaxprs.map_subjaxprs(eqn, of)
 
-    def _atom(self, atom: subjaxprs.Atom) -> subjaxprs.Atom:
-        if not isinstance(atom, Literal) or arrays.is_nobody_elses(atom.val):
-            return atom
-        return rewriting.literal(self._constant(atom.val), atom)
-
-    def _constant(self, value: Any) -> Any:
-        if id(value) not in self._done:
-            self._done[id(value)] = value, arrays.constant_copy(value)
-        return self._done[id(value)][1]
+    eqns, outvars = [equation(eqn) for eqn in jaxpr.eqns], [atom(given) for given in jaxpr.outvars]
+    if all(map(operator.is_, (*eqns, *outvars), (*jaxpr.eqns, *jaxpr.outvars))):
+        return jaxpr
+    return rewriting.with_equations(jaxpr, eqns, outvars=outvars)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxpr_as_fun
 
 import pytc
 from pytc import passes
@@ -87,6 +88,25 @@ def test_what_is_nobody_elses_is_not_copied_and_what_two_share_they_still_share(
 
     nothing = pytc.stage(lambda x: jnp.tanh(x) * 2.5 + np.float32(3), jnp.ones(3))
     assert passes.snapshot(nothing).jaxpr is nothing.jaxpr
+
+
+def test_what_a_device_has_is_copied_to_the_host_and_compiled_alike():
+    captured = jnp.arange(3.0)
+    program = pytc.stage(lambda x: x + captured, jnp.ones(3))
+    after = passes.snapshot(program)
+    assert [type(value) for value in after.jaxpr.consts] == [np.ndarray]
+    before, now = (
+        jax.jit(jaxpr_as_fun(each.jaxpr)).lower(jnp.ones(3)).compile().as_text() for each in (program, after)
+    )
+    assert now == before
+
+
+def test_a_key_is_copied_too():
+    key = jax.random.key(0)
+    compiled = pytc.compile(lambda x: x + jax.random.normal(key, (3,)))
+    wanted = np.asarray(and_read_it(compiled, jnp.zeros(3)))
+    key.delete()
+    np.testing.assert_array_equal(compiled(pytc.move(jnp.zeros(3))), wanted)
 
 
 def test_a_ref_goes_on_changing():
