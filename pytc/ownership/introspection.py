@@ -52,7 +52,6 @@ by which it could look them up. `_MODES` do not count if it calls the builtin `c
 
 _PATH = re.compile(r"[\w.:]+")
 """A string constant in which names count: `operator.attrgetter("tb_frame.f_locals")`. Others are prose."""
-_NAME = re.compile(r"\w+")
 
 
 # The functions themselves, by id: code may call them by other names.
@@ -88,7 +87,7 @@ def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
-    strings = {name for text in flow.strings() if _PATH.fullmatch(text) for name in _NAME.findall(text)}
+    strings = {name for text in flow.strings() if _PATH.fullmatch(text) for name in re.split("[.:]", text)}
     every |= strings  # `sys.modules["builtins"].locals()`
     words = _NAMES_ALONE if _OTHERS.isdisjoint(every) else _NAMES_ALONE | _NAMES_WITH_OTHERS
     if "compile" in otherwise and names.get("compile", compile) is compile:

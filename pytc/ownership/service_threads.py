@@ -31,21 +31,23 @@ HARMLESS = {
 """The functions, by module and name, and the packages whose code they run, besides the standard library."""
 
 # The packages of whose classes the attributes of a progress bar may be.
-_OF_BARS = frozenset("builtins _io io _thread threading multiprocessing time datetime weakref numpy tqdm".split())
-_OF_BARS |= {"ipykernel", "ipywidgets", "IPython"}
+_OF_BARS = frozenset(
+    """builtins _io io _thread threading multiprocessing time datetime weakref numpy tqdm ipykernel ipywidgets
+    IPython""".split()
+)
 
 
 def is_harmless(frame: FrameType) -> bool:
     """Whether a thread that is at `frame` is one of those, and runs nothing else at this moment."""
-    bottom: FrameType | None = frame
+    above: FrameType | None = frame
     packages = set()
-    found = None
-    while bottom is not None:
-        module = str(bottom.f_globals.get("__name__", ""))
+    allowed = None
+    while above is not None:
+        module = str(above.f_globals.get("__name__", ""))
         packages.add(module.partition(".")[0])
-        found = HARMLESS.get((module, bottom.f_code.co_qualname), found)
-        bottom = bottom.f_back
-    if found is None or any(each not in found and each not in sys.stdlib_module_names for each in packages):
+        allowed = HARMLESS.get((module, above.f_code.co_qualname), allowed)
+        above = above.f_back
+    if allowed is None or any(each not in allowed and each not in sys.stdlib_module_names for each in packages):
         return False
     return "tqdm" not in packages or all(_is_plain(bar) for bar in _bars())
 

@@ -50,41 +50,31 @@ def train(steps: int = 4) -> list[bool]:
     return [bool(call.dead) for call in stub.calls]
 
 
-@pytest.mark.parametrize(
-    ("thread", "dead"),
-    [
-        *((thread, True) for thread in sorted(service_threads.HARMLESS)),
-        (("wandb.sdk.lib.asyncio_manager", "AsyncioManager.run"), False),
-        (("__main__", "AsyncioManager._main"), False),
-    ],
-)
-def test_a_thread_of_a_library(thread, dead):
-    """State in an attribute is reused beside those that never read a program's data."""
-    until = threading.Event()
-    beside = thread_of(*thread, until)
-    beside.start()
-    try:
-        assert train() == [dead] * 4
-    finally:
-        until.set()
-        beside.join()
-
-
 class Waiting(threading.Event):
     def wait(self, timeout=None):
         """A user's function in the midst of a library's thread."""
         return super().wait(timeout)
 
 
-@pytest.mark.parametrize("thread", sorted(service_threads.HARMLESS))
-def test_a_thread_of_a_library_that_runs_something_else(thread):
-    until = Waiting()
-    beside = thread_of(*thread, until)
+@pytest.mark.parametrize(
+    ("thread", "until", "dead"),
+    [
+        *((thread, threading.Event, True) for thread in sorted(service_threads.HARMLESS)),
+        *((thread, Waiting, False) for thread in sorted(service_threads.HARMLESS)),
+        (("wandb.sdk.lib.asyncio_manager", "AsyncioManager.run"), threading.Event, False),
+        (("__main__", "AsyncioManager._main"), threading.Event, False),
+    ],
+)
+def test_a_thread_of_a_library(thread, until, dead):
+    """State in an attribute is reused beside those that never read a program's data, as long as they run nothing
+    else."""
+    waiting = until()
+    beside = thread_of(*thread, waiting)
     beside.start()
     try:
-        assert train() == [False] * 4
+        assert train() == [dead] * 4
     finally:
-        until.set()
+        waiting.set()
         beside.join()
 
 

@@ -1411,46 +1411,27 @@ PROGRAMS = {
                 x = y
         asyncio.run(run())
         """,
-    "text in the keys of a dictionary": """
+    "text in keys and in bytes": """
         import sys
-        def evaluate(formulas):
+        def evaluate(text, frame):
+            return eval(text, frame.f_globals, dict(frame.f_locals))
+        def evaluated(texts):
             frame = sys._getframe(1)
-            for text in formulas: read(eval(text, frame.f_globals, dict(frame.f_locals)))
-        def run():
-            x = new()
-            for _ in range(3):
-                y = f(x)
-                evaluate({"[x]": 1, "[x, x]": 2})
-                x = y
-        run()
-        """,
-    "text as bytes": """
-        import sys
-        def evaluate(text):
-            frame = sys._getframe(1)
-            read(eval(text, frame.f_globals, dict(frame.f_locals)))
-        def run():
-            x = new()
-            for _ in range(3):
-                y = f(x)
-                evaluate(b"[x]")
-                x = y
-        run()
-        """,
-    "text in brackets": """
-        import sys
+            return [evaluate(text, frame) for text in texts]
         class Scope:
-            def __getitem__(self, text):
-                frame = sys._getframe(1)
-                return eval(text, frame.f_globals, dict(frame.f_locals))
+            def __getitem__(self, text): return evaluate(text, sys._getframe(1))
         scope = Scope()
-        def run():
-            x = new()
-            for _ in range(3):
-                y = f(x)
-                read(scope["[x]"])
-                x = y
-        run()
+        def by_keys(x):
+            y = f(x)
+            read(evaluated({"[x]": 1, "[x, x]": 2}))
+        def by_bytes(x):
+            y = f(x)
+            read(evaluated([b"[x]"]))
+        def in_brackets(x):
+            y = f(x)
+            read(scope["[x]"])
+        for run in (by_keys, by_bytes, in_brackets):
+            for _ in range(3): run(new())
         """,
     "a history by reference": """
         class History:
