@@ -290,8 +290,8 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` or
     `out_shardings` do not match the arguments or the result, `RuntimeError` where they are a `PartitionSpec` and no
     mesh is set, `TypeError` naming an output that cannot be returned (an iterator, an object that holds a tracer and is
-    no pytree) or where `fun` reads a tracer of another function or is no function, and whatever `fun` or JAX's tracing
-    raises.
+    no pytree) or where `fun` reads a tracer of another function, has a primitive with the name of one of JAX's or is no
+    function, and whatever `fun` or JAX's tracing raises.
     """
     if not callable(fun):
         raise TypeError(f"pytc.stage takes a function, not {fun!r}")
