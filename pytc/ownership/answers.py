@@ -14,6 +14,7 @@ from pytc.ownership import collector, holders
 from pytc.ownership.callers import Outcome, distance
 from pytc.ownership.holders import Held
 from pytc.ownership.look import Look, look_everywhere
+from pytc.ownership.referrers import Referrers
 from pytc.ownership.surviving import surviving
 from pytc.ownership.watchers import interrupter
 
@@ -74,33 +75,44 @@ def reasons(
         collector.resume()
     kept = look.held(wanted)
     roots = [*args, *kwargs.values()]
-    ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables()}
     ends = _ends(leaves)
+    paths = [_held_from(holders.path_to(leaves[i], roots, ends), look) for i in kept]
+    ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables(), *map(id, paths)}
+    referrers = Referrers([path[-1] for path in paths if path], ours)
     return {
         i: Held("buffer", "another array on the same buffer")
         if i in look.shared
-        else _reason(holders.path_to(leaves[i], roots, ends), frame, look, ours)
-        for i in kept
+        else _reason(path, frame, look, referrers)
+        for i, path in zip(kept, paths, strict=True)
     }
 
 
-def _reason(path: list[Any], frame: FrameType, look: Look, ours: set[int]) -> Held:
-    ours = ours | {id(path)}
-    for value in path:
-        if look.census.is_open(id(value)) and not holders.oddity(value):
-            continue  # everything that refers to it is accounted for
+def _held_from(path: list[Any], look: Look) -> list[Any]:
+    """The path, from an argument to a leaf, down to the first object not all of whose references are accounted for;
+    empty if there is none."""
+    for at in range(len(path)):
+        if not look.census.is_open(id(path[at])) or holders.oddity(path[at]):
+            return path[: at + 1]
+    return []
+
+
+def _reason(path: list[Any], frame: FrameType, look: Look, referrers: Referrers) -> Held:
+    """What holds the last object of the path."""
+    if path:
+        value = path[-1]
         if (odd := holders.oddity(value)) is not None:
             return odd
-        found = holders.in_variables(frame, value) or holders.in_objects(
-            value, ours | holders.letting_go(frame, value) | set(map(id, path)), holders.sources(frame)
-        )
-        if found is not None or (found := holders.in_threads(value)) is not None:
+        dead = holders.letting_go(frame, value).union(map(id, path))
+        found = holders.in_variables(frame, value)
+        found = found or holders.in_objects(value, referrers, dead, holders.sources(frame)) or holders.in_threads(value)
+        if found is not None:
             return holders.lasting(found, frame, look.refusals)
         if (named := holders.in_handlers(frame, value)) and (who := interrupter()):
             return Held("thread", f"{named}: {who}, may raise an exception in the midst of the call")
-        break
     if look.refusals:
         return Held("introspection", look.refusals[0])
+    if path and not referrers.are_known_of(path[-1]):
+        return Held("unknown", "something that it would take long to look for, as so many leaves are held")
     return Held("unknown", "code written in C (an iterator, `map`, `functools.partial`, ...), or a suspended function")
 
 

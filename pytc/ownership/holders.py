@@ -24,6 +24,7 @@ from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.interpreter import UNBOUND, contents, variable
 from pytc.ownership.liveness import Flow
 from pytc.ownership.loops import REUSE_A_TUPLE
+from pytc.ownership.referrers import Referrers
 from pytc.ownership.slots import Slots
 from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import other_frames
@@ -171,7 +172,7 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
     for place, found in stands:
         if found is value:
             if place[-1].kind == "global":
-                return _by_dict(frame.f_globals, value, sources(frame))
+                return _by_globals(frame.f_globals, value, sources(frame))
             if held := _member(slots, frame, place):
                 return held
     for place, found in stands:  # the arguments of a call with `*` or `**`
@@ -226,29 +227,29 @@ def in_handlers(frame: FrameType, value: Any) -> str:
     return ""
 
 
-def in_objects(value: Any, ours: set[int], arguments: frozenset[Step]) -> Held | None:
-    """An object that refers to the value, in words. `ours` are the ids of objects that pytc made for this call;
+def in_objects(value: Any, referrers: Referrers, dead: Set[int], arguments: frozenset[Step]) -> Held | None:
+    """An object that refers to the value, in words. Not one of the `dead` (ids), whose references are accounted for;
     `arguments` are the `sources` of the call."""
     found: list[Held] = []
-    for referrer in gc.get_referrers(value):  # a loop, because a comprehension would capture the value in a cell
-        if id(referrer) not in ours and (held := _by(referrer, value, arguments)) is not None:
+    for referrer in referrers.of(value):  # a loop, because a comprehension would capture the value in a cell
+        if id(referrer) not in dead and (held := _by(referrer, value, referrers, arguments)) is not None:
             found.append(held)  # noqa: PERF401
     order = get_args(_OfObjects)
     return min(found, key=lambda held: (held.source is not None, order.index(held.kind)), default=None)
 
 
-def _by(referrer: Any, value: Any, arguments: frozenset[Step]) -> Held | None:
+def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[Step]) -> Held | None:
     if isinstance(referrer, FrameType):
         return None
     if isinstance(referrer, dict):
-        return _by_dict(referrer, value, arguments)
+        return _by_dict(referrer, value, referrers, arguments)
     if isinstance(referrer, types.CellType):
         return Held("closure", "a nested function that has captured it")
     if isinstance(referrer, list | tuple | set | frozenset):
-        if type(referrer) is tuple and (iterator := _hands_out(referrer)):
+        if type(referrer) is tuple and (iterator := _hands_out(referrer, referrers)):
             return Held("item", f"the `{iterator}` of a loop, which holds what it has handed out until the next")
-        name = _named(referrer)
-        return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer)}'}")
+        name = _named(referrer, referrers)
+        return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer, referrers)}'}")
     if isinstance(referrer, types.GeneratorType | types.CoroutineType):
         return Held("unknown", f"the suspended {referrer.__qualname__}")
     if type(referrer).__name__ == "managedbuffer":
@@ -265,28 +266,36 @@ def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str
     return Held(kind, text.format((others or names)[0]), source=None if others else Step(kind, names[0]))
 
 
-def _by_dict(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = frozenset()) -> Held | None:
+def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments: frozenset[Step]) -> Held | None:
+    """The dictionary `space`, which refers to the value."""
+    if "__name__" in space and "__builtins__" in space:
+        return _by_globals(space, value, arguments)
     keys = [key for key, item in space.items() if item is value]
     if not keys:
         return None
     key = keys[0]
-    if isinstance(key, int) and any(
-        isinstance(owner, dict) and owner.get("Out") is space for owner in gc.get_referrers(space)
-    ):
+    owners = referrers.of(space)
+    if isinstance(key, int) and any(isinstance(owner, dict) and owner.get("Out") is space for owner in owners):
         return Held("history", f"IPython's Out[{key}]")
-    if "__name__" in space and "__builtins__" in space:
-        file = space.get("__file__")
-        where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
-        others = [key for key in keys if Step("global", key) not in arguments]
-        text = f"also `{others[0]}`{where}" if others else f"the global `{key}`{where}, which any function can read"
-        source = None if others else Step("global", key)
-        return Held("global", text, file if isinstance(file, str) else None, source=source)
-    for owner in gc.get_referrers(space):
+    for owner in owners:
         if not isinstance(owner, type) and _own(owner) is space:
             return _by_name("attribute", keys, f"attribute `{{}}` of {type(owner).__name__}", arguments)
-    name = _named(space)
-    text = f"{name}[{{!r}}]" if name else f"item {{!r}} of a {type(space).__name__}{_around(space)}"
+    name = _named(space, referrers)
+    text = f"{name}[{{!r}}]" if name else f"item {{!r}} of a {type(space).__name__}{_around(space, referrers)}"
     return _by_name("item", keys, text, arguments)
+
+
+def _by_globals(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = frozenset()) -> Held | None:
+    """The globals of a module, which refer to the value."""
+    keys = [key for key, item in space.items() if item is value]
+    if not keys:
+        return None
+    file = space.get("__file__")
+    where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
+    others = [key for key in keys if Step("global", key) not in arguments]
+    text = f"also `{others[0]}`{where}" if others else f"the global `{keys[0]}`{where}, which any function can read"
+    source = None if others else Step("global", keys[0])
+    return Held("global", text, file if isinstance(file, str) else None, source=source)
 
 
 def _attributes(owner: Any, value: Any) -> list[str]:
@@ -308,21 +317,20 @@ def _own(owner: Any) -> dict[str, Any]:
     return own if isinstance(own, dict) else {}
 
 
-def _hands_out(container: tuple[Any, ...]) -> str:
+def _hands_out(container: tuple[Any, ...], referrers: Referrers) -> str:
     """The iterator that reuses this tuple for each item, in words; "" if none does."""
-    owners = (REUSE_A_TUPLE.get(type(owner)) for owner in gc.get_referrers(container))
+    owners = (REUSE_A_TUPLE.get(type(owner)) for owner in referrers.of(container))
     return next((name for name in owners if name is not None), "")
 
 
-def _named(container: Any) -> str:
+def _named(container: Any, referrers: Referrers) -> str:
     """The global or attribute that a container is stored in, in words; "" if there is none."""
-    for referrer in gc.get_referrers(container):
+    for referrer in referrers.of(container):
         if isinstance(referrer, dict):
-            held = _by_dict(referrer, container) if "__name__" in referrer and "__builtins__" in referrer else None
-            if held is not None:
-                return held.text.removeprefix("also ").removesuffix(", which any function can read")
+            if "__name__" in referrer and "__builtins__" in referrer and (held := _by_globals(referrer, container)):
+                return held.text.removeprefix("also ")
             keys = [key for key, item in referrer.items() if item is container]
-            for owner in gc.get_referrers(referrer):
+            for owner in referrers.of(referrer):
                 if keys and not isinstance(owner, type | dict) and _own(owner) is referrer and not _is_ours(owner):
                     return f"attribute `{keys[0]}` of {type(owner).__name__}"
         elif isinstance(referrer, FrameType | list | tuple | type) or _is_ours(referrer):
@@ -337,13 +345,13 @@ def _is_ours(owner: Any) -> bool:
     return str(type(owner).__module__).partition(".")[0] == "pytc"
 
 
-def _around(container: Any, levels: int = _DEEPEST - 1) -> str:
+def _around(container: Any, referrers: Referrers, levels: int = _DEEPEST - 1) -> str:
     """`_named` of what is around a container that has no name itself, as words behind it; "" if there is nothing."""
-    for referrer in gc.get_referrers(container):
+    for referrer in referrers.of(container):
         if _is_container(referrer):
-            if name := _named(referrer):
+            if name := _named(referrer, referrers):
                 return f" in {name}"
-            if levels > 1 and (further := _around(referrer, levels - 1)):
+            if levels > 1 and (further := _around(referrer, referrers, levels - 1)):
                 return further
     return ""
 

@@ -19,7 +19,8 @@ import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from pytc import ownership
-from pytc.ownership import holders, service_threads
+from pytc.ownership import holders, referrers, service_threads
+from pytc.ownership.referrers import Referrers
 from tests.ownership.harness import Stub, both, expect, first
 
 
@@ -288,7 +289,7 @@ def test_a_loop_that_holds_what_it_has_handed_out(made: Functions) -> None:
 def test_a_view_by_numpy() -> None:
     x = jnp.arange(4.0)
     view = np.asarray(x)
-    found = holders.in_objects(x, set(), frozenset())
+    found = holders.in_objects(x, Referrers([x], set()), set(), frozenset())
     assert found is not None
     assert "NumPy" in found.text
     assert view.tolist() == [0, 1, 2, 3]
@@ -301,6 +302,36 @@ def test_an_item(made: Functions) -> None:
     x = f(x)
     stub.says("an item of `history` in test_reasons.py")
     stub.read(history)
+
+
+def test_few_looks_at_all_objects_however_many_containers_have_it(made: Functions) -> None:
+    """Each takes as long as a garbage collection, and the first call of a site that keeps something waits for them."""
+    stub, f = made
+    state = [stub.new() for _ in range(3)]
+    nameless = iter([[[number, *state]] for number in range(40)])
+    looks = []
+    real = Referrers._look
+
+    def look(self: Referrers, value: Any) -> None:
+        looks.append(id(value))
+        real(self, value)
+
+    with mock.patch.object(Referrers, "_look", look):
+        state = f(state)
+    expect(0 < len(looks) <= 6)
+    stub.says("an item of a list")
+    stub.read(list(nameless))
+
+
+def test_what_was_not_looked_for_is_said(made: Functions) -> None:
+    stub, f = made
+    state = [stub.new() for _ in range(2)]
+    nameless = iter([*state])
+    with mock.patch.object(referrers, "_MOST_AT_ONCE", 1), mock.patch.object(referrers, "_MOST_LOOKS", 1):
+        state = f(state)
+    unknown = "something that it would take long to look for, as so many leaves are held"
+    expect([held.text for held in stub.why[-1].values()] == ["an item of a list", unknown])
+    stub.read(list(nameless))
 
 
 def test_an_item_of_a_container_in_another(made: Functions) -> None:

@@ -34,6 +34,7 @@ from pytc.jax_compat.trees import length_of, nodes
 from pytc.ownership import buffers
 from pytc.ownership import holders as who
 from pytc.ownership.counts import only_marked
+from pytc.ownership.referrers import Referrers
 
 FIRST = 32
 """So many calls of each call site are examined in any case."""
@@ -383,7 +384,7 @@ def _held_elsewhere(leaves: Sequence[Any], renewed: Mapping[int, list[Any]]) -> 
 def _who_else(leaf: Any, frame: types.FrameType, leaves: Sequence[Any], holders: list[Any]) -> ownership.Held | None:
     """What holds a leaf besides `holders`."""
     ours = {id(leaves), *map(id, holders), *(id(vars(each)) for each in holders)}
-    return who.in_variables(frame, leaf) or who.in_objects(leaf, ours, frozenset())
+    return who.in_variables(frame, leaf) or who.in_objects(leaf, Referrers([leaf], ours), frozenset(), frozenset())
 
 
 def _names(leaves: Sequence[Any], signature: WatchedSignature) -> dict[int, tuple[str, str]]:
