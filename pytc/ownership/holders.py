@@ -6,6 +6,7 @@ anywhere. If several things hold a leaf, the answer is the one that people can m
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import gc
@@ -22,7 +23,7 @@ from pytc.classes import attributes_of, bases_of, defines
 from pytc.ownership import counts, interpreter
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.interpreter import UNBOUND, contents, variable
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import Flow, bits
 from pytc.ownership.loops import REUSE_A_TUPLE
 from pytc.ownership.referrers import Referrers
 from pytc.ownership.slots import Slots
@@ -140,16 +141,28 @@ def letting_go(frame: FrameType, value: Any) -> set[int]:
 def _assigned(flow: Flow, at: int, local: int) -> int | None:
     """The line of the last assignment to the local that may come before instruction `at`, which in a loop may stand
     behind it; the function's first line if there is none, as for a parameter."""
-    code = flow.instructions
-    last = at
-    for n in range(at, len(code)):
-        if "JUMP_BACKWARD" in code[n].opname and code[n].argval <= code[at].offset:
-            last = n
-    for n in range(last, -1, -1):
-        if flow.writes[n] >> local & 1:
-            positions = code[n].positions
-            return positions.lineno if positions else None
-    return flow.code.co_firstlineno
+    code, jumps = flow.instructions, flow.once(_jumps_backward)
+    last = next((n for n in jumps if n >= at and code[n].argval <= code[at].offset), at)
+    writers = flow.once(_writers).get(local, [])
+    before = bisect.bisect_right(writers, last)
+    if not before:
+        return flow.code.co_firstlineno
+    positions = code[writers[before - 1]].positions
+    return positions.lineno if positions else None
+
+
+def _jumps_backward(flow: Flow) -> list[int]:
+    """The instructions that jump backwards, the last first."""
+    return [n for n, each in enumerate(flow.instructions) if "JUMP_BACKWARD" in each.opname][::-1]
+
+
+def _writers(flow: Flow) -> dict[int, list[int]]:
+    """By local: the instructions that write it."""
+    writers: dict[int, list[int]] = {}
+    for n, written in enumerate(flow.writes):
+        for local in bits(written):
+            writers.setdefault(local, []).append(n)
+    return writers
 
 
 def sources(frame: FrameType) -> frozenset[Step]:

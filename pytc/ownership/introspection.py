@@ -85,9 +85,7 @@ def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
     code = flow.code
     modules = {id(value) for name in code.co_names if (value := names.get(name)) is not None}
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    named = [i for i in flow.instructions if i.opcode in dis.hasname]
-    otherwise = {i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD")}
-    strings = {name for text in flow.strings() if _PATH.fullmatch(text) for name in re.split("[.:]", text)}
+    otherwise, strings = flow.once(_no_attributes), flow.once(_in_strings)
     every |= strings  # `sys.modules["builtins"].locals()`
     words = _NAMES_ALONE if _OTHERS.isdisjoint(every) else _NAMES_ALONE | _NAMES_WITH_OTHERS
     if "compile" in otherwise and names.get("compile", compile) is compile:
@@ -101,6 +99,17 @@ def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
         if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:
             return name
     return ""
+
+
+def _no_attributes(flow: Flow) -> frozenset[str]:
+    """The names that the code uses for something else than an attribute."""
+    named = [i for i in flow.instructions if i.opcode in dis.hasname]
+    return frozenset(i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD"))
+
+
+def _in_strings(flow: Flow) -> frozenset[str]:
+    """The names in the string constants of the code that are no prose."""
+    return frozenset(name for text in flow.strings() if _PATH.fullmatch(text) for name in re.split("[.:]", text))
 
 
 def _by_global(used: Sequence[str], names: Mapping[str, Any]) -> str:

@@ -31,8 +31,11 @@ import inspect
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 _READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
 _WRITES_ONE = {"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"}
@@ -108,6 +111,14 @@ class Flow:
             captured.update(code.co_varnames[:1])  # `super()` reads the first argument, and no instruction says so
         self.locals = sum(1 << i for i, name in enumerate(code.co_varnames) if name not in captured)
         """The fast locals that only instructions read, as a set of bits: no cells."""
+        self._told: dict[Callable[[Flow], Any], Any] = {}
+        """By function: what it tells of this flow."""
+
+    def once(self, tell: Callable[[Flow], T]) -> T:
+        """`tell(self)`, asked once: a table of the whole code, which each call site in it needs."""
+        if tell not in self._told:
+            self._told[tell] = tell(self)
+        return cast(T, self._told[tell])
 
     @property
     def code(self) -> CodeType:
@@ -245,7 +256,7 @@ class Flow:
             live |= 1 << ((here.arg or 0) & 15)
         if [each.opname for each in self.instructions[at : at + 2]] == ["STORE_FAST", "STORE_FAST"]:
             live |= self._after(self.live, at + 1)
-        return frozenset(_bits(self.locals & ~(self.reads[at] | live)))
+        return frozenset(bits(self.locals & ~(self.reads[at] | live)))
 
     def _following(self, at: int, calm: int) -> int:
         """What is live behind instruction `at`, where it and the next ones, `calm` in all, do not raise."""
@@ -258,7 +269,7 @@ class Flow:
 
     def evaluated(self, at: int) -> frozenset[int]:
         """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
-        return frozenset(_bits(self._by_strings[at]))
+        return frozenset(bits(self._by_strings[at]))
 
     def strings(self) -> Iterator[str]:
         """Those in the constants that the code uses, but for the names of keywords and imports."""
@@ -292,16 +303,11 @@ class Flow:
     def next_read(self, at: int, local: int) -> int | None:
         """The source line where local number `local` is read first after instruction `at`, if it is read at all."""
         bit = 1 << local
-        line = {}
-        current = self.code.co_firstlineno
-        for n, instruction in enumerate(self.instructions):
-            current = (instruction.positions.lineno if instruction.positions else None) or current
-            line[n] = current
         seen: set[int] = set()
         ahead = [n for n in (*self.follows[at], self.handlers[at]) if n is not None]
         found: list[int] = []
         while ahead:
-            n = ahead.pop(0)
+            n = ahead.pop()
             if n in seen or not self.live[n] & bit:
                 continue
             seen.add(n)
@@ -310,7 +316,17 @@ class Flow:
                 continue
             ahead.extend(m for m in (*self.follows[n], self.handlers[n]) if m is not None)
         later = [n for n in found if n > at]
-        return line[min(later or found)] if found else None
+        return self.once(_lines)[min(later or found)] if found else None
+
+
+def _lines(flow: Flow) -> list[int]:
+    """The source line of each instruction; where that is not known, the one before it."""
+    lines = []
+    current = flow.code.co_firstlineno
+    for instruction in flow.instructions:
+        current = (instruction.positions.lineno if instruction.positions else None) or current
+        lines.append(current)
+    return lines
 
 
 def _is_text(instruction: dis.Instruction) -> bool:
@@ -331,7 +347,8 @@ def _strings(constant: object) -> Iterator[str]:
             yield from _strings(part)
 
 
-def _bits(mask: int) -> Iterator[int]:
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

@@ -35,15 +35,22 @@ def iterators(flow: Flow, at: int) -> tuple[int, ...]:
     """The positions on the stack, counted from the first local, of the iterators of the loops that a call is in."""
     if not flow.instructions[at].opname.startswith("CALL"):
         return ()  # how much of the stack another instruction has taken when it calls is not known
-    loops = [n for n, instruction in enumerate(flow.instructions) if instruction.opname == "FOR_ITER"]
-    heights = flow.heights if loops else []
-    found = {heights[n] for n in loops if _is_within(flow, heights, n, at)}
     first = first_of_stack(flow.code)
-    return tuple(sorted(first + height - 1 for height in found if height is not None))
+    return tuple(sorted(first + height - 1 for height in flow.once(_heights_of_loops).get(at, ())))
 
 
-def _is_within(flow: Flow, heights: Sequence[int | None], loop: int, at: int) -> bool:
-    """Whether instruction `at` is reached from the beginning of a loop's body while its iterator is on the stack.
+def _heights_of_loops(flow: Flow) -> dict[int, set[int]]:
+    """By instruction in loops: how high the stack is up to the iterator of each loop that it is in."""
+    found: dict[int, set[int]] = {}
+    for loop, instruction in enumerate(flow.instructions):
+        if instruction.opname == "FOR_ITER" and (height := flow.heights[loop]) is not None:
+            for n in _within(flow, flow.heights, loop):
+                found.setdefault(n, set()).add(height)
+    return found
+
+
+def _within(flow: Flow, heights: Sequence[int | None], loop: int) -> set[int]:
+    """The instructions that are reached from the beginning of a loop's body while its iterator is on the stack.
 
     `return` swaps its value with the iterator, to drop that before a `finally` around the loop: from there on the value
     is in this place, and may be an iterator that the caller will have.
@@ -56,13 +63,11 @@ def _is_within(flow: Flow, heights: Sequence[int | None], loop: int, at: int) ->
         height = heights[n]
         if n in seen or height is None or least is None or height < least:
             continue
-        if n == at:
-            return True
         seen.add(n)
         if flow.instructions[n].opname == "SWAP" and height - (flow.instructions[n].arg or 0) < least:
             continue
         ahead += [*flow.follows[n], *([handler] if (handler := flow.handlers[n]) is not None else [])]
-    return False
+    return seen
 
 
 def first_of_stack(code: CodeType) -> int:
@@ -87,8 +92,8 @@ def starred_call(flow: Flow, at: int) -> Starred | None:
     first = first_of_stack(flow.code)
 
     def made(position: int) -> dis.Instruction | None:
-        makers = [n for n in range(at) if heights[n + 1] == position + 1]
-        return flow.instructions[makers[-1]] if makers and not _can_be_jumped_into(flow, makers[-1], at) else None
+        maker = next((n for n in reversed(range(at)) if heights[n + 1] == position + 1), None)
+        return None if maker is None or _can_be_jumped_into(flow, maker, at) else flow.instructions[maker]
 
     has_keywords = instruction.arg & 1
     if has_keywords and ((maker := made(height - 1)) is None or maker.opname not in _MAKES_DICT):
@@ -109,10 +114,17 @@ def starred_call(flow: Flow, at: int) -> Starred | None:
 def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:
     """Whether some path to instruction `at` does not go through instruction `made`, so that what `at` finds may have
     been put there by another one."""
-    between = range(made + 1, at + 1)
-    return any(
-        n in between for before, follows in enumerate(flow.follows) for n in follows if before not in range(made, at)
-    )
+    before = flow.once(_before)
+    return any(each not in range(made, at) for n in range(made + 1, at + 1) for each in before[n])
+
+
+def _before(flow: Flow) -> list[list[int]]:
+    """Those that each instruction follows."""
+    before: list[list[int]] = [[] for _ in flow.instructions]
+    for n, follows in enumerate(flow.follows):
+        for each in follows:
+            before[each].append(n)
+    return before
 
 
 _MAKES_TUPLE = {"BUILD_TUPLE", "LIST_TO_TUPLE"}

@@ -57,17 +57,34 @@ class Event:
 def loaded(flow: Flow, at: int) -> list[Place]:
     """Every place that the expression of instruction `at` loads, as far as can be told: its arguments may come from
     there."""
+    starts, loads = flow.once(_starts), flow.once(_loads)
     first = at
-    targets = {n for follows in flow.follows for n in follows[:1]} | {h for h in flow.handlers if h is not None}
-    jumped = {n for n in targets if n - 1 not in range(len(flow.follows)) or flow.follows[n - 1] != (n,)}
-    while first > 0 and first not in jumped and flow.follows[first - 1]:
+    while first not in starts:
         first -= 1
-    walk = _Walk(lenient=True)
-    for instruction in flow.instructions[first:at]:
-        if not _within(instruction.positions, flow.instructions[at].positions):
-            walk.seen.clear()
+        if not _within(flow.instructions[first].positions, flow.instructions[at].positions):
+            break
+    return [place for n in range(first, at) for place in loads[n]]
+
+
+def _starts(flow: Flow) -> frozenset[int]:
+    """The instructions that do not just come behind the one before them: what is on the stack there is not told from
+    that one alone."""
+    targets = {n for follows in flow.follows for n in follows[:1]} | {h for h in flow.handlers if h is not None}
+    ends = {n + 1 for n, follows in enumerate(flow.follows) if not follows}
+    return frozenset({0} | {n for n in targets if n > 0 and flow.follows[n - 1] != (n,)} | ends)
+
+
+def _loads(flow: Flow) -> list[tuple[Place, ...]]:
+    """The places that each instruction loads, as far as can be told from those before it."""
+    starts = flow.once(_starts)
+    loads = []
+    for n, instruction in enumerate(flow.instructions):
+        if n in starts:
+            walk = _Walk(lenient=True)
+        walk.seen.clear()
         walk.step(instruction)
-    return walk.seen
+        loads.append(tuple(walk.seen))
+    return loads
 
 
 def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
@@ -83,7 +100,8 @@ def behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
     the function then returns; and whether it returns the result of the call."""
     walk = _Walk(lenient=False)
     walk.stack.append(RESULT)
-    for instruction in flow.instructions[at + 1 :]:
+    for n in range(at + 1, len(flow.instructions)):
+        instruction = flow.instructions[n]
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
             generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
             passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
