@@ -12,7 +12,7 @@ from jax.tree_util import all_leaves, tree_leaves
 from pytc.arguments.leaves import StaticArgument
 from pytc.ownership import collector, holders
 from pytc.ownership.callers import Outcome, distance
-from pytc.ownership.holders import Held
+from pytc.ownership.holders import Held, Insides
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.referrers import Referrers
 from pytc.ownership.surviving import surviving
@@ -79,10 +79,11 @@ def reasons(
     paths = [_held_from(holders.path_to(leaves[i], roots, ends), look) for i in kept]
     ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables(), *map(id, paths)}
     referrers = Referrers([path[-1] for path in paths if path], ours)
+    insides = Insides()
     return {
         i: Held("buffer", "another array on the same buffer")
         if i in look.shared
-        else _reason(path, frame, look, referrers)
+        else _reason(path, frame, look, referrers, insides)
         for i, path in zip(kept, paths, strict=True)
     }
 
@@ -96,14 +97,14 @@ def _held_from(path: list[Any], look: Look) -> list[Any]:
     return []
 
 
-def _reason(path: list[Any], frame: FrameType, look: Look, referrers: Referrers) -> Held:
+def _reason(path: list[Any], frame: FrameType, look: Look, referrers: Referrers, insides: Insides) -> Held:
     """What holds the last object of the path."""
     if path:
         value = path[-1]
         if (odd := holders.oddity(value)) is not None:
             return odd
         dead = holders.letting_go(frame, value).union(map(id, path))
-        found = holders.in_variables(frame, value)
+        found = holders.in_variables(frame, value, insides)
         found = found or holders.in_objects(value, referrers, dead, holders.sources(frame)) or holders.in_threads(value)
         if found is not None:
             return holders.lasting(found, frame, look.refusals)
@@ -127,9 +128,10 @@ def glance(
     roots = [*args, *kwargs.values()]
     ends = _ends(leaves)
     found: dict[int, Held] = {}
+    insides = Insides()
     for i in wanted:
         for value in holders.path_to(leaves[i], roots, ends):
-            held = holders.in_variables(frame, value) or holders.in_members(frame, value, roots)
+            held = holders.in_variables(frame, value, insides) or holders.in_members(frame, value, roots)
             if held is not None:
                 found[i] = holders.lasting(held, frame, ())
                 break

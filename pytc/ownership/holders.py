@@ -10,6 +10,8 @@ import bisect
 import contextlib
 import dataclasses
 import gc
+import itertools
+import operator
 import pathlib
 import threading
 import types
@@ -33,7 +35,11 @@ from pytc.ownership.watchers import other_frames
 _HIGHEST = 16
 _DEEPEST = 3
 """Containers in one another that are looked through: a list of tuples of arrays has two."""
-_MOST_CONTAINERS = 10_000
+_LARGEST = 4096
+"""Containers with more items are not looked through: to do so takes time, and the call waits for it."""
+_MOST_ITEMS = 20_000
+"""So many items of what one variable has are looked at."""
+_MOST_ITEMS_IN_ALL = 200_000
 
 _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "unknown"]
 """Kinds of holders that `gc.get_referrers` finds, those first that people can most easily act on."""
@@ -63,14 +69,67 @@ def place_in(frame: FrameType, line: int | None) -> str:
     return f"{pathlib.Path(frame.f_code.co_filename).name}:{line or frame.f_lineno}"
 
 
-def in_variables(frame: FrameType, value: Any) -> Held | None:
-    """The first variable of the callers that has the value and may be read again, by its function or by others."""
+class Insides:
+    """What is in the containers that the callers' variables have: each is opened once, for all values sought.
+
+    It has ids, so that it refers to nothing itself, and is to be used only while the variables stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self._depths: dict[int, dict[int, int]] = {}
+        """By the id of a variable's container: the depth of each object in it, by its id."""
+        self._left = _MOST_ITEMS_IN_ALL
+
+    def depth(self, value: Any, container: Any) -> int:
+        """How many containers are around the value, this one the outermost; 0 if it is not found."""
+        if id(container) not in self._depths:
+            self._depths[id(container)], looked_at = _inside(container, min(_MOST_ITEMS, self._left))
+            self._left -= looked_at
+        return self._depths[id(container)].get(id(value), 0)
+
+
+def _inside(container: Any, most: int) -> tuple[dict[int, int], int]:
+    """How many containers, this one the outermost, are around each object in it, by its id; and how many items were
+    looked at. These are not more than `most`, and none of a large container."""
+    found: dict[int, int] = {}
+    looked_at = 0
+    level = [container]
+    for depth in range(1, _DEEPEST + 1):
+        above, level = level, []
+        for each in above:
+            if id(each) in found and found[id(each)] < depth - 1:
+                continue  # it was opened before
+            if looked_at + _items(each) > most:
+                return found, looked_at
+            looked_at += _items(each)
+            parts = gc.get_referents(each)
+            for part in parts:
+                found.setdefault(id(part), depth)
+            level += [part for part in parts if _is_to_be_opened(part)]
+    return found, looked_at
+
+
+def _is_to_be_opened(value: Any) -> bool:
+    return _is_container(value) and len(value) <= _LARGEST
+
+
+def _items(container: Any) -> int:
+    """How many objects a list, a tuple or a dictionary refers to."""
+    return len(container) * (2 if type(container) is dict else 1)
+
+
+def in_variables(frame: FrameType, value: Any, insides: Insides | None = None) -> Held | None:
+    """The first variable of the callers that has the value and may be read again, by its function or by others.
+
+    `insides` is what to ask for other values, too.
+    """
+    insides = Insides() if insides is None else insides
     above: FrameType | None = frame
     for _ in range(_HIGHEST):
         if above is None:
             return None
         try:
-            held = _in_frame(above, value)
+            held = _in_frame(above, value, insides)
         except NotTrusted as why:
             return Held("introspection", str(why), above.f_code.co_filename, above.f_lineno)
         if held is not None:
@@ -79,7 +138,7 @@ def in_variables(frame: FrameType, value: Any) -> Held | None:
     return None
 
 
-def _in_frame(frame: FrameType, value: Any) -> Held | None:
+def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
     flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
     arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
     released = letting_go(frame, value)
@@ -101,7 +160,7 @@ def _in_frame(frame: FrameType, value: Any) -> Held | None:
         if type(found) is types.CellType and contents(found) is value:
             text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
             return Held("closure", text, code.co_filename, frame.f_lineno)
-        if _is_container(found) and id(found) not in released and (depth := _depth(value, found)):
+        if _is_to_be_opened(found) and id(found) not in released and (depth := insides.depth(value, found)):
             line = _assigned(flow, site.at, number)
             what = "an item of" if depth == 1 else "in"
             return Held("item", f"{what} `{name}` in {place_in(frame, line)}", code.co_filename, line)
@@ -113,19 +172,6 @@ def _is_container(value: Any) -> bool:
     return type(value) in (list, tuple) or (type(value) is dict and "__builtins__" not in value)
 
 
-def _depth(value: Any, container: Any) -> int:
-    """How many containers are around the value, this one the outermost; 0 if it is not found."""
-    level = [container]
-    for depth in range(1, _DEEPEST + 1):
-        if len(level) > _MOST_CONTAINERS:
-            break
-        parts = gc.get_referents(*level)
-        if any(part is value for part in parts):
-            return depth
-        level = [part for part in parts if _is_container(part)]
-    return 0
-
-
 def letting_go(frame: FrameType, value: Any) -> set[int]:
     """The ids of lists and dictionaries whose only reference to the value is an item that the instructions behind the
     call overwrite: `states` in `for i, state in enumerate(states): states[i] = step(state)`."""
@@ -133,7 +179,7 @@ def letting_go(frame: FrameType, value: Any) -> set[int]:
     for event in site_of(frame).events:
         if event.does == "store" and event.place[-1].kind == "item" and slots.peek(frame, event.place) is value:
             owner = slots.peek(frame, event.place[:-1])
-            if sum(part is value for part in gc.get_referents(owner)) == 1:
+            if sum(map(operator.is_, gc.get_referents(owner), itertools.repeat(value))) == 1:  # it may be a large one
                 ids.add(id(owner))
     return ids
 

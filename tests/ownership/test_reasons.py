@@ -351,6 +351,42 @@ def test_an_item_of_a_container_in_another(made: Functions) -> None:
     stub.read(trainer)
 
 
+class _Opening:
+    """`gc` as `holders` sees it, which counts the objects that it shows."""
+
+    def __init__(self) -> None:
+        self.shown = 0
+        self.is_tracked = gc.is_tracked
+
+    def get_referents(self, *owners: Any) -> list[Any]:
+        parts = gc.get_referents(*owners)
+        self.shown += len(parts)
+        return parts
+
+
+def test_little_of_what_the_callers_have_is_looked_at(made: Functions) -> None:
+    """However many leaves are held, and whatever lists there are in the frames above."""
+    stub, f = made
+
+    def call(state: list[Any]) -> list[Any]:
+        some = [[0] * 2000 for _ in range(60)]
+        many = [(number, [number]) for number in range(4000)]
+        large, of_large = [0] * 1_000_000, [[0] * 1_000_000]
+        several = [{k: (k,) for k in range(1000)} for _ in range(3)]
+        kept = [*state]
+        opening = _Opening()
+        with mock.patch.object(holders, "gc", opening):
+            state = f(state)
+        stub.says("an item of `kept` in test_reasons.py")
+        stub.shows("an item of `kept` in test_reasons.py")
+        expect(opening.shown < 200_000)
+        stub.read(kept)
+        expect(len(some) + len(many) + len(large) + len(of_large) + len(several) == 1_004_064)
+        return state
+
+    stub.read(call([stub.new() for _ in range(8)]))
+
+
 def test_history_of_a_notebook(made: Functions) -> None:
     stub, f = made
     space: dict[str, Any] = {"__name__": "__main__", "f": f, "x": stub.new(), "Out": {}}
