@@ -75,8 +75,7 @@ def reasons(
         collector.resume()
     kept = look.held(wanted)
     roots = [*args, *kwargs.values()]
-    ends = _ends(leaves)
-    paths = [_held_from(holders.path_to(leaves[i], roots, ends), look) for i in kept]
+    paths = [_held_from(path, look) for path in holders.paths_to([leaves[i] for i in kept], roots, _ends(leaves))]
     ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables(), *map(id, paths)}
     referrers = Referrers([path[-1] for path in paths if path], ours)
     insides = Insides()
@@ -126,11 +125,11 @@ def glance(
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
     roots = [*args, *kwargs.values()]
-    ends = _ends(leaves)
     found: dict[int, Held] = {}
     insides = Insides()
-    for i in wanted:
-        for value in holders.path_to(leaves[i], roots, ends):
+    paths = holders.paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
+    for i, path in zip(wanted, paths, strict=True):
+        for value in path:
             held = holders.in_variables(frame, value, insides) or holders.in_members(frame, value, roots)
             if held is not None:
                 found[i] = holders.lasting(held, frame, ())

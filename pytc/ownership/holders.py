@@ -15,7 +15,7 @@ import operator
 import pathlib
 import threading
 import types
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from types import FrameType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -40,6 +40,8 @@ _LARGEST = 4096
 _MOST_ITEMS = 20_000
 """So many items of what one variable has are looked at."""
 _MOST_ITEMS_IN_ALL = 200_000
+_MOST_ON_PATHS = 20_000
+"""So many objects are looked at for the paths to all leaves, and some more where there are many leaves."""
 
 _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "unknown"]
 """Kinds of holders that `gc.get_referrers` finds, those first that people can most easily act on."""
@@ -429,31 +431,53 @@ def in_threads(value: Any) -> Held | None:
     return None
 
 
-def path_to(leaf: Any, roots: Sequence[Any], ends: Set[int]) -> list[Any]:
-    """The objects from one of the roots down to the leaf, both included; only the leaf if no root leads there.
+def paths_to(leaves: Sequence[Any], roots: Sequence[Any], ends: Set[int]) -> list[list[Any]]:
+    """For each leaf, the objects on a shortest path from one of the roots down to it, both included; only the leaf if
+    no path was found.
 
     `ends` are the ids of all leaves. No path leads through a leaf, such as a static `self`, whose `self.state` is no
-    part of the arguments.
+    part of the arguments. What stands beside the leaves may lead to the whole program, so only some thousands of
+    objects more than there can be containers of leaves are looked at.
     """
-    for root in roots:
-        for path in _paths(root, leaf, [], ends):
-            return path
-    return [leaf]
+    seen, above = [*roots], [-1] * len(roots)
+    # By id: where each object is in `seen`.
+    places: dict[int, int] = {}
+    for place, root in enumerate(roots):
+        places.setdefault(id(root), place)
+    missing = set(map(id, leaves)) - places.keys()
+    left, at = _MOST_ON_PATHS + 4 * len(ends), 0
+    while missing and at < len(seen):
+        parts = gc.get_referents(seen[at]) if _leads_on(seen[at], ends) else []
+        left -= len(parts)
+        if left < 0:
+            break
+        for part in parts:
+            if id(part) not in places and (id(part) in ends or gc.is_tracked(part)):
+                places[id(part)] = len(seen)
+                seen.append(part)
+                above.append(at)
+        missing.difference_update(map(id, parts))
+        at += 1
+    return [_path(places[id(leaf)], seen, above) if id(leaf) in places else [leaf] for leaf in leaves]
 
 
-def _paths(value: Any, leaf: Any, above: list[Any], ends: Set[int]) -> Iterator[list[Any]]:
-    path = [*above, value]
-    if value is leaf:
-        yield path
-    elif (
-        id(value) not in ends
-        and len(path) < 24
-        and gc.is_tracked(value)
-        and not isinstance(value, type | types.FunctionType | types.ModuleType)
-    ):
-        for part in gc.get_referents(value):
-            if not any(part is known for known in path):
-                yield from _paths(part, leaf, path, ends)
+def _leads_on(value: Any, ends: Set[int]) -> bool:
+    """Whether a path may go on behind the value. It may not behind one with more items than there are leaves, and some
+    thousands: that is not a container of leaves."""
+    if id(value) in ends or not gc.is_tracked(value):
+        return False
+    if isinstance(value, type | types.FunctionType | types.ModuleType):
+        return False
+    return type(value) not in (list, tuple, dict) or len(value) <= _LARGEST + len(ends)
+
+
+def _path(place: int, seen: Sequence[Any], above: Sequence[int]) -> list[Any]:
+    """What leads to the object at a place of `seen`, if `above` tells of each where that is by which it was found."""
+    path = []
+    while place >= 0:
+        path.append(seen[place])
+        place = above[place]
+    return path[::-1]
 
 
 def oddity(value: Any) -> Held | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import gc
+import itertools
 import re
 import sys
 import threading
@@ -13,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -385,6 +389,59 @@ def test_little_of_what_the_callers_have_is_looked_at(made: Functions) -> None:
         return state
 
     stub.read(call([stub.new() for _ in range(8)]))
+
+
+class _Node:
+    """One of a graph, which knows its neighbours."""
+
+    def __init__(self) -> None:
+        self.near: list[_Node] = []
+
+
+def _grid(side: int) -> _Node:
+    nodes = {(i, j): _Node() for i in range(side) for j in range(side)}
+    for (i, j), node in nodes.items():
+        near = itertools.product((i - 1, i, i + 1), (j - 1, j, j + 1))
+        node.near = [nodes[place] for place in near if place in nodes and place != (i, j)]
+    return nodes[0, 0]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["arrays"], meta_fields=["graph"])
+@dataclasses.dataclass
+class _WithGraph:
+    graph: _Node
+    arrays: Any
+
+
+def test_a_graph_beside_the_leaves_is_looked_through_once() -> None:
+    arrays = [jnp.zeros(9), jnp.zeros(9)]
+    state = _WithGraph(_grid(12), {"a": arrays[0], "b": (arrays[1],)})
+    opening = _Opening()
+    with mock.patch.object(holders, "gc", opening):
+        paths = holders.paths_to(arrays, [0, state], set(map(id, arrays)))
+    assert opening.shown < 5000
+    first, second = (list(filter(lambda each: type(each) is not dict or each is state.arrays, path)) for path in paths)
+    assert [*map(id, first)] == [*map(id, [state, state.arrays, arrays[0]])]
+    assert [*map(id, second)] == [*map(id, [state, state.arrays, state.arrays["b"], arrays[1]])]
+
+
+def test_paths_lead_through_no_leaf_and_not_through_large_metadata() -> None:
+    x = jnp.zeros(9)
+    static = types.SimpleNamespace(x=x)
+    opening = _Opening()
+    with mock.patch.object(holders, "gc", opening):
+        paths = holders.paths_to([x], [static, ([0] * 1_000_000,), [[x]]], {id(x), id(static)})
+        assert [type(each) for each in paths[0]] == [list, list, type(x)]
+        assert holders.paths_to([x], [static], {id(x), id(static)}) == [[x]]
+    assert opening.shown < 100
+
+
+def test_the_search_for_paths_keeps_nothing() -> None:
+    x = jnp.zeros(9)
+    state = [(x,)]
+    before = sys.getrefcount(x), sys.getrefcount(state), sys.getrefcount(state[0])
+    holders.paths_to([x], [state], {id(x)})
+    assert before == (sys.getrefcount(x), sys.getrefcount(state), sys.getrefcount(state[0]))
 
 
 def test_history_of_a_notebook(made: Functions) -> None:
