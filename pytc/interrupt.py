@@ -148,22 +148,22 @@ def _is_handlers(frame: types.FrameType) -> bool:
     return frame.f_back is not None and any(each is frame.f_back for each in given)
 
 
-def deliver(make: Callable[[], Any], raised: BaseException) -> Any:
-    """What `make` returns; the interrupt that was raised follows, behind the caller's store. Another Ctrl-C that
-    arrives in the meantime counts as the same one.
+def deliver(landed: Sequence[Any], raised: BaseException) -> tuple[Any, ...]:
+    """The result of a call that has landed, alone in a tuple, though something was raised; the interrupt follows,
+    behind the caller's store. An empty tuple where the call has not landed, or must raise.
+
+    Another interrupt may strike in here. Nothing is lost by that: whoever calls this calls it again. (A loop could not
+    do that, since the interpreter looks for signals at each jump backwards, where no handler would be.)
 
     A full stack is not raised again: the program has run and its results are there, so nothing is left to report.
     """
-    if isinstance(raised, RecursionError):
-        return make()
-    while True:
-        try:
-            result = make()
-            break
-        except KeyboardInterrupt:
-            continue
-    _RAISE_SIGNAL[signal.SIGINT]  # from here on nothing but returns
-    return result
+    if len(landed) < 3 or not can_be_put_off(raised):
+        return ()
+    emitted, leaves, results = landed
+    delivered = (emitted.result(results, leaves),)
+    if not isinstance(raised, RecursionError):
+        _RAISE_SIGNAL[signal.SIGINT]  # from here on nothing but returns
+    return delivered
 
 
 @contextlib.contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
+import collections
 import ctypes
 import gc
 import inspect
+import itertools
 import os
 import signal
 import subprocess
@@ -20,7 +23,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.emit import Emitted, EmittedWhole
+from pytc.emit import Emitted, EmittedWhole, jit
 from pytc.interrupt import put_off
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
@@ -52,6 +55,70 @@ def test_the_result_is_stored_before_the_interrupt(times):
     np.testing.assert_array_equal(holder.state.value, 2 * np.ones(3))
     holder.state = step(holder.state)
     np.testing.assert_array_equal(holder.state.value, 3 * np.ones(3))
+
+
+def test_several_signals_at_once():
+    """What stops a job may send more than one, each of which is to be taken for a Ctrl-C."""
+    step = pytc.compile(lambda x: x + 1)
+    holder = Holder()
+    holder.state = jnp.zeros(3)
+    for _ in range(4):
+        holder.state = step(holder.state)
+    signals = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    before = [signal.signal(number, signal.default_int_handler) for number in signals]
+
+    def interrupted(landed, fun, args):
+        # All at once: `interrupt_main` does not handle them, as the interpreter does once `deque` is done.
+        each = itertools.chain.from_iterable([map(fun, *zip(args, strict=True)), ()])
+        collections.deque(itertools.chain(map(landed.append, each), map(_thread.interrupt_main, signals)), maxlen=0)
+
+    try:
+        with mock.patch.object(jit, "call_into", interrupted), pytest.raises(KeyboardInterrupt):  # noqa: PT012 - as above
+            holder.state = step(holder.state)
+            for _ in range(10**9):
+                pass
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
+    np.testing.assert_array_equal(holder.state, 5 * np.ones(3))
+
+
+@pytest.mark.parametrize("kind", ["in a list", "nested"])
+def test_keys_of_a_result_where_the_stack_is_nearly_full(kind):
+    """It takes more of the stack to make keys than it takes to run the program; by then the arguments are gone."""
+
+    def step(x):
+        key = jax.random.fold_in(jax.random.key(0), 3)
+        return x + 1, [key] if kind == "in a list" else {"model": {"layers": [{"drop": {"key": key}}]}}
+
+    step = pytc.compile(step)
+    holder = Holder()
+    holder.state = jnp.zeros(3)
+
+    def attempt():
+        holder.state, holder.more = step(holder.state)
+
+    for _ in range(5):
+        attempt()
+
+    def down(n):
+        return attempt() if n == 0 else down(n - 1)
+
+    limit = sys.getrecursionlimit()
+    depth = len(inspect.stack(0))
+    failed = ran = 0
+    for n in range(20, 140):
+        sys.setrecursionlimit(depth + 150)
+        try:
+            down(n)
+            ran += 1
+        except RecursionError:
+            failed += 1
+        finally:
+            sys.setrecursionlimit(limit)
+        assert not holder.state.is_deleted(), n
+    assert failed
+    assert ran
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

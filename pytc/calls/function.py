@@ -30,7 +30,7 @@ from pytc import ownership
 from pytc import passes as _passes
 from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.attributes import give, plain, resemble
-from pytc.calls.cache import UNSHARED, Describe, Signature, describe, describe_placed
+from pytc.calls.cache import Describe, Signature, describe, describe_placed
 from pytc.calls.direct import Ways, check_not_deleted
 from pytc.calls.hiding import JitHiding
 from pytc.calls.known import known_of
@@ -40,7 +40,7 @@ from pytc.calls.tracebacks import leave_out_own_frames
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
-from pytc.interrupt import can_be_put_off, deliver, is_from_outside
+from pytc.interrupt import deliver, is_from_outside
 from pytc.jax_compat import api
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
@@ -345,7 +345,7 @@ class Function:
 def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:
     """Whether an array is at two leaves that the program takes for different ones.
 
-    The fast path takes an array for unshared if its reference count is no more than `UNSHARED`. That is wrong of an
+    `Lookup.find` takes an array for unshared if its reference count is no more than `UNSHARED`. That is wrong of an
     array that a custom node's `tree_flatten` has made for this call and returned twice: no container refers to it, so
     its count is as low as that of an array in a container that is passed once.
     """
@@ -396,24 +396,26 @@ def wrap(function: Function) -> Callable[..., Any]:
                 (args, kwargs) if (hidden := function.wrap_static) is None else hidden(args, kwargs)
             )
             function.tree = tree
-            layout = function.lookup.layouts.get((tree, tuple(map(type, leaves))))
-            if layout is not None and executing_once():
-                sharing = None
-                if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
-                    sharing = layout.sharing(leaves)
-                signatures = layout.find(leaves, sharing)
-                signature = None if signatures is None else signatures.find(leaves)
-                if signature is not None:
-                    try:
-                        return function.run(signature, frame, args, kwargs, leaves, landed)
-                    except Retrace:
-                        pass
+            signature = function.lookup.find(leaves, tree)
+            if signature is not None:
+                try:
+                    return function.run(signature, frame, args, kwargs, leaves, landed)
+                except Retrace:
+                    pass
             return function.call(frame, args, kwargs, leaves, tree, landed)
         except BaseException as raised:
-            if len(landed) < 3 or not can_be_put_off(raised):
-                leave_out_own_frames(raised)
-                raise
-            return deliver(lambda: landed[0].result(landed[2], landed[1]), raised)
+            # Several interrupts may come at once: of different signals, or one behind the other.
+            try:
+                delivered = deliver(landed, raised)
+            except KeyboardInterrupt:
+                try:
+                    delivered = deliver(landed, raised)
+                except KeyboardInterrupt:
+                    delivered = deliver(landed, raised)
+            if delivered:
+                return delivered[0]
+            leave_out_own_frames(raised)
+            raise
         finally:
             if collector.PAUSED[0]:
                 collector.PAUSED[0] = False

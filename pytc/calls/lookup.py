@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.tree_util import PyTreeDef
 
-from pytc.calls.cache import Describe, Layout, Shared, Signature, Signatures, Staged
+from pytc.calls.cache import UNSHARED, Describe, Layout, Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.plan import Planner
 from pytc.jax_compat.effects import may_call_python
@@ -40,6 +41,21 @@ class Lookup:
         for layout in list(self.layouts.values()):
             for signatures in list(layout.by_values.values()):
                 yield from reversed(signatures.newest)
+
+    def find(self, leaves: Sequence[Any], tree: PyTreeDef) -> Signature | None:
+        """The quick way: the signature that these leaves may be for, as far as their types, static values, sharing and
+        a few shapes tell. None where none is known, and where a call may be `jax.jit`'s.
+
+        The lists of the caller and the containers of the arguments must be all that refers to unshared leaves.
+        """
+        layout = self.layouts.get((tree, tuple(map(type, leaves))))
+        if layout is None or not executing_once():
+            return None
+        sharing = None
+        if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
+            sharing = layout.sharing(leaves)
+        signatures = layout.find(leaves, sharing)
+        return None if signatures is None else signatures.find(leaves)
 
     def signatures(
         self,

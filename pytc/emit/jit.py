@@ -30,7 +30,7 @@ import jax
 
 from pytc import ownership
 from pytc.context import Context
-from pytc.interrupt import call_into, put_off
+from pytc.interrupt import call_into, has_room, put_off
 from pytc.jax_compat import api
 from pytc.jax_compat.arrays import home_of, place_at
 from pytc.jax_compat.avals import fits
@@ -42,6 +42,9 @@ from pytc.jax_compat.layouts import memory_of
 from pytc.picking import picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected
+
+ROOM_FOR_KEYS = 40
+"""More frames than it takes to make PRNG keys of their bits, and to put these onto other devices."""
 
 
 class Retrace(Exception):
@@ -99,6 +102,8 @@ class Emitted:
         self._marked = len(self._order) - self._marks[-1] if self._marks else 0
         """How many results there are from the first that took over an argument's memory to the last."""
 
+        self._room = ROOM_FOR_KEYS
+        """More frames than it takes to put a result with keys together."""
         self._passed = [program.leaves[i] for i in passed]
         self._keys_in = key_types([leaf.aval for leaf in self._passed] + [program.in_avals[i] for i in captured])
         self._keys_out = key_types(program.out_avals[i] for i in self._order)
@@ -231,6 +236,9 @@ class Emitted:
         return self._captured_at[home]
 
     def _call(self, args: Sequence[Any], kwargs: dict[str, Any], landed: list[Any]) -> None:
+        """Raises `RecursionError` before the arguments are gone, if the stack has no room for making keys of bits."""
+        if self._keys_out and not has_room(self._room):
+            raise RecursionError("maximum recursion depth exceeded")
         call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)
 
     def result(self, results: Any, leaves: Sequence[Any]) -> Any:

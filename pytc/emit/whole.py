@@ -15,13 +15,12 @@ import itertools
 import keyword
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
-from pytc.emit.jit import Emitted, Retrace, order_of
-from pytc.interrupt import call_into
+from pytc.emit.jit import ROOM_FOR_KEYS, Emitted, Retrace, order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
 from pytc.jax_compat.trees import container, is_plain_tree
@@ -53,9 +52,11 @@ class EmittedWhole(Emitted):
         result = program.out_tree.unflatten(_places(self._order))
         ways = {place: way for way, place in _ways(self._pick_parts(result) if self._pick_parts else result)}
         self._ways = [ways[k] for k in self._marks]
-        self._ways_to_keys = [(ways[k], key_type) for k, key_type in self._keys_out.items()]
+        self._to_keys = _changes((ways[k], key_type) for k, key_type in self._keys_out.items())
         places = {place: way for way, place in _ways(tree.unflatten(range(tree.num_leaves)))}
-        self._ways_to_bits = [(places[k], functools.partial(_bits_of, program.leaves[k].aval)) for k in self._keys_in]
+        bits = {k: functools.partial(_bits_of, program.leaves[k].aval) for k in self._keys_in}
+        self._to_bits = _changes((places[k], make) for k, make in bits.items())
+        self._room = ROOM_FOR_KEYS + max((len(ways[k]) for k in self._keys_out), default=0)
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
         this: Any = weakref.proxy(self)  # as of any program
@@ -89,9 +90,9 @@ class EmittedWhole(Emitted):
 
     def call_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]) -> None:
         """As `call`, with the arguments themselves; not for the first call."""
-        for way, bits in self._ways_to_bits:
-            args, kwargs = _replaced((args, kwargs), way, bits)
-        call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)
+        if self._to_bits:
+            args, kwargs = _changed((args, kwargs), self._to_bits)
+        self._call(args, kwargs, landed)
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         args, kwargs = self.tree.unflatten(super()._given(leaves)[0])
@@ -99,8 +100,8 @@ class EmittedWhole(Emitted):
 
     def result(self, results: Any, leaves: Sequence[Any]) -> Any:
         """What the function returns: what `call` appended, with keys in the places of their bits."""
-        for way, key_type in self._ways_to_keys:
-            results = _replaced(results, way, key_type)
+        if self._to_keys:
+            results = _changed(results, self._to_keys)
         return self._put_back(results) if self._put_back else results
 
     def arrays(self, results: Any) -> Sequence[Any]:
@@ -166,18 +167,31 @@ def _taken(tree: PyTreeDef, donated: frozenset[int]) -> tuple[tuple[int, ...], t
     return tuple(keys[0]), tuple(keys[1])
 
 
-def _replaced(tree: Any, way: tuple[Any, ...], make: Callable[[Any], Any]) -> Any:
-    """A copy of a plain tree in which `make` has replaced what lies at the end of `way`. The tree itself stays as it
-    is: after an interrupt this is done once more."""
-    if not way:
-        return make(tree)
-    key, part = way[0], _replaced(tree[way[0]], way[1:], make)
-    if isinstance(tree, tuple):
-        parts = (*tree[:key], part, *tree[key + 1 :])
-        return parts if type(tree) is tuple else type(tree)(*parts)
-    replaced = tree.copy()
-    replaced[key] = part
-    return replaced
+def _changes(ways: Iterable[tuple[tuple[Any, ...], Callable[[Any], Any]]]) -> Any:
+    """What `_changed` is to do: at the end of each way, make something else of what is there. By the first key of the
+    ways, what is to be done there; a function at the end of one; {} if there are no ways."""
+    changes: Any = {}
+    for way, make in ways:
+        if not way:
+            return make
+        inner = changes
+        for key in way[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[way[-1]] = make
+    return changes
+
+
+def _changed(tree: Any, changes: Any) -> Any:
+    """A copy of a plain tree with these `_changes`. The tree itself stays as it is: after an interrupt this is done
+    again."""
+    if callable(changes):
+        return changes(tree)
+    parts = [*tree] if isinstance(tree, tuple) else tree.copy()
+    for key, change in changes.items():
+        parts[key] = _changed(parts[key], change)
+    if not isinstance(tree, tuple):
+        return parts
+    return tuple(parts) if type(tree) is tuple else type(tree)(*parts)
 
 
 def _bits_of(aval: Any, keys: Any) -> Any:

@@ -102,7 +102,9 @@ class KeyType:
             place = NamedSharding(
                 Mesh(sorted(sharding.device_set, key=lambda device: device.id), ("all",)), unchecked()
             )
-        placed: jax.Array = jax.device_put(bits, place)
+        # The arguments may be gone already. JAX has no say, as it has none in where a compiler puts what.
+        with jax.transfer_guard("allow"):
+            placed: jax.Array = jax.device_put(bits, place)
         return placed
 
     def _first(self, bits: jax.Array) -> jax.Array:
