@@ -126,6 +126,42 @@ def test_a_caller_that_lets_go_comes_never_too_late(first, second):
     assert (last.kept, last.copied_calls) == (0, 0)
 
 
+class Averaging:
+    """Whose `average` is held by something unseen, beside `weights` that would do as well and are read later."""
+
+    def __init__(self, update, times):
+        self.weights = [jnp.full(4, float(k)) for k in range(3)]
+        self.average = [w + 1 for w in self.weights]
+        self.held = []
+        for _ in range(times):
+            self.held.append(iter([self.average]))
+            self.step(update)
+
+    def step(self, update):
+        self.average = update(self.weights, self.average)
+
+
+class AveragingAndMore(Averaging):
+    """With another output, which could be written over the weights."""
+
+    def step(self, update):
+        self.average, self.more = update(self.weights, self.average)
+
+
+@pytest.mark.parametrize("kind", [Averaging, AveragingAndMore])
+def test_what_is_held_at_each_call_is_not_copied_for_ever(kind):
+    """Not even for the sake of a caller that may come and let go of everything."""
+
+    @pytc.compile
+    def update(weights, average):
+        mixed = [0.5 * a + 0.5 * w for a, w in zip(average, weights, strict=True)]
+        return mixed if kind is Averaging else (mixed, [w + 1 for w in weights])
+
+    kind(update, 40)
+    assert 0 < copied_calls(update) <= 8
+    assert max(plans(update)) <= 2
+
+
 def keep_now_and_then(step, period, calls):
     """With something else of the state's shape, which is read later."""
     state, saved, stayed = jnp.zeros(4), None, 0

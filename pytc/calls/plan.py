@@ -140,7 +140,7 @@ class Planner:
         if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
-            plan = self.plan(signature, plan.program.keep | frozenset(held), leaves)
+            plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
             site.use(plan)
             site.settled = True
             held = _held(plan, frame, args, kwargs, leaves)
@@ -160,9 +160,9 @@ class Planner:
             given[i] = private_copy(leaves[i])
         return plan, given
 
-    def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any]) -> Plan:
+    def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any], *, alone: bool = False) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are `MOST_PLANS` already, the
-        one that copies least.
+        one that copies least. `alone` says that no other call site asks for plans.
 
         Raises `Retrace` where a new plan would have to be compiled in another context than the program was staged in,
         or for other leaves than those it was staged for (which the fast path may have let pass): what is compiled for
@@ -176,10 +176,10 @@ class Planner:
                 return plan
         if sum(not plan.inherited for plan in signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
-        if signature.plans:
-            # One of them takes over whatever can be, so that no caller that lets go of everything comes too late.
+        if signature.plans and not alone:
+            # One of them takes over as much as can be, so that no caller that lets go of everything comes too late.
             everything = self._paired(staged, never)
-            if not any(_is_for(plan, everything) for plan in signature.plans):
+            if not any(_takes_as_much(plan, everything) for plan in signature.plans):
                 first, *_ = signature.plans
                 if set(program.donated).issubset(first.could_donate):
                     return first
@@ -341,6 +341,14 @@ def _is_for(plan: Plan, program: Program) -> bool:
         and sum(program.leaves[i].nbytes for i in missing) <= TRIFLE
         and count(program.jaxpr.jaxpr) >= MANY_EQUATIONS
     )
+
+
+def _takes_as_much(plan: Plan, program: Program) -> bool:
+    """Whether a plan takes over what `program` does, or as many bytes in other leaves: of an average of the weights and
+    the weights, which come to one output, either."""
+    leaves = program.leaves
+    most = sum(leaves[i].nbytes for i in program.donated)
+    return _is_for(plan, program) or sum(leaves[i].nbytes for i in plan.could_donate) >= most
 
 
 def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
