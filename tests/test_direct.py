@@ -154,6 +154,22 @@ def test_a_training_loop_goes_straight(straight, loop, made):
     assert len(straight) >= (14 if loop is over_numbered_batches else 17)
 
 
+def test_a_loop_beside_another_goes_straight(straight):
+    """There may be any number of executions between the last step and the next one."""
+    step, other = pytc.compile(increment), pytc.compile(increment)
+    mine, others, went = of_dicts(), of_dicts(), 0
+    for _ in range(10):
+        before = len(straight)
+        for _ in range(20):
+            mine = step(mine)
+        went += len(straight) - before
+        for _ in range(40):
+            others = other(others)
+    assert went > 190
+    np.testing.assert_array_equal(mine["b"], np.full(3, 200))
+    np.testing.assert_array_equal(others["b"], np.full(3, 400))
+
+
 def test_named_by_keyword_and_taken_over(straight):
     step = pytc.compile(lambda *, state: increment(state))
 

@@ -33,8 +33,8 @@ class Site:
                           it proves everything                                        -> hinted
                           it does not: a careful look                                 -> hinted, with another `hint`
 
-    `executions` doubles with each careful look, and with each quick one that has to compare all addresses, up to the
-    number that `executions` remembers.
+    `executions` grows with a careful look, and with a quick one that has to compare all addresses, to what would have
+    been enough there.
     """
 
     def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any], builtins: Mapping[str, Any]):

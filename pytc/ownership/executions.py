@@ -25,7 +25,7 @@ from pytc.ownership.counts import Mark, new_marks
 
 _AT_A_GLANCE = 8
 """Arrays made since the newest execution, such as a batch, that `newest` looks through for its results."""
-_MOST = 32
+_MOST = 512
 """Executions that are remembered. There may be twice as many until those without results are forgotten."""
 _MOST_MISSING = 4
 """Executions found without results at one call, from which on those without results are forgotten at once."""
@@ -159,6 +159,15 @@ def _forget_spent() -> None:
     _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
 
 
-def remembered() -> int:
-    """How many executions are remembered."""
-    return len(_recent)
+def reaching(arrays: Sequence[Any]) -> int:
+    """How many of the last executions to look through, as `fresh` does, to find all of these arrays among the results:
+    a power of two. 0 if some of the arrays are not there."""
+    alive, missing, at = listed(), set(map(id, arrays)), 0
+    for number, execution in enumerate(_recent[:]):
+        span = execution.span(alive, at)
+        if span is not None:
+            first, at = span
+            missing.difference_update(map(id, alive[first:at]))
+        if not missing:
+            return 1 << number.bit_length()
+    return 0

@@ -55,7 +55,7 @@ def held(
     if site is None:
         site = site_of(frame)
     remember(look.route(), site)
-    site.executions = max(1, min(2 * site.executions, executions.remembered()))
+    _look_further(site, wanted.take(leaves))
     return kept
 
 
@@ -94,6 +94,12 @@ def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | 
     if kinds is None or kinds.placed != placed:
         known.kinds = kinds = buffers.Kinds.of(leaves, placed)
     return not buffers.shares_with_any(leaves, others, kinds)
+
+
+def _look_further(site: Site, leaves: Sequence[Any]) -> None:
+    """See to it that the next quick look from this site looks through as many executions as would have been enough for
+    these leaves: between two steps of a training there may be as many as an evaluation takes."""
+    site.executions = max(site.executions, executions.reaching(leaves))
 
 
 def _all_dead(
@@ -154,5 +160,5 @@ def _all_dead(
             wanted.seek(leaves, args, kwargs)  # it may account for more the next time
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
-    site.executions = max(1, min(2 * site.executions, executions.remembered()))
+    _look_further(site, leaves)
     return not counts.weakly_referenced(leaves) and buffers.alone(leaves)

@@ -149,7 +149,8 @@ class Walk:
         self._of_arrays = _QUIET_ARRAYS.union(map(type, leaves))
         self._alone = _Alone(picker(arrays))
         self.count = len(leaves)
-        others = [k for k in range(len(seen)) if k not in opened.union(arrays)]
+        told = opened.union(arrays)
+        others = [k for k in range(len(seen)) if k not in told]
         self._size, self._others = len(seen), picker(others)
         self._types = [type(seen[k]) for k in others]
         self._rest = picker([k for k in others if not endings.lives_on(type(seen[k]))])
@@ -282,7 +283,8 @@ class Walk:
             return None
         if self._tries:
             self._tries -= 1
-            self._results = _among_the_newest(arrays)
+            # What was true of another call is kept: something else may have been executed in between this once.
+            self._results = _among_the_newest(arrays) or self._results
         return arrays, fresh.others
 
     def _open(
@@ -357,14 +359,14 @@ class _Alone(NamedTuple):
         return _Alone(picker([k for k in where if k not in others]), picker([*others]), others)
 
 
-def _among_the_newest(arrays: Sequence[Any]) -> tuple[int, Picker]:
+def _among_the_newest(arrays: Sequence[Any]) -> tuple[int, Picker] | None:
     """Where the arrays are, if all are results of the newest execution: how many results it has, and what picks the
-    arrays, in their order, out of these, newest first. 0 results otherwise."""
+    arrays, in their order, out of these, newest first."""
     alive = listed()
     start, made, _ = executions.newest(alive)
     at = {id(array): k for k, array in enumerate(alive[start : start + made])}
     places = [at[id(array)] for array in arrays if id(array) in at]
-    return (made, picker(places)) if len(places) == len(arrays) else (0, tuple)
+    return (made, picker(places)) if len(places) == len(arrays) else None
 
 
 class _Level(NamedTuple):
