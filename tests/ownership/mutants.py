@@ -59,7 +59,7 @@ Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
 
 def everything_is_dead() -> Any:
     """No liveness: every local variable counts as dead."""
-    return mock.patch.object(liveness.Flow, "dead", lambda flow, at, calm=0: frozenset(liveness._bits(flow.locals)))
+    return mock.patch.object(liveness.Flow, "dead", lambda flow, at, calm=0: frozenset(liveness.bits(flow.locals)))
 
 
 def handlers_do_not_count() -> Any:
@@ -408,7 +408,7 @@ def a_store_has_not_stored_yet() -> Any:
     """A destructor's caller, which is at a store, is taken not to have stored the new value."""
 
     def dead(flow: Any, at: int, calm: int = 0) -> frozenset[int]:
-        return frozenset(liveness._bits(flow.locals & ~(flow.reads[at] | flow._from(at, calm))))
+        return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | flow._from(at, calm))))
 
     return mock.patch.object(liveness.Flow, "dead", dead)
 
@@ -418,7 +418,7 @@ def stores_are_done_one_by_one() -> Any:
 
     def dead(flow: Any, at: int, calm: int = 0) -> frozenset[int]:
         live = flow._following(at, calm) if calm else flow._after(flow.live, at) | flow._handled(flow.live, at)
-        return frozenset(liveness._bits(flow.locals & ~(flow.reads[at] | live)))
+        return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | live)))
 
     return mock.patch.object(liveness.Flow, "dead", dead)
 
@@ -430,7 +430,7 @@ def a_store_does_not_load() -> Any:
         live = flow._following(at, calm) if calm else flow._after(flow.live, at) | flow._handled(flow.live, at)
         if [each.opname for each in flow.instructions[at : at + 2]] == ["STORE_FAST", "STORE_FAST"]:
             live |= flow._after(flow.live, at + 1)
-        return frozenset(liveness._bits(flow.locals & ~(flow.reads[at] | live)))
+        return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | live)))
 
     return mock.patch.object(liveness.Flow, "dead", dead)
 
