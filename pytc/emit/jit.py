@@ -43,8 +43,10 @@ from pytc.picking import picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected
 
-ROOM_FOR_KEYS = 40
-"""More frames than it takes to make PRNG keys of their bits, and to put these onto other devices."""
+_ROOM_FOR_KEYS = 12
+"""More frames than it takes to make PRNG keys of their bits."""
+_ROOM_FOR_TRANSFERS = 30
+"""And more than it takes to put these onto other devices before."""
 
 
 class Retrace(Exception):
@@ -102,7 +104,7 @@ class Emitted:
         self._marked = len(self._order) - self._marks[-1] if self._marks else 0
         """How many results there are from the first that took over an argument's memory to the last."""
 
-        self._room = ROOM_FOR_KEYS
+        self._room = _ROOM_FOR_KEYS + (_ROOM_FOR_TRANSFERS if jax.device_count() > 1 else 0)
         """More frames than it takes to put a result with keys together."""
         self._passed = [program.leaves[i] for i in passed]
         self._keys_in = key_types([leaf.aval for leaf in self._passed] + [program.in_avals[i] for i in captured])

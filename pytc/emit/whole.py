@@ -20,7 +20,7 @@ from typing import Any
 
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
-from pytc.emit.jit import ROOM_FOR_KEYS, Emitted, Retrace, order_of
+from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
 from pytc.jax_compat.trees import container, is_plain_tree
@@ -56,7 +56,7 @@ class EmittedWhole(Emitted):
         places = {place: way for way, place in _ways(tree.unflatten(range(tree.num_leaves)))}
         bits = {k: functools.partial(_bits_of, program.leaves[k].aval) for k in self._keys_in}
         self._to_bits = _changes((places[k], make) for k, make in bits.items())
-        self._room = ROOM_FOR_KEYS + max((len(ways[k]) for k in self._keys_out), default=0)
+        self._room += max((len(ways[k]) for k in self._keys_out), default=0)
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
         this: Any = weakref.proxy(self)  # as of any program

@@ -10,12 +10,14 @@ import jax
 from jax.tree_util import all_leaves, tree_leaves
 
 from pytc.arguments.leaves import StaticArgument
-from pytc.ownership import collector, holders
+from pytc.ownership import collector, holders, variables
 from pytc.ownership.callers import Outcome, distance
-from pytc.ownership.holders import Held, Insides
+from pytc.ownership.holders import Held
 from pytc.ownership.look import Look, look_everywhere
+from pytc.ownership.paths import paths_to
 from pytc.ownership.referrers import Referrers
 from pytc.ownership.surviving import surviving
+from pytc.ownership.variables import Insides
 from pytc.ownership.watchers import interrupter
 
 
@@ -75,7 +77,7 @@ def reasons(
         collector.resume()
     kept = look.held(wanted)
     roots = [*args, *kwargs.values()]
-    paths = [_held_from(path, look) for path in holders.paths_to([leaves[i] for i in kept], roots, _ends(leaves))]
+    paths = [_held_from(path, look) for path in paths_to([leaves[i] for i in kept], roots, _ends(leaves))]
     ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables(), *map(id, paths)}
     referrers = Referrers([path[-1] for path in paths if path], ours)
     insides = Insides()
@@ -102,12 +104,15 @@ def _reason(path: list[Any], frame: FrameType, look: Look, referrers: Referrers,
         value = path[-1]
         if (odd := holders.oddity(value)) is not None:
             return odd
-        dead = holders.letting_go(frame, value).union(map(id, path))
-        found = holders.in_variables(frame, value, insides)
-        found = found or holders.in_objects(value, referrers, dead, holders.sources(frame)) or holders.in_threads(value)
+        dead = variables.letting_go(frame, value).union(map(id, path))
+        found = (
+            variables.in_variables(frame, value, insides)
+            or holders.in_objects(value, referrers, dead, variables.sources(frame))
+            or variables.in_threads(value)
+        )
         if found is not None:
-            return holders.lasting(found, frame, look.refusals)
-        if (named := holders.in_handlers(frame, value)) and (who := interrupter()):
+            return variables.lasting(found, frame, look.refusals)
+        if (named := variables.in_handlers(frame, value)) and (who := interrupter()):
             return Held("thread", f"{named}: {who}, may raise an exception in the midst of the call")
     if look.refusals:
         return Held("introspection", look.refusals[0])
@@ -127,12 +132,12 @@ def glance(
     roots = [*args, *kwargs.values()]
     found: dict[int, Held] = {}
     insides = Insides()
-    paths = holders.paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
+    paths = paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
     for i, path in zip(wanted, paths, strict=True):
         for value in path:
-            held = holders.in_variables(frame, value, insides) or holders.in_members(frame, value, roots)
+            held = variables.in_variables(frame, value, insides) or variables.in_members(frame, value, roots)
             if held is not None:
-                found[i] = holders.lasting(held, frame, ())
+                found[i] = variables.lasting(held, frame, ())
                 break
     return found
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytc.ownership.callsite import Site
-from pytc.ownership.holders import _assigned
 from pytc.ownership.liveness import Flow
 from pytc.ownership.symbolic import Step, loaded
+from pytc.ownership.variables import _assigned
 
 
 def test_a_script_of_many_names_takes_no_longer_than_its_code() -> None:

@@ -23,7 +23,7 @@ import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from pytc import ownership
-from pytc.ownership import holders, referrers, service_threads
+from pytc.ownership import holders, paths, referrers, service_threads, variables
 from pytc.ownership.referrers import Referrers
 from tests.ownership.harness import Stub, both, expect, first
 
@@ -356,7 +356,7 @@ def test_an_item_of_a_container_in_another(made: Functions) -> None:
 
 
 class _Opening:
-    """`gc` as `holders` sees it, which counts the objects that it shows."""
+    """`gc` as pytc sees it, which counts the objects that it shows."""
 
     def __init__(self) -> None:
         self.shown = 0
@@ -379,7 +379,7 @@ def test_little_of_what_the_callers_have_is_looked_at(made: Functions) -> None:
         several = [{k: (k,) for k in range(1000)} for _ in range(3)]
         kept = [*state]
         opening = _Opening()
-        with mock.patch.object(holders, "gc", opening):
+        with mock.patch.object(variables, "gc", opening), mock.patch.object(paths, "gc", opening):
             state = f(state)
         stub.says("an item of `kept` in test_reasons.py")
         stub.shows("an item of `kept` in test_reasons.py")
@@ -417,10 +417,10 @@ def test_a_graph_beside_the_leaves_is_looked_through_once() -> None:
     arrays = [jnp.zeros(9), jnp.zeros(9)]
     state = _WithGraph(_grid(12), {"a": arrays[0], "b": (arrays[1],)})
     opening = _Opening()
-    with mock.patch.object(holders, "gc", opening):
-        paths = holders.paths_to(arrays, [0, state], set(map(id, arrays)))
+    with mock.patch.object(paths, "gc", opening):
+        found = paths.paths_to(arrays, [0, state], set(map(id, arrays)))
     assert opening.shown < 5000
-    first, second = (list(filter(lambda each: type(each) is not dict or each is state.arrays, path)) for path in paths)
+    first, second = (list(filter(lambda each: type(each) is not dict or each is state.arrays, path)) for path in found)
     assert [*map(id, first)] == [*map(id, [state, state.arrays, arrays[0]])]
     assert [*map(id, second)] == [*map(id, [state, state.arrays, state.arrays["b"], arrays[1]])]
 
@@ -429,10 +429,10 @@ def test_paths_lead_through_no_leaf_and_not_through_large_metadata() -> None:
     x = jnp.zeros(9)
     static = types.SimpleNamespace(x=x)
     opening = _Opening()
-    with mock.patch.object(holders, "gc", opening):
-        paths = holders.paths_to([x], [static, ([0] * 1_000_000,), [[x]]], {id(x), id(static)})
-        assert [type(each) for each in paths[0]] == [list, list, type(x)]
-        assert holders.paths_to([x], [static], {id(x), id(static)}) == [[x]]
+    with mock.patch.object(paths, "gc", opening):
+        found = paths.paths_to([x], [static, ([0] * 1_000_000,), [[x]]], {id(x), id(static)})
+        assert [type(each) for each in found[0]] == [list, list, type(x)]
+        assert paths.paths_to([x], [static], {id(x), id(static)}) == [[x]]
     assert opening.shown < 100
 
 
@@ -440,7 +440,7 @@ def test_the_search_for_paths_keeps_nothing() -> None:
     x = jnp.zeros(9)
     state = [(x,)]
     before = sys.getrefcount(x), sys.getrefcount(state), sys.getrefcount(state[0])
-    holders.paths_to([x], [state], {id(x)})
+    paths.paths_to([x], [state], {id(x)})
     assert before == (sys.getrefcount(x), sys.getrefcount(state), sys.getrefcount(state[0]))
 
 

@@ -32,9 +32,10 @@ from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
 from pytc.jax_compat.trees import length_of, nodes
 from pytc.ownership import buffers
-from pytc.ownership import holders as who
 from pytc.ownership.counts import only_marked
+from pytc.ownership.holders import in_objects
 from pytc.ownership.referrers import Referrers
+from pytc.ownership.variables import in_variables
 
 FIRST = 32
 """So many calls of each call site are examined in any case."""
@@ -384,7 +385,7 @@ def _held_elsewhere(leaves: Sequence[Any], renewed: Mapping[int, list[Any]]) -> 
 def _who_else(leaf: Any, frame: types.FrameType, leaves: Sequence[Any], holders: list[Any]) -> ownership.Held | None:
     """What holds a leaf besides `holders`."""
     ours = {id(leaves), *map(id, holders), *(id(vars(each)) for each in holders)}
-    return who.in_variables(frame, leaf) or who.in_objects(leaf, Referrers([leaf], ours), frozenset(), frozenset())
+    return in_variables(frame, leaf) or in_objects(leaf, Referrers([leaf], ours), frozenset(), frozenset())
 
 
 def _names(leaves: Sequence[Any], signature: WatchedSignature) -> dict[int, tuple[str, str]]:
