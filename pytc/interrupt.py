@@ -24,13 +24,15 @@ import inspect
 import itertools
 import signal
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _ROOM = 200
 """More frames than JAX's Python code has between an execution and the return of its results."""
+
+_in_main_thread: Callable[[], int] = ctypes.pythonapi._PyOS_IsMainThread
+"""Whether handlers of signals run in this thread. (`threading` takes each greenlet of gevent for a thread.)"""
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _LIBRARIES = ("pytc", "jax", "jaxlib", "numpy")
@@ -72,7 +74,7 @@ def can_be_put_off(raised: BaseException) -> bool:
         return True
     if type(raised) is not KeyboardInterrupt or _handlers(raised) - {"asyncio.runners"}:
         return False
-    return is_ctrl_c(signal.getsignal(signal.SIGINT)) and threading.current_thread() is threading.main_thread()
+    return is_ctrl_c(signal.getsignal(signal.SIGINT)) and bool(_in_main_thread())
 
 
 def is_ctrl_c(handler: Any) -> bool:
@@ -170,7 +172,7 @@ def deliver(landed: Sequence[Any], raised: BaseException) -> tuple[Any, ...]:
 def put_off() -> Iterator[None]:
     """A Ctrl-C inside, or another signal with a handler in Python, strikes at the end. (Handlers run in the main thread
     alone.)"""
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
     handlers = [(number, handler) for number in signal.valid_signals() if callable(handler := signal.getsignal(number))]

@@ -25,6 +25,7 @@ import pytest
 import pytc
 from pytc.emit import Emitted, EmittedWhole, jit
 from pytc.interrupt import put_off
+from pytc.ownership.watchers import other_frames
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
 
@@ -55,6 +56,42 @@ def test_the_result_is_stored_before_the_interrupt(times):
     np.testing.assert_array_equal(holder.state.value, 2 * np.ones(3))
     holder.state = step(holder.state)
     np.testing.assert_array_equal(holder.state.value, 3 * np.ones(3))
+
+
+@pytest.fixture
+def _in_a_greenlet(monkeypatch):
+    """What `threading` says in one, of the main thread, where gevent has replaced a part of it."""
+    greenlet = threading.Thread()
+    monkeypatch.setattr(threading, "current_thread", lambda: greenlet)
+    monkeypatch.setattr(threading, "get_ident", lambda: id(greenlet))
+
+
+@pytest.mark.usefixtures("_in_a_greenlet")
+def test_in_a_greenlet_the_result_is_stored_before_the_interrupt():
+    test_the_result_is_stored_before_the_interrupt(1)
+
+
+@pytest.mark.usefixtures("_in_a_greenlet")
+def test_in_a_greenlet_a_signal_is_put_off():
+    inside = []
+    with pytest.raises(KeyboardInterrupt), put_off():  # noqa: PT012 - not before the end
+        signal.raise_signal(signal.SIGINT)
+        inside.append(True)
+    assert inside
+
+
+@pytest.mark.usefixtures("_in_a_greenlet")
+def test_in_a_greenlet_another_thread_is_told_from_this_one():
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        frames = other_frames()
+        assert len(frames) == 1
+        assert _thread.get_ident() not in frames
+    finally:
+        done.set()
+        other.join()
 
 
 def test_several_signals_at_once():
@@ -389,7 +426,11 @@ def in_an_attribute(step, arm):
         holder.x = step(holder.x)
 
 
-@pytest.mark.parametrize("kind", [KeyError, TypeError, ValueError, RuntimeError, AttributeError, StopIteration])
+class Anything(KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError):
+    """Caught by whoever catches one of these. (No class can be a `StopIteration` besides.)"""
+
+
+@pytest.mark.parametrize("kind", [Anything, StopIteration])
 @pytest.mark.parametrize("caller", [overwritten, read_again, in_an_attribute])
 def test_what_a_handler_raises_in_any_function(caller, kind, at_alarm, monkeypatch):
     """It is not taken for what was asked there."""

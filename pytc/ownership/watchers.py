@@ -8,6 +8,7 @@ then. A few threads of libraries are known to do nothing of the kind (`service_t
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import ctypes
 import gc
 import operator
 import sys
@@ -25,6 +26,10 @@ _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _last_handlers: list[Any] = []
 """The handlers of all signals when they were last looked at, if none of them was one that counts."""
+
+_this_thread: Any = ctypes.pythonapi.PyThread_get_thread_ident
+"""This thread by the number that the interpreter has for it. (gevent's `threading.get_ident` tells a greenlet's.)"""
+_this_thread.restype = ctypes.c_ulong
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
@@ -93,7 +98,7 @@ def other_frames() -> dict[int, FrameType]:
     """Where the other threads are. (A function's own frame in one of its variables would live on, with all that the
     frames above it refer to, until garbage is collected.)"""
     frames = sys._current_frames()
-    del frames[threading.get_ident()]
+    del frames[_this_thread()]
     return frames
 
 

@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import textwrap
+import time
 import weakref
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import pytc
 from pytc import ownership
 from pytc.emit import jit as emit_jit
-from pytc.ownership import callers
+from pytc.ownership import buffers, callers
 from tests.ownership.harness import expect
 
 ROUNDS = 10
@@ -428,6 +429,37 @@ def test_a_call_of_peoples_own_as_the_way_to_the_arrays_is_looked_for_again(monk
         train()
     assert any(deleted for _, deleted in executions)
     assert (True, True) not in executions
+
+
+def test_a_sleep_in_which_other_code_of_this_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gevent's and eventlet's, or that of a test which allows none. The proof waits for arrays to be ready."""
+    step = pytc.compile(lambda x, b: jnp.tanh(x @ x + b.sum()))
+    holder = Holder()
+    holder.x = jnp.eye(400)
+    taken: list[jax.Array] = []
+    waited: list[bool] = []
+    ready = buffers.is_ready
+
+    def sleep(_: float) -> None:
+        taken.append(holder.x)
+
+    def is_ready(array: Any) -> bool:
+        # Not the first time that it is asked, so that there is something to wait for however fast the machine is.
+        waited.append(len(waited) % 2 == 0 or not ready(array))
+        return not waited[-1]
+
+    def train() -> None:
+        for i in range(12):
+            other = jnp.full((400, 400), i, jnp.float32)
+            holder.x = step(holder.x, jnp.ones(3))
+            del other
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(buffers, "is_ready", is_ready)
+    monkeypatch.setattr(buffers, "is_told_late", lambda _: True)
+    train()
+    assert any(waited)
+    assert not taken
 
 
 def test_what_is_known_of_code_is_not_taken_for_that_of_other_code_in_its_place() -> None:
