@@ -30,7 +30,7 @@ from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
 from pytc.errors import DonationError, DonationWarning
 from pytc.interrupt import has_room
-from pytc.jax_compat.arrays import private_copy
+from pytc.jax_compat.arrays import private_copies
 from pytc.jax_compat.avals import short
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
@@ -155,10 +155,7 @@ class Planner:
                 site.why = site.why | {i: why.text for i, why in found.items()}
             # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
             held = {*held, *asking.alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
-        given = list(leaves)
-        for i in held:
-            given[i] = private_copy(leaves[i])
-        return plan, given
+        return plan, _with_copies(leaves, held)
 
     def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any], *, alone: bool = False) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are `MOST_PLANS` already, the
@@ -356,11 +353,14 @@ def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
     passed only once."""
     places = collections.Counter(id(leaves[i]) for i in program.passed)
     shared = [i for i in program.donated if places[id(leaves[i])] > 1]
-    if not shared:
-        return leaves
+    return _with_copies(leaves, shared) if shared else leaves
+
+
+def _with_copies(leaves: Sequence[Any], of: Collection[int]) -> list[Any]:
+    """The leaves, with copies in place of some."""
     given = list(leaves)
-    for i in shared:
-        given[i] = private_copy(leaves[i])
+    for i, copy in zip(of, private_copies([leaves[i] for i in of]), strict=True):
+        given[i] = copy
     return given
 
 

@@ -7,7 +7,7 @@ knows its address, and that a deleted one is not asked whether it is ready.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,18 +18,28 @@ from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.layouts import memory_of
 
 
-def private_copy(array: jax.Array) -> jax.Array:
-    """A copy in memory of its own, placed alike.
+def private_copies(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Copies in memory of their own, each placed like its original.
 
-    Made by the runtime, with no compiled program. An array that no process sees whole is copied shard by shard, so
-    that no other process need take part. Nothing leaves its device, so `jax.transfer_guard` has no say.
+    Made by the runtime, with no compiled program, and at once, since asking it takes longer than most copies. An array
+    that no process sees whole is copied shard by shard, so that no other process need take part. Nothing leaves its
+    device, so `jax.transfer_guard` has no say.
     """
+    whole = [array for array in arrays if array.is_fully_addressable]
+    placements = [array.sharding if array.committed else None for array in whole]
     with jax.transfer_guard_device_to_device("allow"):
-        if array.is_fully_addressable:
-            copy: jax.Array = jax.device_put(array, array.sharding if array.committed else None, may_alias=False)
-            return copy
-        shards = [jax.device_put(s.data, s.device, may_alias=False) for s in array.addressable_shards]
-        return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
+        copies = iter(jax.device_put(whole, placements, may_alias=False))
+        return [next(copies) if array.is_fully_addressable else _copy_of_shards(array) for array in arrays]
+
+
+def private_copy(array: jax.Array) -> jax.Array:
+    """As `private_copies`, of one array."""
+    return private_copies([array])[0]
+
+
+def _copy_of_shards(array: jax.Array) -> jax.Array:
+    shards = [jax.device_put(s.data, s.device, may_alias=False) for s in array.addressable_shards]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
 
 
 def snapshot(value: Any, aval: AbstractValue) -> Any:

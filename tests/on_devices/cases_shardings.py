@@ -496,8 +496,10 @@ def test_a_state_that_begins_elsewhere_than_it_comes_back(start, monkeypatch):
         return weights
 
     copied, by_training = [], []
-    copy = plan.private_copy
-    monkeypatch.setattr(plan, "private_copy", lambda array: copied.append(array.sharding) or copy(array))
+    copies = plan.private_copies
+    monkeypatch.setattr(
+        plan, "private_copies", lambda arrays: copied.extend(a.sharding for a in arrays) or copies(arrays)
+    )
     batch, step = weights * 2, pytc.compile(update)
     wanted = train(jax.jit(update), weights, momentum, batch)
     for _ in range(8):
