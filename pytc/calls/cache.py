@@ -48,6 +48,8 @@ MOST_ALIKE = 64
 
 Describe: TypeAlias = Callable[[Any], tuple[Hashable, ...]]
 """`describe`, or `describe_placed`."""
+Described: TypeAlias = tuple[tuple[Hashable, ...], ...]
+"""That of each leaf."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -177,7 +179,7 @@ class Staged:
 
     program: Program
     describe: Describe
-    described: tuple[tuple[Hashable, ...], ...]
+    described: Described
     """`describe` of each leaf that it was staged for."""
     compiled: dict[tuple[int, ...], Emitted] = dataclasses.field(default_factory=dict)
     """Executables, by the leaves that the flow of the data would have them take over (`Plan.could_donate`)."""
@@ -195,31 +197,37 @@ class Shared:
     function."""
 
     describe: Describe
-    newest: tuple[Staged, ...] = ()
-    _being_made: dict[tuple[Hashable, ...], AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
+    _staged: dict[Described, tuple[Staged, ...]] = dataclasses.field(default_factory=dict)
+    """Newest first."""
+    _being_made: dict[Described, AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Staged, ...]:
         """Every staged program for leaves like these, newest first."""
-        if not self.newest:
-            return ()
-        described = tuple(self.describe(leaf) for leaf in leaves)
-        return tuple(staged for staged in self.newest if staged.described == described)
+        return self._staged.get(self.describe_all(leaves), ()) if self._staged else ()
+
+    def describe_all(self, leaves: Sequence[Any]) -> Described:
+        """`describe` of each leaf."""
+        return tuple(self.describe(leaf) for leaf in leaves)
 
     def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
         """A lock for the thread that stages and compiles for leaves like these."""
-        return self._being_made.setdefault(tuple(self.describe(leaf) for leaf in leaves), threading.RLock())
+        return self._being_made.setdefault(self.describe_all(leaves), threading.RLock())
 
     def make_room(self, staged: Staged) -> None:
         """As `Signatures.make_room`."""
-        dropped = [each for each in self.newest if each.described == staged.described][MOST_ALIKE - 1 :]
-        self.newest = tuple(each for each in self.newest if each not in dropped and not each.context.is_spent())
+        alike = self._staged.get(staged.described, ())
+        dropped = {*alike[MOST_ALIKE - 1 :]}
+        dropped.update(each for alike in list(self._staged.values()) for each in alike if each.context.is_spent())
+        for described in {each.described for each in dropped}:
+            self._staged[described] = tuple(each for each in self._staged[described] if each not in dropped)
 
     def add(self, staged: Staged) -> None:
         """Publish a staged program as the newest. Not one that calls Python: its callback may refer to the function,
         which this table would then keep alive for ever; and its calls may wait for one another."""
         if may_call_python(staged.program.jaxpr):
             return
-        self.newest = (staged, *(each for each in self.newest if each is not staged))
+        alike = self._staged.get(staged.described, ())
+        self._staged[staged.described] = (staged, *(each for each in alike if each is not staged))
 
 
 @dataclasses.dataclass(eq=False)
@@ -247,62 +255,89 @@ class Signature:
         return all(i in self.keys or was == self.staged.describe(leaf) for i, (was, leaf) in pairs)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Probe:
+    """Some of the leaves, which tell all signatures of one layout, static values and sharing apart that are not for
+    leaves of the same description."""
+
+    leaves: tuple[int, ...] = ()
+    by_place: bool = False
+    """Whether some signatures differ in nothing but where leaves are: only then is that asked, which takes longer."""
+    found: dict[Described, Signature] = dataclasses.field(default_factory=dict)
+    """The newest signature, by what these leaves tell."""
+
+    def add(self, signature: Signature, others: Sequence[Signature]) -> Probe:
+        """This, or another one that asks one leaf more, with a signature that is newer than all others.
+
+        It has to be told apart only from those that this finds in its place, and these are all of one description: so
+        it is compared with one of them.
+        """
+        found = self.found.get(self.told(signature.described))
+        if found is None or found.described == signature.described:
+            self.found[self.told(signature.described)] = signature
+            return self
+        pairs = enumerate(zip(signature.described, found.described, strict=True))
+        differ = [(a[:_UNPLACED] == b[:_UNPLACED], i) for i, (a, b) in pairs if a != b]
+        only_placed, leaf = min(differ)
+        probe = Probe(tuple(sorted({*self.leaves, leaf})), self.by_place or only_placed)
+        return probe.refilled((signature, *others))
+
+    def refilled(self, newest: Sequence[Signature]) -> Probe:
+        """The same leaves, for these signatures, which it tells apart."""
+        found = {self.told(each.described): each for each in reversed(newest)}
+        return Probe(self.leaves, self.by_place, found)
+
+    def told(self, described: Described) -> Described:
+        """What is asked of leaves that are described like this."""
+        return tuple(described[i] if self.by_place else described[i][:_UNPLACED] for i in self.leaves)
+
+
 @dataclasses.dataclass(eq=False)
 class Signatures:
     """All signatures of one layout, static values and sharing.
 
     To describe every leaf at every call would take long. So only those leaves are described that some two signatures
-    differ in (`_probe`), and `jax.jit` checks the others.
+    differ in (`Probe`), and `jax.jit` checks the others.
     """
 
     shared: Shared
     newest: tuple[Signature, ...] = ()
-    _probe: tuple[int, ...] = ()
-    _found: dict[tuple[tuple[Hashable, ...], ...], Signature] = dataclasses.field(default_factory=dict)
-    _by_place: bool = False
-    """Whether some signatures differ in nothing but where leaves are: only then is that asked, which takes longer."""
+    _alike: dict[Described, tuple[Signature, ...]] = dataclasses.field(default_factory=dict)
+    """Newest first."""
+    _probe: Probe = dataclasses.field(default_factory=Probe)
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
-        if not self._probe:
+        probe = self._probe
+        if not probe.leaves:
             return self.newest[0] if self.newest else None
-        tell = self.shared.describe if self._by_place else describe
-        return self._found.get(tuple(tell(leaves[i]) for i in self._probe))
+        tell = self.shared.describe if probe.by_place else describe
+        return probe.found.get(tuple(tell(leaves[i]) for i in probe.leaves))
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
         """Every signature for leaves like these, newest first."""
-        if not self.newest:
-            return ()
-        described = tuple(self.shared.describe(leaf) for leaf in leaves)
-        return tuple(s for s in self.newest if s.described == described)
+        return self._alike.get(self.shared.describe_all(leaves), ()) if self.newest else ()
 
     def make_room(self, signature: Signature) -> None:
         """Drop what no call will use any more, and the oldest of many like this new one: its context may be gone for
         good. (Before the new one is called rather than after: what goes with it may run code.)"""
         self.shared.make_room(signature.staged)
-        dropped = [s for s in self.newest if s.described == signature.described][MOST_ALIKE - 1 :]
-        dropped += [s for s in self.newest if s.staged.context.is_spent()]
+        dropped = {*self._alike.get(signature.described, ())[MOST_ALIKE - 1 :]}
+        dropped.update(each for each in self.newest if each.staged.context.is_spent())
         if dropped:
-            self._publish(tuple(s for s in self.newest if s not in dropped))
+            for described in {each.described for each in dropped}:
+                self._alike[described] = tuple(each for each in self._alike[described] if each not in dropped)
+            self.newest = tuple(each for each in self.newest if each not in dropped)
+            self._probe = self._probe.refilled(self.newest)
 
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest."""
         self.shared.add(signature.staged)
-        self._publish((signature, *(s for s in self.newest if s is not signature)))
-
-    def _publish(self, newest: tuple[Signature, ...]) -> None:
-        probe: list[int] = []
-        for other in newest[1:]:
-            differ = [i for i, (a, b) in enumerate(zip(newest[0].described, other.described, strict=True)) if a != b]
-            if differ and not any(i in probe for i in differ):
-                probe.append(differ[0])
-        probe = sorted({*self._probe, *probe})
-        described = [tuple(each.described[i] for i in probe) for each in newest]
-        unplaced = [tuple(leaf[:_UNPLACED] for leaf in each) for each in described]
-        self._by_place = len({*unplaced}) < len({*described})
-        told = described if self._by_place else unplaced
-        found = dict(zip(reversed(told), reversed(newest), strict=True))
-        self.newest, self._found, self._probe = newest, found, tuple(probe)
+        others = tuple(each for each in self.newest if each is not signature)
+        alike = self._alike.get(signature.described, ())
+        self._alike[signature.described] = (signature, *(each for each in alike if each is not signature))
+        self.newest = (signature, *others)
+        self._probe = self._probe.add(signature, others)
 
 
 def describe(leaf: Any) -> tuple[Hashable, ...]:

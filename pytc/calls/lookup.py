@@ -117,7 +117,7 @@ class Lookup:
                 prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
             except StopIteration as stop:
                 raise Stopped(stop) from stop
-            described = tuple(self.describe(leaf) for leaf in leaves)
+            described = signatures.shared.describe_all(leaves)
             signature = Signature(Staged(prepared, self.describe, described))
             signatures.make_room(signature)
             if not may_call_python(signature.program.jaxpr):
