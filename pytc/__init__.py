@@ -31,7 +31,8 @@ For people:
     __main__    `python -m pytc explain` and `python -m pytc audit`
 
 And for all of these: jax_compat has every use of JAX's less stable API, classes asks about a class without running its
-metaclass's code, picking takes items out of sequences. `docs/pipeline.md` tells how the parts fit together.
+metaclass's code, unheld refers to a function without keeping it alive, picking takes items out of sequences.
+`docs/pipeline.md` tells how the parts fit together.
 """
 
 from pytc import passes

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ from pytc.jax_compat.trees import nodes
 from pytc.kept import is_used_up, why_not
 from pytc.move import unmoved
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
+from pytc.unheld import Unheld, told_by_identity
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +69,10 @@ register_pytree_node(
     lambda node: (node.arrays, dataclasses.replace(node, arrays=())),
     lambda node, arrays: node.result(arrays),
 )
+
+
+_traced: weakref.WeakKeyDictionary[Any, dict[PythonScalars, Callable[..., Returned]]] = weakref.WeakKeyDictionary()
+"""`Stageable.traced` of each function: nothing in it depends on other options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,8 +154,12 @@ class Stageable:
 
     @functools.cached_property
     def traced(self) -> Callable[..., Returned]:
-        """`traceable()`, always the same function object, so that JAX traces it once for calls and transformations."""
-        return dataclasses.replace(self).traceable()  # of a copy: remembered in `self`, it must not hold `self`
+        """`traceable()`, the same function object for all wrappers of `fun`, so that JAX traces it once: for calls and
+        transformations, and where `fun` is wrapped anew."""
+        if not told_by_identity(self.fun):
+            return dataclasses.replace(self).traceable()  # of a copy: remembered in `self`, it must not hold `self`
+        unheld = Stageable(Unheld(self.fun), self.parameters, self.python_scalars)
+        return _traced.setdefault(self.fun, {}).setdefault(self.python_scalars, unheld.traceable())
 
     @functools.cached_property
     def traced_arrays(self) -> Callable[..., Sequence[Any]]:

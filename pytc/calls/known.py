@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from pytc.calls.cache import Shared
-from pytc.classes import shares
 from pytc.interrupt import is_from_outside
+from pytc.unheld import told_by_identity
 
 Known = dict[Hashable, Shared]
 """By the tree of the arguments, the types of their leaves, static values and sharing."""
@@ -27,11 +27,11 @@ def known_of(fun: Callable[..., Any], *options: Any) -> Known:
     Nothing, and that stays with who asks, where functions like this one are not compared by identity (a method, which
     is made anew each time, is not), or options cannot be hashed.
     """
-    if not shares(type(fun), object, "__hash__", "__eq__"):
+    if not told_by_identity(fun):
         return {}
     try:
         return _of_functions.setdefault(fun, {}).setdefault(_hashable(options), {})
-    except TypeError as error:  # it cannot be referred to weakly, or something in the options not be hashed
+    except TypeError as error:  # something in the options cannot be hashed
         if is_from_outside(error):
             raise
         return {}
