@@ -1,8 +1,36 @@
-"""What tests of threads share."""
+"""What keeps the tests quick, and what tests of threads share."""
 
+import os
 import sys
+import tempfile
+from unittest import mock
 
+import jax
 import pytest
+
+# The same small programs are compiled by many tests, and by the interpreters that they start.
+_COMPILED = tempfile.TemporaryDirectory(prefix="pytc-tests-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@pytest.fixture
+def _compiled_anew():
+    """What is compiled is not remembered on disk, nor is what pytc has found out about it."""
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
+
+
+@pytest.fixture
+def _quickly_compiled():
+    """LLVM optimises little, which takes half as long: for tests that ask who gets which buffer, not for last bits."""
+    with mock.patch.dict(os.environ, JAX_DISABLE_MOST_OPTIMIZATIONS="1"):
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ import pytest
 import pytc
 from tests.callers import STEPS, body, init
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 KEPT = []
 
 

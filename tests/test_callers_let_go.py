@@ -28,6 +28,8 @@ from flax.training.train_state import TrainState
 import pytc
 from tests.callers import MADE, STEPS, addresses, body, init, of_two, with_loss
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 class Trainer:
     def __init__(self, step):

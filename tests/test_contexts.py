@@ -12,6 +12,8 @@ import pytest
 
 import pytc
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 def add_thirds(x):
     return x + jnp.arange(4) / 3

@@ -18,6 +18,8 @@ import pytc
 from pytc.calls import direct
 from pytc.emit import EmittedWhole
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 class State(NamedTuple):
     params: Any

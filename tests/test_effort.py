@@ -28,6 +28,8 @@ from pytc.measurements import FORMAT
 from pytc.passes.candidates import candidates
 from tests.squares import functions
 
+pytestmark = pytest.mark.usefixtures("_compiled_anew", "_quickly_compiled")
+
 ROOT = Path(__file__).parent.parent
 
 compilations: list[str] = []

@@ -28,6 +28,8 @@ from pytc.interrupt import put_off
 from pytc.ownership.watchers import other_frames
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 @pytest.fixture(autouse=True)
 def _interrupts_are_not_ignored():

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 SCRIPT = """
 import json
 import sys

@@ -9,6 +9,8 @@ import pytest
 
 import pytc
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 @pytest.fixture
 def state():

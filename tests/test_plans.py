@@ -19,6 +19,8 @@ from jax import monitoring
 import pytc
 from pytc.ownership import callers
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 def make_step():
     return pytc.compile(lambda state, batch: {k: v + batch for k, v in state.items()})

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 PROGRAM = """
 import sys
 

@@ -8,6 +8,8 @@ import pytest
 import pytc
 from benchmarks import workloads
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 @pytest.mark.parametrize("name", ["ema", "gpt_adamw", "mlp_adam", "wave"])
 def test_figures_are_those_of_jit(name):

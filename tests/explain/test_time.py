@@ -15,6 +15,8 @@ import pytc
 from benchmarks.workloads.gpt_adamw import init_gpt, loss_fn
 from tests.explain.test_text import reports
 
+pytestmark = pytest.mark.usefixtures("_compiled_anew")
+
 ADAM = optax.adam(1e-3)
 
 

@@ -11,6 +11,11 @@ from pytc.uncollected import uncollected as without_collections
 from tests.ownership.harness import Functions, Stub, both, first
 
 
+@pytest.fixture(autouse=True)
+def _quickly(_quickly_compiled: None) -> None:
+    """The prover knows nothing of what a program computes."""
+
+
 @pytest.fixture(name="made")
 def _made() -> Functions:
     stub = Stub()

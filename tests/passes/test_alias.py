@@ -32,6 +32,8 @@ from pytc.verify import same
 from tests.comparison import program_of
 from tests.squares import functions, some_chain, some_function
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 N = 256
 SQUARE = jax.ShapeDtypeStruct((N, N), jnp.float32)
 LONG = jax.ShapeDtypeStruct((4 * N, N), jnp.float32)

@@ -16,6 +16,8 @@ from pytc.program import Alias
 from tests.passes.test_alias import BYTES, LONG, SQUARE, N, copies, of, planned, total, without
 from tests.squares import CHAINED, chain, some_chain
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 ALIGNMENT = 4096
 
 
