@@ -44,6 +44,6 @@ class Unheld:
             raise AttributeError(f"{self.__name__} is gone")
         return fun
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         return self.__wrapped__(*args, **kwargs)
