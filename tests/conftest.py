@@ -8,7 +8,7 @@ from unittest import mock
 import jax
 import pytest
 
-# The same small programs are compiled by many tests, and by the interpreters that they start.
+# The same small programs are compiled by many tests, and by the interpreters that these start: both are told.
 _COMPILED = tempfile.TemporaryDirectory(prefix="pytc-tests-")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

@@ -76,3 +76,17 @@ def test_a_new_one_is_not_compared_with_all_the_others(monkeypatch):
         assert signatures.shared.alike(new.described) == (new.staged,)
         per_signature.append(Part.compared - before)
     assert max(per_signature[100:]) <= max(per_signature[2:10])
+
+
+def test_nothing_is_left_of_what_no_call_will_use(monkeypatch):
+    monkeypatch.setattr("pytc.calls.cache.may_call_python", lambda _: False)
+    signatures = Signatures(Shared(lambda leaf: leaf))
+    for n in range(3):
+        signatures.add(signature(((n,),)))
+    for each in signatures.newest[1:]:
+        each.staged.context.is_spent = lambda: True
+    (newest, *_) = signatures.newest
+    signatures.make_room(newest)
+    assert signatures.newest == (newest,)
+    assert (*signatures._alike,) == (*signatures.shared._staged,) == (newest.described,)
+    assert signatures.alike(newest.described) == (newest,)

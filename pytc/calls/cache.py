@@ -8,12 +8,13 @@ several threads need no lock: two first calls at once compile twice, and one of 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 import threading
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -191,14 +192,41 @@ class Staged:
     """That of the staging."""
 
 
+class _IsDescribed(Protocol):
+    described: Described
+
+
+_For = TypeVar("_For", bound=_IsDescribed)
+
+
+class _Alike(dict[Described, tuple[_For, ...]]):
+    """What there is for leaves of each description, newest first."""
+
+    def add(self, newest: _For) -> None:
+        """Put this first among those of its description."""
+        before = self.get(newest.described, ())
+        self[newest.described] = (newest, *(each for each in before if each is not newest))
+
+    def oldest(self, new: _For) -> tuple[_For, ...]:
+        """Those for which there is no room beside a new one of their description."""
+        return self.get(new.described, ())[MOST_ALIKE - 1 :]
+
+    def drop(self, dropped: Set[_For]) -> None:
+        """Forget these."""
+        for described in {each.described for each in dropped}:
+            if kept := tuple(each for each in self.get(described, ()) if each not in dropped):
+                self[described] = kept
+            else:
+                self.pop(described, None)
+
+
 @dataclasses.dataclass(eq=False)
 class Shared:
     """Programs staged for one layout, static values and sharing, for all compiled functions that are made of the same
     function."""
 
     describe: Describe
-    _staged: dict[Described, tuple[Staged, ...]] = dataclasses.field(default_factory=dict)
-    """Newest first."""
+    _staged: _Alike[Staged] = dataclasses.field(default_factory=_Alike)
     _being_made: dict[Described, AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Staged, ...]:
@@ -215,19 +243,15 @@ class Shared:
 
     def make_room(self, staged: Staged) -> None:
         """As `Signatures.make_room`."""
-        alike = self._staged.get(staged.described, ())
-        dropped = {*alike[MOST_ALIKE - 1 :]}
-        dropped.update(each for alike in list(self._staged.values()) for each in alike if each.context.is_spent())
-        for described in {each.described for each in dropped}:
-            self._staged[described] = tuple(each for each in self._staged[described] if each not in dropped)
+        known = itertools.chain.from_iterable(list(self._staged.values()))
+        self._staged.drop({*self._staged.oldest(staged), *(each for each in known if each.context.is_spent())})
 
     def add(self, staged: Staged) -> None:
         """Publish a staged program as the newest. Not one that calls Python: its callback may refer to the function,
         which this table would then keep alive for ever; and its calls may wait for one another."""
         if may_call_python(staged.program.jaxpr):
             return
-        alike = self._staged.get(staged.described, ())
-        self._staged[staged.described] = (staged, *(each for each in alike if each is not staged))
+        self._staged.add(staged)
 
 
 @dataclasses.dataclass(eq=False)
@@ -272,9 +296,10 @@ class Probe:
         It has to be told apart only from those that this finds in its place, and these are all of one description: so
         it is compared with one of them.
         """
-        found = self.found.get(self.told(signature.described))
+        told = self.told(signature.described)
+        found = self.found.get(told)
         if found is None or found.described == signature.described:
-            self.found[self.told(signature.described)] = signature
+            self.found[told] = signature
             return self
         pairs = enumerate(zip(signature.described, found.described, strict=True))
         differ = [(a[:_UNPLACED] == b[:_UNPLACED], i) for i, (a, b) in pairs if a != b]
@@ -302,8 +327,7 @@ class Signatures:
 
     shared: Shared
     newest: tuple[Signature, ...] = ()
-    _alike: dict[Described, tuple[Signature, ...]] = dataclasses.field(default_factory=dict)
-    """Newest first."""
+    _alike: _Alike[Signature] = dataclasses.field(default_factory=_Alike)
     _probe: Probe = dataclasses.field(default_factory=Probe)
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
@@ -322,11 +346,9 @@ class Signatures:
         """Drop what no call will use any more, and the oldest of many like this new one: its context may be gone for
         good. (Before the new one is called rather than after: what goes with it may run code.)"""
         self.shared.make_room(signature.staged)
-        dropped = {*self._alike.get(signature.described, ())[MOST_ALIKE - 1 :]}
-        dropped.update(each for each in self.newest if each.staged.context.is_spent())
-        if dropped:
-            for described in {each.described for each in dropped}:
-                self._alike[described] = tuple(each for each in self._alike[described] if each not in dropped)
+        spent = (each for each in self.newest if each.staged.context.is_spent())
+        if dropped := {*self._alike.oldest(signature), *spent}:
+            self._alike.drop(dropped)
             self.newest = tuple(each for each in self.newest if each not in dropped)
             self._probe = self._probe.refilled(self.newest)
 
@@ -334,8 +356,7 @@ class Signatures:
         """Publish a signature as the newest."""
         self.shared.add(signature.staged)
         others = tuple(each for each in self.newest if each is not signature)
-        alike = self._alike.get(signature.described, ())
-        self._alike[signature.described] = (signature, *(each for each in alike if each is not signature))
+        self._alike.add(signature)
         self.newest = (signature, *others)
         self._probe = self._probe.add(signature, others)
 
