@@ -5,10 +5,14 @@ The callers are functions without asserts: pytest's look into `locals()`, which 
 
 from __future__ import annotations
 
+import collections
+import functools
 import gc
 import itertools
+import re
 import threading
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +74,12 @@ def plans(step):
     ]
 
 
+def compiled(step):
+    """What has been run of what the plans would run."""
+    emitted = {plan.emitted for signature in step.__pytc__.lookup for plan in signature.plans}
+    return [each for each in emitted if not each.is_new]
+
+
 def copied_calls(step):
     return sum(site.copied_calls for site in step.explain().sites)
 
@@ -98,6 +108,322 @@ def test_what_the_code_reads_again_costs_no_copy_and_no_second_compilation(calle
     caller(step, 20)
     assert copied_calls(step) == 0
     assert plans(step) == [1]
+
+
+def name_the_first(step, calls):
+    first = start()
+    state = first
+    for _ in range(calls):
+        state = step(state, 1.0)
+    return state, first
+
+
+def name_its_parts(step, calls):
+    state = start()
+    first = state["a"], state["b"]
+    for _ in range(calls):
+        state = step(state, 1.0)
+    return state, first
+
+
+def go_on_from(state, step, calls):
+    while calls:
+        state = step(state, 1.0)
+        calls -= 1
+    return state
+
+
+def read_what_was_passed(step, calls):
+    first = start()
+    return go_on_from(first, step, calls), first
+
+
+def step_in_a_helper(step, state):
+    return step(state, 1.0)
+
+
+def name_the_first_of_a_helper(step, calls):
+    state = first = start()
+    for _ in range(calls):
+        state = step_in_a_helper(step, state)
+    return state, first
+
+
+def name_the_first_of_an_object(step, calls):
+    first = start()
+    box = types.SimpleNamespace(state=first)
+    for _ in range(calls):
+        box.state = step(box.state, 1.0)
+    return box.state, first
+
+
+def go_on_in_parts(step, calls):
+    first = start()
+    halfway = go_on_from(first, step, calls // 2)
+    return go_on_from(halfway, step, calls - calls // 2), first, halfway
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        name_the_first,
+        name_its_parts,
+        read_what_was_passed,
+        name_the_first_of_a_helper,
+        name_the_first_of_an_object,
+        go_on_in_parts,
+    ],
+)
+def test_a_first_state_that_lives_on_is_copied_once_and_costs_no_second_compilation(caller):
+    step = make_step()
+    last, first, *halfway = caller(step, 20)
+    np.testing.assert_array_equal(last["b"], np.full((3, 3), 20))
+    for leaf in jax.tree.leaves(first):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+    assert copied_calls(step) == 1 + len(halfway)
+    assert plans(step) == [1]
+    (site,) = pytc.explain(step).sites
+    assert {held.path for held in site.held} == {"state['a']", "state['b']"}
+    for held in site.held:
+        assert re.search("(also|part of|an item of) `first`|read again", held.why)
+
+
+def keep_the_last(step, calls):
+    state, changes = start(), []
+    for _ in range(calls):
+        last = state
+        state = step(state, 1.0)
+        changes.append(float((state["a"] - last["a"]).sum()))
+    return changes
+
+
+def keep_the_last_beneath_the_call(step, calls):
+    last, state = None, start()
+    for _ in range(calls):
+        last, state = state, step(state, 1.0)
+    return last
+
+
+def keep_what_was_passed(step, calls):
+    for _ in range(calls):
+        state = start()
+        new = step_in_a_helper(step, state)
+        float((new["a"] - state["a"]).sum())
+
+
+def keep_unless_it_is_good(step, calls):
+    state = start()
+    for _ in range(calls):
+        new = step(state, 1.0)
+        if float(new["a"].sum()) > 0:
+            state = new
+
+
+def keep_all_from_the_first_on(step, calls):
+    state = start()
+    history = [state]
+    for _ in range(calls):
+        state = step(state, 1.0)
+        history.append(state)
+    return history
+
+
+def keep_an_attribute(step, calls):
+    box = types.SimpleNamespace(state=start())
+    for _ in range(calls):
+        last = box.state
+        box.state = step(box.state, 1.0)
+        float((box.state["a"] - last["a"]).sum())
+
+
+def append_each(step, calls, history=()):
+    state, history = start(), [*history]
+    for _ in range(calls):
+        state = step(state, 1.0)
+        history.append(state)
+    return history
+
+
+def append_each_of_a_helper(step, calls):
+    history, state, k = [], start(), 0
+    while k < calls:
+        state = step_in_a_helper(step, state)
+        if k % 2:
+            float(state["a"].sum())
+        history.append(state)
+        k += 1
+    return history
+
+
+def append_each_in_a_tuple(step, calls):
+    history, state = [], start()
+    for k in range(calls):
+        state = step(state, 1.0)
+        history.append((k, state))
+    return history
+
+
+def append_each_to_a_deque(step, calls):
+    history, state = collections.deque(maxlen=2), start()
+    for _ in range(calls):
+        state = step(state, 1.0)
+        history.append(state)
+    return history
+
+
+def append_each_to_an_attribute(step, calls):
+    box = types.SimpleNamespace(state=start(), history=[])
+    for _ in range(calls):
+        box.state = step(box.state, 1.0)
+        box.history.append(box.state)
+    return box
+
+
+def call_a_partial(step, calls):
+    state, go = start(), functools.partial(step, batch=1.0)
+    for _ in range(calls):
+        state = go(state)
+    return state
+
+
+def call_a_reduction(step, calls):
+    return functools.reduce(lambda state, batch: step(state, batch), [1.0] * calls, start())
+
+
+class Stepper:
+    def __init__(self, step):
+        self.step = step
+
+    def __call__(self, state):
+        return self.step(state, 1.0)
+
+
+def call_an_object(step, calls):
+    state, stepper = start(), Stepper(step)
+    for _ in range(calls):
+        state = stepper(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        keep_the_last,
+        keep_the_last_beneath_the_call,
+        keep_what_was_passed,
+        keep_unless_it_is_good,
+        keep_all_from_the_first_on,
+        keep_an_attribute,
+        append_each,
+        append_each_of_a_helper,
+        append_each_in_a_tuple,
+        append_each_to_a_deque,
+        append_each_to_an_attribute,
+        call_a_partial,
+        call_a_reduction,
+        call_an_object,
+    ],
+)
+def test_what_each_call_finds_alive_is_left_alone_from_the_first_call_on(caller):
+    step = make_step()
+    caller(step, 20)
+    assert copied_calls(step) == 0
+    (emitted,) = (plan.emitted for signature in step.__pytc__.lookup for plan in signature.plans if plan.spared)
+    assert compiled(step) == [emitted]
+
+
+def test_what_only_some_calls_find_alive_is_copied_then():
+    step = make_step()
+    best = keep_the_best_of_each_epoch(step, 40)
+    np.testing.assert_array_equal(best["a"], np.full(4, 40))
+    assert plans(step) == [1]
+    assert copied_calls(step) == 2  # the first state, and one of two that had the variable's name
+
+
+WARM_UP = """
+state = start()
+step(state, 1.0)
+for _ in range(20):
+    state = step(state, 1.0)
+"""
+"""Not in a loop, and not in a function that may be called in one."""
+
+
+def warm_up(step):
+    state = start()
+    step(state, 1.0)
+    for _ in range(20):
+        state = step(state, 1.0)
+
+
+@pytest.mark.parametrize("where", ["script", "function"])
+def test_a_call_to_warm_up_compiles_what_the_loop_behind_it_needs(where):
+    step = make_step()
+    if where == "script":
+        exec(WARM_UP, {"start": start, "step": step})
+    else:
+        exec("warm_up(step)", {"warm_up": warm_up, "step": step})
+    assert [site.copied_calls for site in pytc.explain(step).sites] == [1, 0]
+    assert plans(step) == [1]
+
+
+class Log:
+    """What is appended, it does not keep."""
+
+    def append(self, state):
+        self.last = float(state["a"].sum())
+
+
+def append_to_a_log(step, calls):
+    log, state, in_place = Log(), start(), []
+    for _ in range(calls):
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        in_place.append(state["b"].unsafe_buffer_pointer() == at)
+        log.append(state)
+    return in_place
+
+
+def append_now_and_then(step, calls):
+    history, state, in_place = [], start(), []
+    for k in range(calls):
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        in_place.append(state["b"].unsafe_buffer_pointer() == at)
+        if k % 10 == 9:
+            history.append(state)
+    return in_place
+
+
+def append_after_each_epoch(step, calls):
+    history, state, in_place = [], start(), []
+    for _ in range(calls // 10):
+        for _ in range(10):
+            at = state["b"].unsafe_buffer_pointer()
+            state = step(state, 1.0)
+            in_place.append(state["b"].unsafe_buffer_pointer() == at)
+        history.append(state)
+    return in_place
+
+
+@pytest.mark.parametrize(
+    ("caller", "compilations"), [(append_to_a_log, 2), (append_now_and_then, 1), (append_after_each_epoch, 1)]
+)
+def test_what_is_appended_and_not_kept_each_time_is_taken_over(caller, compilations):
+    step = make_step()
+    in_place = caller(step, 40)
+    assert plans(step) == [compilations]
+    assert in_place.count(False) <= 4  # from the second call on, and where a history was appended to
+
+
+def keep_the_best_of_each_epoch(step, calls):
+    best = state = start()
+    for epoch in range(calls // 10):
+        for _ in range(10):
+            state = step(state, 1.0)
+        if epoch % 2:
+            best = state
+    return best
 
 
 def test_each_site_has_its_own_plan_and_there_are_two_at_most():

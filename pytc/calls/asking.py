@@ -36,11 +36,11 @@ def alive(
 
 
 def survivors(
-    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], first: bool
 ) -> frozenset[int]:
     """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
     try:
-        return ownership.survivors(frame, args, kwargs, leaves)
+        return ownership.survivors(frame, args, kwargs, leaves, first)
     except Exception as error:
         if is_from_outside(error):
             raise

@@ -91,11 +91,10 @@ class Site:
     Three things are decided over its calls, independently. Which plan it uses (`plan.Planner` writes):
 
         (no site)         first call: `look` at the caller's code       -> spared, or not spared
-        spared            `look` again after 1, 2, 4, ... calls         -> either, with a plan that takes over no less
-        either            `PATIENCE` calls in a row found leaves alive  -> settled, with a plan that spares these leaves
-        settled           `look` again, as above                        -> on trial, with a plan that takes them over
-        on trial          this call finds leaves alive                  -> settled, as before; nothing was copied
-        on trial          it finds none                                 -> either
+        not spared        `PATIENCE` calls in a row found leaves alive  -> settled, with a plan that spares these leaves
+        spared, settled   `look` again after 1, 2, 4, ... calls         -> on trial, if the code lets go of some leaves
+        on trial          this call finds them alive                    -> settled, as before; nothing was copied
+        on trial          it does not                                   -> spared, or not spared
 
     Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
 
@@ -111,6 +110,7 @@ class Site:
     A call that copies is no miss, nor one that looks again or learns. What `pytc.explain` tells (`plan.Planner`):
 
         (no site)         first call: `why` of leaves that are spared, as far as the code shows
+        not asked         first call of a plan that copies leaves       -> not asked: their `why`, as far as it shows
         not asked         first warm call that copies leaves which are not in `why` -> asked: their `why` is added
     """
 

@@ -82,17 +82,17 @@ class Planner:
         # Where other processes run the same program, what is read later may differ between them, and the executables
         # must not: all take over what they can, and copy what they have to.
         if "auto" in self.policy.modes and jax.process_count() == 1:
-            read_later = asking.survivors(frame, args, kwargs, leaves)
+            read_later = asking.survivors(frame, args, kwargs, leaves, first=site is None)
         never = self._never(signature.program, leaves)
         lives_on = self._lives_on(signature.program, read_later)
         if site is not None:
             # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
-            # over. That something holds another leaf at this very call (a snapshot of every hundredth step, say) tells
+            # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
             # nothing of the next call; it is copied this once.
             lives_on &= site.plan.program.keep
         plan = self.plan(signature, never | lives_on, leaves)
         if site is not None:
-            if plan is not site.plan and site.settled:
+            if plan is not site.plan:
                 # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
                 site.settled, site.streak = False, PATIENCE - 1
             site.use(plan)
@@ -125,10 +125,10 @@ class Planner:
         plan, program = site.plan, signature.program
         if site.collects:
             _collect()
-        held = _held(plan, frame, args, kwargs, leaves)
+        held, outcome = _held(plan, frame, args, kwargs, leaves)
         if held and (site.streak == PATIENCE - 1 or self._required(program, held)) and _collect():
             # Perhaps only garbage in a cycle refers to them: `flax.nnx.state(model)` leaves such behind at each call.
-            held = _held(plan, frame, args, kwargs, leaves)
+            held, outcome = _held(plan, frame, args, kwargs, leaves)
             site.collects = not held
         if not held:
             site.streak = 0
@@ -143,18 +143,13 @@ class Planner:
             plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
             site.use(plan)
             site.settled = True
-            held = _held(plan, frame, args, kwargs, leaves)
-        if not site.asked and not plan.emitted.is_new and (unknown := [i for i in held if i not in site.why]):
-            site.asked = True
-            largest, more = (self._largest(program, unknown, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
-            if ownership.is_dear(plan.proven):
-                site.why = site.why | dict.fromkeys(largest, TOO_MANY)
-            else:
-                found = asking.glance(frame, args, kwargs, leaves, more)
-                found |= asking.reasons(frame, args, kwargs, leaves, largest, plan.outcome_now)
-                site.why = site.why | {i: why.text for i, why in found.items()}
+            held, outcome = _held(plan, frame, args, kwargs, leaves)
+        first = plan.emitted.is_new
+        if (first or not site.asked) and (unknown := [i for i in held if i not in site.why]):
+            site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
+            site.why = site.why | self._why(plan, not first, frame, args, kwargs, leaves, unknown)
             # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
-            held = {*held, *asking.alive(plan, plan.outcome_now, frame, args, kwargs, leaves)}
+            held = {*held, *asking.alive(plan, outcome, frame, args, kwargs, leaves)}
         return plan, _with_copies(leaves, held)
 
     def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any], *, alone: bool = False) -> Plan:
@@ -279,6 +274,26 @@ class Planner:
         program = self.prepared(staged)
         return self.paired(program, frozenset(i for i, leaf in enumerate(staged.leaves) if not self.promised(leaf)))
 
+    def _why(
+        self,
+        plan: Plan,
+        everywhere: bool,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        held: Sequence[int],
+    ) -> dict[int, str]:
+        """For the largest of the leaves that are held, what holds them, in words; what is not seen is left out.
+        `everywhere` says that it may take long."""
+        few, more = (self._largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
+        if ownership.is_dear(plan.proven):
+            return dict.fromkeys(few, TOO_MANY)
+        found = asking.glance(frame, args, kwargs, leaves, more)
+        if everywhere:
+            found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
+        return {i: holder.text for i, holder in found.items()}
+
     @staticmethod
     def _largest(program: Program, leaves: Collection[int], most: int) -> list[int]:
         """The largest of `leaves`, at most so many: those whose holders are worth finding out."""
@@ -366,8 +381,8 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int]) -> list[Any]:
 
 def _held(
     plan: Plan, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-) -> Collection[int]:
-    """The leaves that the plan takes over and that are not proven dead.
+) -> tuple[Collection[int], ownership.Outcome]:
+    """The leaves that the plan takes over and that are not proven dead, and the outcome that this holds for.
 
     A plan's first call compiles, and returns through Python code of JAX, which may have to keep leaves that a
     later call takes over. If there are such leaves, the plan is compiled now, and the proof made as for a later call.
@@ -375,13 +390,13 @@ def _held(
     outcome = plan.outcome_now
     held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
     if not held or outcome is plan.outcome:
-        return held
+        return held, outcome
     alive = asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
     ownership.resume_collections()
     if len(alive) == len(held) or not has_room():
-        return held
+        return held, outcome
     plan.emitted.compile(leaves)
-    return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
+    return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves), plan.outcome
 
 
 def _collect() -> bool:

@@ -21,12 +21,15 @@ from pytc.ownership.variables import Insides
 from pytc.ownership.watchers import interrupter
 
 
-def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> frozenset[int]:
+def survivors(
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], first: bool
+) -> frozenset[int]:
     """The leaves (indices) that outlive the call for reasons that its site alone shows, without counting.
 
     `params` in `grads = grad_fn(params, batch)` where the variable is read later; an attribute that the next
     instructions do not overwrite. A leaf that is held for reasons that may differ at the next call is not among them.
-    For deciding what to compile at the first call; nothing is proven by it.
+    For deciding what to compile; nothing is proven by it. `first` says that the place has not called before: nothing is
+    known of its other calls but what the code shows.
     """
     if holders.explain_interpreter() is not None:
         return frozenset()
@@ -38,7 +41,7 @@ def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], l
     for value in _nodes(roots):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    return surviving(frame, roots, parts) & arrays
+    return surviving(frame, roots, parts, first) & arrays
 
 
 def _nodes(roots: Sequence[Any]) -> list[Any]:

@@ -2,70 +2,173 @@
 
 A plan does not take these over, so that they need not be copied at each call. It is a guess and no part of the proof: a
 leaf that is wrongly left out is kept, and one that is wrongly taken over is copied.
+
+The guess is for the calls that follow, too. In
+
+    step(w0, first)                 # to warm up
+    w = w0
+    for batch in data:
+        w = step(w, batch)
+    compare(w, w0)
+
+the first argument in the loop lives on as `w0`; but the next one is a result, which `w0` will not be. So a leaf that
+the call's own statement overwrites is not held by variables that keep their values while the loop goes around. (`w0` in
+the call before the loop is: but if it were `w`, this call would be the only one that finds it alive.) The other way
+round, what `history.append(w)` appends to in the loop will probably hold each argument but the first. These guesses are
+made at the first look at a place; later ones see whether it is so.
 """
 
 from __future__ import annotations
 
+import inspect
 import types
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from types import FrameType
 from typing import Any
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.interpreter import contents, getrefcount, variable
+from pytc.ownership.callsite import Site
+from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
+from pytc.ownership.liveness import Flow
+from pytc.ownership.repeats import Loop, is_once, is_stored_behind, loop_around
 from pytc.ownership.slots import Slots
-from pytc.ownership.symbolic import Place, loaded
+from pytc.ownership.stack import first_of_stack
+from pytc.ownership.symbolic import Place, Step, loaded
 
 _HIGHEST = 16  # frames up the stack that are looked at
 
 
-def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, frozenset[int]]) -> frozenset[int]:
-    """The leaves that are still held after the call, as far as the code shows: by variables that are read later, and by
-    attributes, items, globals and cells that are not overwritten at once. `parts` has the leaves in each object of the
-    arguments, by id."""
-    everything = frozenset().union(*parts.values()) if parts else frozenset()
-    survive: frozenset[int] = frozenset()
-    read: dict[tuple[int, Any], frozenset[int]] = {}
-    """Slots that a function on the way reads, and that its callers, as far as is known, do not overwrite."""
+Leaves = frozenset[int]
+_NONE = Leaves()
+
+
+def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], first: bool) -> Leaves:
+    """The leaves that are still held after the call, as far as the code shows, and whose like will be at the calls that
+    follow: by variables that are read later; by attributes, items, globals and cells that are not overwritten at once;
+    by C code. `parts` has the leaves in each object of the arguments, by id. `first` says that it is the first look at
+    the place."""
+    survey = _Survey(roots, parts, first)
     above: FrameType | None = frame
-    straight = True
     for level in range(_HIGHEST):
         if above is None:
             break
         try:
             flow, site = flow_of(above.f_code), site_of(above)
         except NotTrusted:
-            return everything
+            return survey.everything
         if site.refusal and level > 0:
             break
-        related = level == 0
-        overwritten = {event.place for event in site.events if event.does == "store"} if straight else set()
+        if not survey.ask(above, flow, site) and level > 0:
+            break
+        above = above.f_back
+    survive = survey.survive.union(*survey.read.values())
+    return survive if survey.replaced <= survive or is_once(frame) else survive | survey.replaced
+
+
+class _Survey:
+    """What is found frame by frame, from the one that called upwards."""
+
+    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], first: bool):
+        self.roots, self.parts, self.first = roots, parts, first
+        self.everything = _NONE.union(*parts.values())
+        self.survive = _NONE
+        self.read: dict[tuple[int, Any], Leaves] = {}
+        """Slots that a function on the way reads, and that its callers, as far as is known, do not overwrite."""
+        self.renewed = _NONE
+        """Leaves from places that have part of the result at the next call, if that comes from the same loop."""
+        self.once = _NONE
+        """Those of them whose loop is further in: variables further out hold them at one call of many."""
+        self.replaced = _NONE
+        """Leaves in variables that the code further on overwrites: other calls, if any, will not find them there."""
+        self.passed = self.everything
+        """What the function below was passed."""
+        self.straight = True
+        """Whether the functions so far return the result at once."""
+
+    def ask(self, frame: FrameType, flow: Flow, site: Site) -> bool:
+        """Find what one frame holds; return whether its variables have any of the leaves."""
+        slots = Slots(self.roots, "")
+        loop = loop_around(flow, site.at)
+        loaded_here = loaded(flow, site.at)
+        overwritten = {event.place for event in site.events if event.does == "store"} if self.straight else set()
         dead = site.dead(True, site.unpacks) | {
             place[0].name for place in overwritten if len(place) == 1 and place[0].kind == "fast"
         }
-        slots = Slots(roots, "")
-        # What overwritten items hold is released, even if their list or dictionary is read later.
-        released: frozenset[int] = frozenset()
+        released = _NONE
+        """What overwritten items hold, even if their list or dictionary is read later."""
         for place in overwritten:
-            slot, value = slots.slot(above, place)
-            read.pop(slot, None)
+            slot, value = slots.slot(frame, place)
+            self.read.pop(slot, None)
+            is_local = len(place) == 1 and place[0].kind == "fast"
             if len(place) > 1:
-                released |= _leaves_in(value, parts)
-        for number in range(len(above.f_code.co_varnames)):
-            value = variable(above, number)
-            has = _leaves_in(value, parts)
-            related = related or bool(has)
-            if number not in dead:
-                survive |= has - released
-        for place in loaded(flow, site.at):
-            if place not in overwritten and _outlives(slots, above, place, dead):
-                slot, value = slots.slot(above, place)
-                read[slot] = _leaves_in(value, parts) - released
-        if not related:
-            break
-        straight = straight and site.returns
-        above = above.f_back
-    return survive.union(*read.values())
+                released |= self._in(value)
+            if place in loaded_here and (loop.body or not is_local):  # a frame's own variables end with it
+                self.renewed |= self.parts.get(id(value), _NONE)
+        if waits_for_c(frame) and not flow.instructions[site.at].opname.endswith("_EX"):
+            self.survive |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
+        for value in _beneath(frame, flow, site):
+            self.survive |= self.parts.get(id(value), _NONE)
+        variables = [self._in(variable(frame, number)) for number in range(len(flow.code.co_varnames))]
+        for number, has in enumerate(variables):
+            if has and number not in dead:
+                self._variable(frame, number, site, loop, released)
+        for place in loaded_here:
+            if place not in overwritten and _outlives(slots, frame, place, dead):
+                self._loaded(frame, place, site, loop, slots, released)
+        for place in loop.appends() if self.first else ():
+            self.survive |= self._in(slots.slot(frame, place)[1]) - self.once
+        if loop.body:
+            self.once |= self.renewed
+        self.straight = self.straight and site.returns
+        self.passed = _NONE.union(*variables[: _parameters(flow.code)])
+        return any(variables)
+
+    def _variable(self, frame: FrameType, number: int, site: Site, loop: Loop, released: Leaves) -> None:
+        """Ask a variable that is read later."""
+        value = variable(frame, number)
+        # What is in a list or a dictionary may have been put there, and the next one will be, too.
+        fixed = self._in(value, (tuple,))
+        self.survive |= self._in(value) - fixed - released
+        fixed -= self.once | self.renewed if loop.body and not loop.writes(number) else self.once
+        if self.first and is_stored_behind(loop.flow, site.at, (Step("fast", number),)):
+            self.replaced |= fixed
+        else:
+            self.survive |= fixed
+
+    def _loaded(self, frame: FrameType, place: Place, site: Site, loop: Loop, slots: Slots, released: Leaves) -> None:
+        """Ask a place that the call loads and that lives on."""
+        slot, value = slots.slot(frame, place)
+        has = self._in(value) - released
+        if self.first and len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
+            self.replaced |= has
+        else:
+            self.read[slot] = has
+
+    def _in(self, value: Any, kinds: tuple[type, ...] = (tuple, list, dict), depth: int = 3) -> Leaves:
+        """The leaves that the value is or has, or that containers of these kinds in it hold down to `depth`."""
+        has = self.parts.get(id(value))
+        if has is not None:
+            return has
+        if type(value) is types.CellType:
+            return self._in(contents(value), kinds, depth)
+        if depth == 0 or type(value) not in kinds or len(value) > 256:
+            return _NONE
+        inner = value.values() if type(value) is dict else value
+        return _NONE.union(*(self._in(part, kinds, depth - 1) for part in inner))
+
+
+def _parameters(code: types.CodeType) -> int:
+    """How many of the variables of a function are its parameters: the first ones."""
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_argcount + code.co_kwonlyargcount + stars
+
+
+def _beneath(frame: FrameType, flow: Flow, site: Site) -> Iterator[Any]:
+    """What is on the stack beneath a call and what it passes: `last, x = x, step(x)`."""
+    height = flow.heights[site.at + 1] if flow.instructions[site.at].opname.startswith("CALL") else None
+    first = first_of_stack(flow.code)
+    for position in range(first, first + (height or 1) - 1):
+        yield variable(frame, position)
 
 
 def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> bool:
@@ -80,16 +183,3 @@ def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> b
         if getrefcount(owner) != 3:  # what leads to it, the variable `owner`, and `getrefcount`'s argument
             return True
     return False
-
-
-def _leaves_in(value: Any, parts: dict[int, frozenset[int]], depth: int = 3) -> frozenset[int]:
-    """The leaves of the arguments that the value is, or that plain containers in it hold down to `depth`."""
-    has = parts.get(id(value))
-    if has is not None:
-        return has
-    if type(value) is types.CellType:
-        return _leaves_in(contents(value), parts, depth)
-    if depth == 0 or type(value) not in (tuple, list, dict) or len(value) > 256:
-        return frozenset()
-    inner = value.values() if type(value) is dict else value
-    return frozenset().union(*(_leaves_in(part, parts, depth - 1) for part in inner))

@@ -57,7 +57,7 @@ class Event:
 def loaded(flow: Flow, at: int) -> list[Place]:
     """Every place that the expression of instruction `at` loads, as far as can be told: its arguments may come from
     there."""
-    starts, loads = flow.once(_starts), flow.once(_loads)
+    starts, loads = flow.once(_starts), flow.once(places_by_instruction)
     first = at
     while first not in starts:
         first -= 1
@@ -74,7 +74,7 @@ def _starts(flow: Flow) -> frozenset[int]:
     return frozenset({0} | {n for n in targets if n > 0 and flow.follows[n - 1] != (n,)} | ends)
 
 
-def _loads(flow: Flow) -> list[tuple[Place, ...]]:
+def places_by_instruction(flow: Flow) -> list[tuple[Place, ...]]:
     """The places that each instruction loads, as far as can be told from those before it."""
     starts = flow.once(_starts)
     loads = []

@@ -1,0 +1,127 @@
+"""Which calls follow a call from the same place or behind it, and what the code does in between: for guesses, and no
+part of the proof."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from types import FrameType
+
+from pytc.ownership.callers import NotTrusted, flow_of, site_of
+from pytc.ownership.liveness import Flow
+from pytc.ownership.symbolic import Place, places_by_instruction
+
+_HIGHEST = 16  # frames up the stack that are looked at
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """The innermost loop around a call. (What a loop further out keeps, it keeps of one call of many.)"""
+
+    flow: Flow
+    at: int
+    """The call's instruction."""
+    body: frozenset[int]
+    """The instructions of the loop; empty if there is none."""
+
+    def writes(self, local: int) -> bool:
+        """Whether each time around the loop a local variable (its number) is written."""
+        writes = self.flow.writes
+        return self._each_time(frozenset(n for n in self.body if writes[n] >> local & 1))
+
+    def appends(self) -> list[Place]:
+        """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`."""
+        names = self.flow.instructions
+        methods = [n for n in self.body if names[n].opname in _METHODS and names[n].argval == "append"]
+        return [place for n in methods if self._each_time(frozenset((n,))) for place in _appended(self.flow, n)]
+
+    def _each_time(self, instructions: frozenset[int]) -> bool:
+        """Whether no way around the loop misses all of these instructions."""
+        return bool(instructions) and self.at not in _reached(self.flow, self.at, self.body - instructions)
+
+
+_METHODS = ("LOAD_METHOD", "LOAD_ATTR")
+
+
+def loop_around(flow: Flow, at: int) -> Loop:
+    """The innermost loop around instruction `at`."""
+    bodies = [body for body in flow.once(_bodies) if at in body]
+    return Loop(flow, at, min(bodies, key=len, default=frozenset()))
+
+
+def _bodies(flow: Flow) -> list[frozenset[int]]:
+    """The instructions of each loop.
+
+    A jump backwards from `n` to `head` is the end of a loop that begins at `head`. Its instructions are those from
+    which `n` is reached without passing `head` (natural loops: Aho, Lam, Sethi, Ullman, "Compilers", 9.6.6).
+    """
+    bodies: dict[int, set[int]] = {}
+    precedes: list[list[int]] = [[] for _ in flow.follows]
+    for n, follows in enumerate(flow.follows):
+        for m in follows:
+            precedes[m].append(n)
+            if m <= n:
+                bodies.setdefault(m, {m}).add(n)
+    for head, body in bodies.items():
+        ahead = [n for n in body if n != head]
+        while ahead:
+            new = {*precedes[ahead.pop()]} - body
+            body |= new
+            ahead += new
+    return [frozenset(body) for body in bodies.values()]
+
+
+def _appended(flow: Flow, method: int) -> list[Place]:
+    """The places that are loaded for the call of the method which an instruction loads, if its argument is one of them,
+    or a tuple with some."""
+    found: list[Place] = []
+    for n in range(method + 1, len(flow.instructions) - 1):
+        name = flow.instructions[n].opname
+        if name in ("PRECALL", "CALL"):
+            taken = flow.instructions[n + (2 if name == "PRECALL" else 1)].opname
+            return found if taken == "POP_TOP" else []  # else it is another call, for the argument
+        if not name.startswith(("LOAD_", "BINARY_SUBSCR", "BUILD_TUPLE", "PUSH_NULL")):
+            break
+        for place in flow.once(places_by_instruction)[n]:
+            found = [each for each in found if each != place[: len(each)]] + [place]
+    return []
+
+
+def is_stored_behind(flow: Flow, at: int, place: Place) -> bool:
+    """Whether a variable is written on some way from instruction `at` on."""
+    (step,) = place
+    behind = _reached(flow, at, range(len(flow.follows)))
+    if step.kind == "fast":
+        return any(flow.writes[n] >> step.name & 1 for n in behind)
+    stores = [flow.instructions[n] for n in behind if flow.instructions[n].opname in ("STORE_GLOBAL", "STORE_NAME")]
+    return any(each.argval == step.name for each in stores)
+
+
+def _reached(flow: Flow, at: int, within: Set[int] | range) -> set[int]:
+    """The instructions of `within` that are reached from `at`."""
+    reached: set[int] = set()
+    ahead = [at]
+    while ahead:
+        new = {n for n in flow.follows[ahead.pop()] if n in within} - reached
+        reached |= new
+        ahead += new
+    return reached
+
+
+def is_once(frame: FrameType) -> bool:
+    """Whether a call happens once in the run of a script or of a notebook's cell: no loop is around it, in any function
+    up to there. False if that cannot be told."""
+    above: FrameType | None = frame
+    for _ in range(_HIGHEST):
+        if above is None:
+            return True
+        try:
+            flow, site = flow_of(above.f_code), site_of(above)
+        except NotTrusted:
+            return False
+        if loop_around(flow, site.at).body:
+            return False
+        if above.f_code.co_name == "<module>":
+            return True
+        above = above.f_back
+    return False
