@@ -572,7 +572,7 @@ def test_what_was_held_at_first_is_taken_over_once_nothing_holds_it(held):
     assert len(next(iter(compiled.__pytc__.lookup)).plans) <= 2
 
 
-def test_a_settled_site_is_tried_again_without_a_copy():
+def test_a_site_that_spares_is_tried_again_without_a_copy():
     compiled = make_step()
     keep_every_state(compiled, 100)  # few enough that all arrays alive are looked at
     (site,) = pytc.explain(compiled).sites
@@ -582,6 +582,29 @@ def test_a_settled_site_is_tried_again_without_a_copy():
     # From the eighth call at that site on; or from the sixteenth, if at the eighth very many arrays were thought to be
     # alive, of which there were fewer by then.
     assert all(in_place[11:])
+
+
+def hold_another_later(step, calls):
+    box, kept = types.SimpleNamespace(one=jnp.zeros(4), other=jnp.ones(5), history=[]), []
+    for k in range(calls):
+        if k >= 10:
+            _keep(kept, box.other)
+        box.one, box.other = step(box.one, box.other)
+        box.history.append(box.one)
+    return box.history, kept
+
+
+def _keep(kept, value):
+    kept.append(value)
+
+
+def test_what_is_held_later_is_spared_although_something_else_was_spared_before():
+    step = pytc.compile(lambda one, other: (one + 1, other * 2))
+    history, kept = hold_another_later(step, 100)
+    assert [x.tolist()[0] for x in history] == [*range(1, 101)]
+    assert [x.tolist()[0] for x in kept] == [2.0**k for k in range(10, 100)]
+    assert copied_calls(step) <= 6
+    assert plans(step)[0] <= 3
 
 
 def leave_garbage(step, calls):

@@ -39,6 +39,9 @@ MOST_MISSES = 4
 MANY_CALLS = 64
 """Calls after a miss for which it is remembered."""
 
+PATIENCE = 4
+"""Proofs in a row at one site that found leaves alive, after which the plan is changed, if it can be."""
+
 LONGEST = 4096
 """Calls at most after which a site that spares leaves is looked at again."""
 
@@ -91,10 +94,10 @@ class Site:
     Three things are decided over its calls, independently. Which plan it uses (`plan.Planner` writes):
 
         (no site)         first call: `look` at the caller's code       -> spared, or not spared
-        not spared        `PATIENCE` calls in a row found leaves alive  -> settled, with a plan that spares these leaves
-        spared, settled   `look` again after 1, 2, 4, ... calls         -> on trial, if the code lets go of some leaves
-        on trial          this call finds them alive                    -> settled, as before; nothing was copied
-        on trial          it does not                                   -> spared, or not spared
+        either            `PATIENCE`, 8, 16, ... proofs in a row failed -> spared, with a plan that spares these leaves
+        spared            `look` again after 1, 2, 4, ... calls         -> on trial, if the code lets go of some leaves
+        on trial          this call's proof fails                       -> spared, as before; nothing was copied
+        on trial          it does not                                   -> either, with the new plan
 
     Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
 
@@ -132,8 +135,6 @@ class Site:
     """By leaf (an index): what held it the first time, in words."""
     asked: bool = False
     """Whether holders were looked for among all objects. That is slow, so it is done once."""
-    settled: bool = False
-    """Whether the plan was changed because leaves were alive call after call, though the code lets go of them."""
     changed: bool = False
     """Whether some calls have used another plan than `plan`."""
     collects: bool = False
@@ -162,6 +163,10 @@ class Site:
         may be gone: a profiler, a thread, a variable for the best state so far."""
         calls = self.calls
         return self.plan.spared and (calls % LONGEST if calls > LONGEST else calls & (calls - 1)) == 0
+
+    def has_lost_patience(self) -> bool:
+        """Whether to change the plan, since what it takes over was alive at the last 4, 8, 16, ... calls."""
+        return self.streak >= PATIENCE and self.streak & (self.streak - 1) == 0
 
     def use(self, plan: Plan) -> None:
         """Use this plan from now on."""
@@ -272,6 +277,11 @@ class Signature:
         """The dtypes of these keys, which their bits do not tell."""
         self.passes_one_twice = any(leaf.elsewhere for leaf in self.program.leaves)
         """Whether an array at two leaves is passed twice, since it is asked for in two places."""
+
+    def forget_trials(self) -> None:
+        """Drop the plans that were tried in vain: that were never run, and that no site uses."""
+        used = {id(site.plan) for site in list(self.sites.values())}
+        self.plans[:] = [each for each in self.plans if not each.emitted.is_new or each.inherited or id(each) in used]
 
     def is_for(self, leaves: Sequence[Any]) -> bool:
         """Whether it was staged for leaves like these, of which keys may be their bits."""

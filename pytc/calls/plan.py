@@ -22,7 +22,7 @@ import jax
 
 from pytc import ownership, passes
 from pytc.calls import asking
-from pytc.calls.cache import MOST_SITES, Plan, Signature, Site, Staged
+from pytc.calls.cache import MOST_SITES, PATIENCE, Plan, Signature, Site, Staged
 from pytc.calls.outcome import outcome_of
 from pytc.calls.tracebacks import is_own
 from pytc.donation import Policy
@@ -52,10 +52,6 @@ MOST_GLANCED = 4
 
 TOO_MANY = "so many arrays are alive that to look at each takes longer than to copy this"
 """Why leaves are kept where `ownership.is_dear`."""
-
-PATIENCE = 4
-"""Calls in a row at one site that had to copy, after which the plan is changed, if it can be; until it turns out that
-nothing holds the leaves any more (`Site.to_be_looked_at`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +90,7 @@ class Planner:
         if site is not None:
             if plan is not site.plan:
                 # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
-                site.settled, site.streak = False, PATIENCE - 1
+                site.streak = PATIENCE - 1
             site.use(plan)
             return site
         if len(signature.sites) >= MOST_SITES:
@@ -137,12 +133,11 @@ class Planner:
             why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
             raise _donation_error(program, required, why)
         site.streak += 1
-        if site.streak >= PATIENCE and not site.settled and jax.process_count() == 1:
+        if site.has_lost_patience() and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
             plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
             site.use(plan)
-            site.settled = True
             held, outcome = _held(plan, frame, args, kwargs, leaves)
         first = plan.emitted.is_new
         if (first or not site.asked) and (unknown := [i for i in held if i not in site.why]):
@@ -166,6 +161,7 @@ class Planner:
         for plan in signature.plans:
             if _is_for(plan, program):
                 return plan
+        signature.forget_trials()
         if sum(not plan.inherited for plan in signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
         if signature.plans and not alone:
