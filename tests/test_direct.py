@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import types
@@ -296,6 +297,154 @@ def test_static_leaves_and_moved_arguments_at_the_same_place(straight):
     results = calls(step, [*again, up, (jnp.zeros(3), "down"), none, moved, *again])
     assert [float(each[0]) for each in results] == [*[1] * 7, -1, *[1] * 8]
     assert straight
+
+
+@dataclasses.dataclass(unsafe_hash=True)
+class Config:
+    """A configuration that can be changed, and tells so by its hash."""
+
+    scale: float
+
+
+def scaled(config, state, mode, *, rate):
+    return {name: x * config.scale * (2 if mode == "up" else 1) + rate for name, x in state.items()}
+
+
+def step_in_modes(step, configs, modes, rates):
+    state = {"w": jnp.ones(4), "b": jnp.ones(3)}
+    places = set()
+    for config, mode, rate in zip(configs, modes, rates, strict=True):
+        state = step(config, state, mode, rate=rate)
+        places.add(state["w"].unsafe_buffer_pointer())
+    return state, places
+
+
+ALIKE = {
+    "the same object": [Config(0.5)] * 12,
+    "equal ones": [Config(0.5) for _ in range(12)],
+}
+
+
+@pytest.mark.parametrize("configs", ALIKE.values(), ids=ALIKE)
+def test_static_arguments_go_straight(straight, configs):
+    """By position and by name, named by an option or because they are no arrays; they do not get to `jax.jit`."""
+    step = pytc.compile(scaled, static_argnums=0, static_argnames="rate")
+    state, places = step_in_modes(step, configs, ["up"] * 12, [1] * 12)
+    assert float(state["w"][0]) == 13
+    assert len(places) == 1
+    assert len(straight) >= 9  # one more where the program was compiled by the test before
+
+
+def test_other_static_arguments_at_the_same_place(straight):
+    step = pytc.compile(scaled, static_argnums=0, static_argnames="rate")
+    configs = [Config(1.0)] * 8 + [Config(2.0), Config(1.0), Config(True), Config(1.0)]
+    modes = ["down"] * 9 + ["up", "down", "down"]
+    rates = [0] * 8 + [0, 0, 0, 1.5]
+    state, _ = step_in_modes(step, configs, modes, rates)
+    assert float(state["w"][0]) == 1 * 2 * 2 * 1 + 1.5
+    assert straight
+
+
+def test_a_static_argument_that_changes_and_tells_so():
+    config = Config(1.0)
+    static = direct.Static([0, "how"], (config, 1), {"how": "up"})
+    assert static.are_in((config, 2), {"how": "up"})
+    assert static.are_in((Config(1.0), 2), {"how": "up"})
+    config.scale = 2.0
+    assert not static.are_in((config, 2), {"how": "up"})
+
+
+def test_static_numbers_are_told_by_type_and_by_bits(straight):
+    """1, True and 1.0 are equal, and so are 0.0 and -0.0."""
+    step = pytc.compile(
+        lambda x, n: x + (jnp.float32(1) / jnp.float32(n) if n == 0 else isinstance(n, bool)), static_argnums=1
+    )
+    x = jnp.zeros(2)
+
+    def call(n):
+        return float(step(x, n)[0])
+
+    assert [call(n) for n in [1] * 6 + [True, 1, 1.0] + [0.0] * 6 + [-0.0, 0.0]] == (
+        [0.0] * 6 + [1, 0, 0] + [float("inf")] * 6 + [-float("inf"), float("inf")]
+    )
+    assert straight
+
+
+def test_more_arguments_than_before_are_not_overlooked(straight):
+    step = pytc.compile(lambda x, mode="same", **more: x + sum(more.values()) + (mode == "up"), static_argnames="mode")
+    x = jnp.zeros(2)
+
+    def call(**arguments):
+        return float(step(x, **arguments)[0])
+
+    same = [{"mode": "same"}] * 6
+    others = [{"mode": "same", "more": 2.0}, {}, {"more": 2.0}, {"mode": "up", "other": 3.0}]
+    assert [call(**each) for each in [*same, *others, *same]] == [0] * 6 + [2, 0, 2, 4] + [0] * 6
+    assert straight
+
+
+class Model:
+    """An object whose methods take it as a static argument."""
+
+    def __init__(self):
+        self.state = {"w": jnp.zeros(4)}
+
+    @functools.partial(pytc.compile, static_argnums=0)
+    def step(self, state, batch):
+        return {name: x + batch for name, x in state.items()}
+
+    def train(self, batches):
+        places = set()
+        for batch in batches:
+            self.state = self.step(self.state, batch)
+            places.add(self.state["w"].unsafe_buffer_pointer())
+        return places
+
+
+def test_a_method_of_a_static_object_goes_straight(straight):
+    model = Model()
+    assert len(model.train([np.float32(k) for k in range(12)])) == 1
+    assert float(model.state["w"][0]) == sum(range(12))
+    assert len(straight) == 9
+    best = model.state
+    model.train([np.float32(1)] * 4)
+    assert float(best["w"][0]) == sum(range(12))
+    assert float(model.state["w"][0]) == sum(range(12)) + 4
+
+
+def test_a_static_argument_that_cannot_be_compared_is_refused_as_ever(straight):
+    class Odd:
+        comparable = True
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            if not self.comparable:
+                raise OSError("not now")
+            return True
+
+    step = pytc.compile(lambda x, odd: x + 1, static_argnums=1)
+
+    def loop(odd):
+        x = jnp.zeros(2)
+        for _ in range(6):
+            x = step(x, odd)
+        return x
+
+    assert float(loop(Odd())[0]) == 6
+    assert straight
+    Odd.comparable = False
+    with pytest.raises(ValueError, match="comparing two of type Odd raised OSError"):
+        loop(Odd())
+
+
+def test_a_deleted_argument_beside_a_static_one_is_named():
+    step = pytc.compile(lambda how, state: {k: x + 1 for k, x in state.items()}, static_argnums=0, donate="all")
+    states = [{"w": jnp.ones(2), "n": jnp.zeros(3)} for _ in range(6)]
+    states[5]["n"].delete()
+    with pytest.raises(RuntimeError, match=r"`state\['n'\]` was deleted before this call"):
+        calls(step, [(("a", ("b", "c")), state) for state in states])
 
 
 def test_the_same_array_in_two_arguments_is_one_input():

@@ -3,25 +3,27 @@
 A call mostly comes with arguments like those of the last one from the same place in the caller's code. If the program
 there takes whole arguments (`emit.whole`), `jax.jit` itself checks that they have the tree, the shapes and the dtypes
 that the program is for, before anything runs; and the proof walks them by the positions at which arrays were the last
-time (`ownership.Walk`). A call of which either says that it is not alike takes the usual path (`calls.function`).
+time (`ownership.Walk`). Static arguments are compared here. A call that is not alike takes the usual path
+(`calls.function`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.tree_util import tree_leaves
+from jax.tree_util import PyTreeDef, tree_leaves
 
 from pytc import ownership
-from pytc.arguments.leaves import PythonScalars
+from pytc.arguments.leaves import PythonScalars, static_key
 from pytc.calls.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.running import is_of_no_tracing
+from pytc.program import Leaf
 
 _STRINGS = frozenset((str,))
 
@@ -36,9 +38,11 @@ class Direct:
     emitted: EmittedWhole
     proven: tuple[ownership.Walk, ownership.Site] | None
     """The arguments that must be proven dead, and what the bytecode tells of the site; None if there are none."""
+    static: Static | None
+    """The values of the static arguments, if there are any."""
     others: ownership.Walk | None
-    """The other arguments, if they must be compared with those of before: an array may be in them twice, or something
-    may have come into them that `jax.jit` runs users' code for."""
+    """The other arguments that are passed, if they must be compared with those of before: an array may be in them
+    twice, or something may have come into them that `jax.jit` runs users' code for."""
 
     @classmethod
     def of(
@@ -55,10 +59,12 @@ class Direct:
         emitted = plan.emitted
         if type(emitted) is not EmittedWhole:
             return None
-        numbered_args, numbered_kwargs = emitted.tree.unflatten(range(emitted.tree.num_leaves))
+        tree: PyTreeDef = plan.program.in_tree
+        numbered_args, numbered_kwargs = tree.unflatten(range(tree.num_leaves))
         arguments = [*enumerate(numbered_args), *numbered_kwargs.items()]
         must = [key for key, leaves in arguments if not set(plan.proven).isdisjoint(tree_leaves(leaves))]
-        proven, others = (ownership.Walk(keys) for keys in (must, [key for key, _ in arguments if key not in must]))
+        rest = [key for key, _ in arguments if key not in must and key not in emitted.static]
+        proven, others = (ownership.Walk(keys) for keys in (must, rest))
         if not (proven.learn(args, kwargs) and others.learn(args, kwargs)):
             return None
         place = ownership.known_site(frame)
@@ -70,6 +76,7 @@ class Direct:
             plan,
             emitted,
             (proven, place) if proven.count and place is not None else None,
+            Static(emitted.static, args, kwargs) if emitted.static else None,
             others
             if (proven.count and others.may_change) or (others.count > 1 and (share or plan.program.donated))
             else None,
@@ -94,6 +101,8 @@ class Direct:
             if kwargs and not _STRINGS.issuperset(map(type, kwargs)):
                 return False
             # The proof comes last: nothing is looked into between it and the call.
+            if self.static is not None and not self.static.are_in(args, kwargs):
+                return False
             if self.others is not None and not self.others.is_as_before(args, kwargs):
                 return False
             if self.proven is not None:
@@ -123,12 +132,39 @@ class Direct:
                 if is_of_no_tracing(error):
                     landed.clear()
                     return None
-                check_not_deleted(error, self.signature, tree_leaves((args, kwargs)))
+                leaves = tree_leaves(emitted.without_static(args, kwargs))
+                check_not_deleted(error, [plan.program.leaves[i] for i in plan.program.passed], leaves)
             raise
         in_one_go = not (plan.outcome.calls_python or ownership.collected_since(collections))
         emitted.remember(landed[2], in_one_go)
         site.calls += 1
         site.streak = 0
+        return True
+
+
+class Static:
+    """The values of static arguments, which tell programs apart as in the cache (`Layout.key`)."""
+
+    def __init__(self, arguments: Iterable[int | str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._counts = len(args), len(kwargs)
+        values = [(k, args[k] if isinstance(k, int) else kwargs[k]) for k in arguments]
+        self._known = [(k, type(value), key := static_key(value), hash(key)) for k, value in values]
+
+    def are_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call has as many arguments, and equal static ones.
+
+        The hash is asked for at each call, even of the same object: it is what tells of a change in it. Raises whatever
+        users' classes raise, and `LookupError` where an argument is not there.
+        """
+        if (len(args), len(kwargs)) != self._counts:
+            return False
+        for argument, kind, known, known_hash in self._known:
+            value = args[argument] if isinstance(argument, int) else kwargs[argument]
+            if type(value) is not kind:
+                return False
+            key = static_key(value)
+            if hash(key) != known_hash or not (key is known or key == known):
+                return False
         return True
 
 
@@ -188,7 +224,7 @@ class Ways(dict[tuple[int, int], Direct]):
         self.pop((id(direct.site.code), direct.site.lasti), None)
 
 
-def check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[Any]) -> None:
+def check_not_deleted(error: Exception, leaves: Sequence[Leaf], values: Sequence[Any]) -> None:
     """Raises `RuntimeError` naming the leaf where `error` is about an array that was deleted before the call.
 
     Only errors that speak of deletion are looked at: a callback that raises ends a program after it has taken over its
@@ -196,7 +232,7 @@ def check_not_deleted(error: Exception, signature: Signature, leaves: Sequence[A
     """
     if "deleted" not in str(error):
         return
-    for leaf, value in zip(signature.program.leaves, leaves, strict=True):
+    for leaf, value in zip(leaves, values, strict=True):
         if isinstance(value, jax.Array) and value.is_deleted():
             raise RuntimeError(
                 f"`{leaf.path}` was deleted before this call (moved, donated to another function, or by `.delete()`): "

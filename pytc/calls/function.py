@@ -181,7 +181,7 @@ class Function:
                 if len(landed) == 2 and warm and is_of_no_tracing(error):
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
-                check_not_deleted(error, signature, leaves)
+                check_not_deleted(error, signature.program.leaves, leaves)
                 if self.share and _shares_unseen(signature, leaves):
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
@@ -265,7 +265,7 @@ class Function:
                     except Retrace:
                         continue
                     except (RuntimeError, ValueError) as error:
-                        check_not_deleted(error, signature, leaves)
+                        check_not_deleted(error, signature.program.leaves, leaves)
                         raise
                     signatures.add(signature)
                     use_up([leaves[i] for i in moved], result)

@@ -4,7 +4,8 @@
 takes over all leaves of some arguments and none of the others, and JAX by itself pairs what the program pairs, it is
 given the arguments whole and returns the result whole: a call then costs little more than a call of
 `jax.jit(donate_argnums=...)`. Only the containers that PRNG keys are in are made anew, with bits in their places; and
-where the program wants its results in another order, and the result is a tuple, that tuple is.
+where the program wants its results in another order, and the result is a tuple, that tuple is. Arguments that are
+static are left out: the program is for their values.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import keyword
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
+from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure
 
 from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
 from pytc.jax_compat.trees import container, is_plain_tree
+from pytc.picking import picker
 from pytc.program import Computed, Program
 
 
@@ -31,7 +33,9 @@ class EmittedWhole(Emitted):
     """A program that takes the arguments, and returns the result, as the function does."""
 
     tree: PyTreeDef
-    """Of `(args, kwargs)`."""
+    """Of `(args, kwargs)`, without the static ones."""
+    static: frozenset[int | str]
+    """The arguments that are static: positions and names."""
     taken: tuple[tuple[int, ...], tuple[str, ...]]
     """Positions and names of the arguments that a call takes over."""
 
@@ -40,13 +44,18 @@ class EmittedWhole(Emitted):
         program: Program,
         options: Mapping[str, Any],
         tree: PyTreeDef,
+        static: frozenset[int | str],
         taken: tuple[tuple[int, ...], tuple[str, ...]],
         parts: Sequence[int],
     ) -> None:
         """`parts` are those of the result, a tuple, in the order in which they are returned; none if it is returned as
         it is."""
-        self.tree, self.taken = tree, taken
+        self.tree, self.static, self.taken = tree, static, taken
         super().__init__(program, options)
+        args, kwargs = tree.unflatten(range(tree.num_leaves))
+        count = len(args) + sum(isinstance(key, int) for key in static)
+        self._pick_args = picker([k for k in range(count) if k not in static])
+        self._names = [*kwargs]
         self._pick_parts = operator.itemgetter(*parts) if parts else None
         self._put_back = operator.itemgetter(*_places(parts)) if parts else None
         result = program.out_tree.unflatten(_places(self._order))
@@ -54,7 +63,7 @@ class EmittedWhole(Emitted):
         self._ways = [ways[k] for k in self._marks]
         self._to_keys = _changes((ways[k], key_type) for k, key_type in self._keys_out.items())
         places = {place: way for way, place in _ways(tree.unflatten(range(tree.num_leaves)))}
-        bits = {k: functools.partial(_bits_of, program.leaves[k].aval) for k in self._keys_in}
+        bits = {k: functools.partial(_bits_of, self._passed[k].aval) for k in self._keys_in}
         self._to_bits = _changes((places[k], make) for k, make in bits.items())
         self._room += max((len(ways[k]) for k in self._keys_out), default=0)
 
@@ -79,8 +88,9 @@ class EmittedWhole(Emitted):
         """What the arguments are called in JAX's messages and in what the compiler is given: as in the function; None
         where some have no name of their own."""
         args, kwargs = self.tree.unflatten(range(self.tree.num_leaves))
-        leaves = self.program.leaves
-        names = [leaves[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}" for k, arg in enumerate(args)]
+        names = [
+            self._passed[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}" for k, arg in enumerate(args)
+        ]
         every = [*names, *kwargs]
         if len({*every}) < len(every) or any(keyword.iskeyword(name) or not name.isidentifier() for name in every):
             return None
@@ -89,10 +99,17 @@ class EmittedWhole(Emitted):
         return inspect.Signature(parameters)
 
     def call_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]) -> None:
-        """As `call`, with the arguments themselves; not for the first call."""
+        """As `call`, with the arguments themselves; not for the first call. Static ones must be those that the program
+        is for."""
+        if self.static:
+            args, kwargs = self.without_static(args, kwargs)
         if self._to_bits:
             args, kwargs = _changed((args, kwargs), self._to_bits)
         self._call(args, kwargs, landed)
+
+    def without_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that are passed to `jax.jit`."""
+        return cast("tuple[Any, ...]", self._pick_args(args)), {name: kwargs[name] for name in self._names}
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         args, kwargs = self.tree.unflatten(super()._given(leaves)[0])
@@ -115,12 +132,13 @@ class EmittedWhole(Emitted):
 
 def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     """Compile the program for calls with whole arguments; None where it is not one for that."""
-    tree, leaves = program.in_tree, program.leaves
-    if tree is None or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)) or program.order == "backwards":
+    leaves, passed = program.leaves, program.passed
+    if program.in_tree is None or program.order == "backwards":
         return None
-    if any(leaf.is_static or leaf.same_as is not None or leaf.requested is not None for leaf in leaves):
-        return None
-    if any(given.leaf is None for given in program.inputs):
+    tree, static = _without(program.in_tree, frozenset(k for k, leaf in enumerate(leaves) if leaf.is_static))
+    if tree.num_leaves > len(passed) or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)):
+        return None  # some leaves are static, or an array is at two of them
+    if any(leaf.requested is not None for leaf in leaves) or any(given.leaf is None for given in program.inputs):
         return None
     if [output.origin for output in program.outputs] != [Computed(k) for k in range(len(program.out_avals))]:
         return None
@@ -128,8 +146,17 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
         return None
     aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
     parts = _parts(program, order_of(program, aliased))
-    taken = _taken(tree, frozenset(program.donated))
-    return None if taken is None or parts is None else EmittedWhole(program, options, tree, taken, parts)
+    taken = _taken(tree, frozenset(map(passed.index, program.donated)))
+    return None if taken is None or parts is None else EmittedWhole(program, options, tree, static, taken, parts)
+
+
+def _without(tree: PyTreeDef, leaves: frozenset[int]) -> tuple[PyTreeDef, frozenset[int | str]]:
+    """A tree of `(args, kwargs)` without those arguments that are one of these leaves, and which arguments these
+    are."""
+    args, kwargs = tree.unflatten(range(tree.num_leaves))
+    gone = {key for key, arg in (*enumerate(args), *kwargs.items()) if isinstance(arg, int) and arg in leaves}
+    rest = [arg for k, arg in enumerate(args) if k not in gone], {k: arg for k, arg in kwargs.items() if k not in gone}
+    return tree_structure((tuple(rest[0]), rest[1])), frozenset(gone)
 
 
 def _parts(program: Program, order: Sequence[int]) -> tuple[int, ...] | None:
