@@ -146,7 +146,7 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
         return None
     aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
     parts = _parts(program, order_of(program, aliased))
-    taken = _taken(tree, frozenset(map(passed.index, program.donated)))
+    taken = _taken(tree, frozenset([passed.index(i) for i in program.donated]))
     return None if taken is None or parts is None else EmittedWhole(program, options, tree, static, taken, parts)
 
 

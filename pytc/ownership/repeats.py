@@ -25,19 +25,16 @@ class Loop:
     """The instructions of the loop; empty if there is none."""
 
     def writes(self, local: int) -> bool:
-        """Whether each time around the loop a local variable (its number) is written."""
-        writes = self.flow.writes
-        return self._each_time(frozenset(n for n in self.body if writes[n] >> local & 1))
+        """Whether a local variable (its number) is written in the loop, be it on some ways around only:
+        `if loss < least: best = state`."""
+        return any(self.flow.writes[n] >> local & 1 for n in self.body)
 
     def appends(self) -> list[Place]:
         """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`."""
-        names = self.flow.instructions
-        methods = [n for n in self.body if names[n].opname in _METHODS and names[n].argval == "append"]
-        return [place for n in methods if self._each_time(frozenset((n,))) for place in _appended(self.flow, n)]
-
-    def _each_time(self, instructions: frozenset[int]) -> bool:
-        """Whether no way around the loop misses all of these instructions."""
-        return bool(instructions) and self.at not in _reached(self.flow, self.at, self.body - instructions)
+        instructions = self.flow.instructions
+        methods = [n for n in self.body if instructions[n].opname in _METHODS and instructions[n].argval == "append"]
+        always = (n for n in methods if self.at not in _reached(self.flow, self.at, self.body - {n}))
+        return [place for n in always for place in _appended(self.flow, n)]
 
 
 _METHODS = ("LOAD_METHOD", "LOAD_ATTR")
