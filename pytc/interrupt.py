@@ -67,11 +67,13 @@ def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -
 
 
 def can_be_put_off(raised: BaseException) -> bool:
-    """Whether the result of a call can be delivered in spite of this exception: that of a full stack, or a Ctrl-C,
-    which is raised anew behind the caller's store. Not what a user's own signal handler has raised, which may tell it
-    apart from another one."""
+    """Whether the result of a call can be delivered in spite of this exception: that of a full stack or a full memory,
+    or a Ctrl-C, which is raised anew behind the caller's store. Not what a user's own signal handler has raised, which
+    may tell it apart from another one."""
     if isinstance(raised, RecursionError):
         return True
+    if type(raised) is MemoryError:
+        return not _handlers(raised)
     if type(raised) is not KeyboardInterrupt or _handlers(raised) - {"asyncio.runners"}:
         return False
     return is_ctrl_c(signal.getsignal(signal.SIGINT)) and bool(_in_main_thread())
@@ -157,13 +159,14 @@ def deliver(landed: Sequence[Any], raised: BaseException) -> tuple[Any, ...]:
     Another interrupt may strike in here. Nothing is lost by that: whoever calls this calls it again. (A loop could not
     do that, since the interpreter looks for signals at each jump backwards, where no handler would be.)
 
-    A full stack is not raised again: the program has run and its results are there, so nothing is left to report.
+    A full stack, or memory, is not raised again: the program has run and its results are there, so nothing is left to
+    report.
     """
     if len(landed) < 3 or not can_be_put_off(raised):
         return ()
     emitted, leaves, results = landed
     delivered = (emitted.result(results, leaves),)
-    if not isinstance(raised, RecursionError):
+    if isinstance(raised, KeyboardInterrupt):
         _RAISE_SIGNAL[signal.SIGINT]  # from here on nothing but returns
     return delivered
 

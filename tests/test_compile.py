@@ -1066,6 +1066,24 @@ def test_nested_as_deeply_as_jax_jit_can(wrap):
     assert ran > 1
 
 
+@pytest.mark.parametrize("around", [lambda tree: {"a": tree}, lambda tree: (tree,)], ids=["dict", "tuple"])
+def test_trees_as_deep_as_jax_jit_can(around):
+    """Some interpreters let JAX take trees apart that are deeper than Python's stack."""
+    step, ran = pytc.compile(lambda tree: jax.tree.map(lambda x: x + 1, tree)), 0
+    for depth in (100, 800, 1500):
+        tree = functools.reduce(lambda tree, _: around(tree), range(depth), jnp.zeros(3))
+        try:
+            jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))(tree)
+        except (RecursionError, SystemError):
+            break
+        ran += 1
+        for _ in range(6):
+            tree = step(tree)
+        (leaf,) = jax.tree.leaves(tree)
+        assert leaf.tolist() == [6, 6, 6]
+    assert ran > 0
+
+
 def test_a_pass_that_goes_too_deep_is_noted(monkeypatch):
     def bottomless(program):
         return bottomless(program)

@@ -281,12 +281,13 @@ def test_signals_that_are_put_off_go_to_their_own_handlers():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_what_has_run_is_returned_though_the_stack_is_full(monkeypatch):
+@pytest.mark.parametrize("what", [RecursionError, MemoryError])
+def test_what_has_run_is_returned_though_the_stack_or_the_memory_is_full(what, monkeypatch):
     """The arguments are gone by then: a handler that reads them again would meet deleted arrays."""
     step = pytc.compile(lambda x: x + 1)
 
     def full(*_):
-        raise RecursionError
+        raise what
 
     def run():
         x = jnp.zeros(3)
@@ -295,7 +296,7 @@ def test_what_has_run_is_returned_though_the_stack_is_full(monkeypatch):
                 monkeypatch.setattr(Emitted, "remember", full)
             try:
                 x = step(x)
-            except RecursionError:
+            except what:
                 return x.tolist()
         return x.tolist()
 

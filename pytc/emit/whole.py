@@ -230,14 +230,15 @@ def _bits_of(aval: Any, keys: Any) -> Any:
     return bits
 
 
-def _ways(tree: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], int]]:
+def _ways(tree: Any) -> Iterator[tuple[tuple[Any, ...], int]]:
     """For each leaf of a plain tree that has its leaves' numbers in their places, in no order: the keys that lead to
     it, and its number."""
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _ways(value, (*way, key))
-    elif isinstance(tree, tuple | list):
-        for position, value in enumerate(tree):
-            yield from _ways(value, (*way, position))
-    elif tree is not None:
-        yield way, tree
+    ahead: list[tuple[Any, tuple[Any, ...]]] = [(tree, ())]
+    while ahead:
+        each, way = ahead.pop()
+        if isinstance(each, dict):
+            ahead += [(value, (*way, key)) for key, value in each.items()]
+        elif isinstance(each, tuple | list):
+            ahead += [(value, (*way, place)) for place, value in enumerate(each)]
+        elif each is not None:
+            yield way, each
