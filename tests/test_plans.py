@@ -6,6 +6,7 @@ The callers are functions without asserts: pytest's look into `locals()`, which 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import gc
 import itertools
@@ -290,6 +291,127 @@ def call_a_reduction(step, calls):
     return functools.reduce(lambda state, batch: step(state, batch), [1.0] * calls, start())
 
 
+def keep_an_average(step, calls):
+    state = average = start()
+    for _ in range(calls):
+        state = step(state, 1.0)
+        average = jax.tree.map(lambda a, b: (a + b) / 2, average, state)
+    return state, average
+
+
+def test_what_only_the_first_average_shares_is_copied_once():
+    step = make_step()
+    state, average = keep_an_average(step, 20)
+    assert float(state["b"][0, 0]) == 20
+    assert 18 < float(average["b"][0, 0]) < 20
+    assert copied_calls(step) == 1
+    assert plans(step) == [1]
+
+
+@contextlib.contextmanager
+def forgiving():
+    with contextlib.suppress(KeyError):
+        yield
+
+
+def step_in_a_block(step, calls):
+    state = start()
+    with forgiving():
+        for _ in range(calls):
+            state = step(state, 1.0)
+    return state
+
+
+def step_in_an_attribute(step, calls):
+    box, in_place = types.SimpleNamespace(state=start()), []
+    for _ in range(calls):
+        at = box.state["b"].unsafe_buffer_pointer()
+        box.state = step(box.state, 1.0)
+        in_place.append(box.state["b"].unsafe_buffer_pointer() == at)
+    return in_place
+
+
+@contextlib.contextmanager
+def another_thread():
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("caller", [step_in_a_block, step_in_an_attribute])
+def test_what_another_thread_may_see_to_be_read_is_left_alone_from_the_first_call_on(caller):
+    step = make_step()
+    with another_thread():
+        caller(step, 10)
+    assert copied_calls(step) == 0
+    assert len(compiled(step)) == 1
+
+
+def test_it_is_taken_over_once_the_thread_has_ended():
+    step = make_step()
+    with another_thread():
+        step_in_an_attribute(step, 10)
+    in_place = step_in_an_attribute(step, 40)
+    assert all(in_place[7:])  # from the sixteenth or so at this place on
+    assert copied_calls(step) <= 1
+
+
+class Network:
+    """A tree that is passed on in parts."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+
+jax.tree_util.register_pytree_node(Network, lambda each: ((each.parts,), None), lambda _, parts: Network(*parts))
+
+
+class Trained:
+    """An object like those of Equinox's `filter_jit`: it takes trees apart, and is called through C code."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def __call__(self, network):
+        leaves, tree = jax.tree.flatten(network)
+        names = [str(k) for k in range(len(leaves))]
+        stepped = self.step(dict(zip(names, leaves, strict=True)), 1.0)
+        return jax.tree.unflatten(tree, [stepped[name] for name in names])
+
+
+def train_a_network(step, calls):
+    network, trained = Network(start()), Trained(step)
+    for _ in range(calls):
+        network = trained(network)
+    return network
+
+
+def read_once_and_go_on(step, calls):
+    state = start()
+    for _ in range(calls):
+        state = step(state, 1.0)
+    ahead = step(state, 1.0)
+    return ahead, state
+
+
+def test_nothing_is_compiled_for_a_place_that_calls_once():
+    step = make_step()
+    for _ in range(3):
+        ahead, state = read_once_and_go_on(step, 5)
+    assert float(ahead["a"][0]) == float(state["a"][0]) + 1 == 6
+    assert plans(step) == [1]
+    assert copied_calls(step) == 3
+    read_once_and_go_on(step, 5)
+    read_once_and_go_on(step, 5)
+    assert plans(step) == [2]
+    assert copied_calls(step) == 3
+
+
 class Stepper:
     def __init__(self, step):
         self.step = step
@@ -322,6 +444,7 @@ def call_an_object(step, calls):
         call_a_partial,
         call_a_reduction,
         call_an_object,
+        train_a_network,
     ],
 )
 def test_what_each_call_finds_alive_is_left_alone_from_the_first_call_on(caller):

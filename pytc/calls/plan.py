@@ -86,21 +86,21 @@ class Planner:
             # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
             # nothing of the next call; it is copied this once.
             lives_on &= site.plan.program.keep
-        plan = self.plan(signature, never | lives_on, leaves)
-        if site is not None:
-            if plan is not site.plan:
-                # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
-                site.streak = PATIENCE - 1
+        plan = self.plan(signature, never | lives_on, leaves, patient=site is None)
+        if site is None:
+            if len(signature.sites) >= MOST_SITES:
+                signature.sites.clear()
+            site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
+            site = signature.sites.setdefault((id(site.code), site.lasti), site)
+        elif plan is not site.plan:
+            # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
+            site.streak = PATIENCE - 1
             site.use(plan)
-            return site
-        if len(signature.sites) >= MOST_SITES:
-            signature.sites.clear()
-        site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
-        if plan.spared:
-            largest = self._largest(signature.program, lives_on, MOST_GLANCED)
+        if plan.spared and (unknown := lives_on.difference(site.why)):
+            largest = self._largest(signature.program, unknown, MOST_GLANCED)
             found = asking.glance(frame, args, kwargs, leaves, largest)
-            site.why = {i: why.text for i, why in found.items()}
-        return signature.sites.setdefault((id(site.code), site.lasti), site)
+            site.why = site.why | {i: why.text for i, why in found.items()}
+        return site
 
     def prove(
         self,
@@ -133,23 +133,33 @@ class Planner:
             why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
             raise _donation_error(program, required, why)
         site.streak += 1
+        alive = held
         if site.has_lost_patience() and jax.process_count() == 1:
             # The caller's code lets go of these, but something else has held on to them each time. (Where there are
             # other processes, see `look`.)
             plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
             site.use(plan)
             held, outcome = _held(plan, frame, args, kwargs, leaves)
-        first = plan.emitted.is_new
-        if (first or not site.asked) and (unknown := [i for i in held if i not in site.why]):
+        first = site.calls == 0
+        if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):
             site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
             site.why = site.why | self._why(plan, not first, frame, args, kwargs, leaves, unknown)
             # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
             held = {*held, *asking.alive(plan, outcome, frame, args, kwargs, leaves)}
         return plan, _with_copies(leaves, held)
 
-    def plan(self, signature: Signature, keep: frozenset[int], leaves: Sequence[Any], *, alone: bool = False) -> Plan:
+    def plan(
+        self,
+        signature: Signature,
+        keep: frozenset[int],
+        leaves: Sequence[Any],
+        *,
+        alone: bool = False,
+        patient: bool = False,
+    ) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are `MOST_PLANS` already, the
-        one that copies least. `alone` says that no other call site asks for plans.
+        one that copies least. `alone` says that no other call site asks for plans; `patient`, that nothing is to be
+        compiled that takes over less than what is compiled already: the place may call but once.
 
         Raises `Retrace` where a new plan would have to be compiled in another context than the program was staged in,
         or for other leaves than those it was staged for (which the fast path may have let pass): what is compiled for
@@ -164,6 +174,8 @@ class Planner:
         signature.forget_trials()
         if sum(not plan.inherited for plan in signature.plans) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
+        if patient and (more := [plan for plan in signature.plans if set(program.donated).issubset(plan.could_donate)]):
+            return min(more, key=lambda plan: _regret(plan, program))
         if signature.plans and not alone:
             # One of them takes over as much as can be, so that no caller that lets go of everything comes too late.
             everything = self._paired(staged, never)

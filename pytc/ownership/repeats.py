@@ -9,7 +9,7 @@ from types import FrameType
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.liveness import Flow
-from pytc.ownership.symbolic import Place, places_by_instruction
+from pytc.ownership.symbolic import Place, places_by_instruction, renamed_by_instruction
 
 _HIGHEST = 16  # frames up the stack that are looked at
 
@@ -24,10 +24,11 @@ class Loop:
     body: frozenset[int]
     """The instructions of the loop; empty if there is none."""
 
-    def writes(self, local: int) -> bool:
-        """Whether a local variable (its number) is written in the loop, be it on some ways around only:
-        `if loss < least: best = state`."""
-        return any(self.flow.writes[n] >> local & 1 for n in self.body)
+    def renames(self, local: int) -> bool:
+        """Whether something that has a name already is given to a local variable (its number) in the loop, be it on
+        some ways around only: `if loss < least: best = state`. Not if a call makes it: `ema = average(ema, state)`."""
+        renamed = self.flow.once(renamed_by_instruction)
+        return any(local in renamed[n] for n in self.body)
 
     def appends(self) -> list[Place]:
         """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`."""

@@ -26,6 +26,8 @@ from collections.abc import Iterator, Sequence, Set
 from types import FrameType
 from typing import Any
 
+from jax.tree_util import tree_leaves
+
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Site
 from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
@@ -34,6 +36,7 @@ from pytc.ownership.repeats import Loop, is_once, is_stored_behind, loop_around
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import first_of_stack
 from pytc.ownership.symbolic import Place, Step, loaded
+from pytc.ownership.watchers import interrupter, interruptible, onlooker
 
 _HIGHEST = 16  # frames up the stack that are looked at
 
@@ -84,6 +87,8 @@ class _Survey:
         """What the function below was passed."""
         self.straight = True
         """Whether the functions so far return the result at once."""
+        self.atomic = True
+        """Whether nothing has been donated if they raise."""
 
     def ask(self, frame: FrameType, flow: Flow, site: Site) -> bool:
         """Find what one frame holds; return whether its variables have any of the leaves."""
@@ -91,18 +96,23 @@ class _Survey:
         loop = loop_around(flow, site.at)
         loaded_here = loaded(flow, site.at)
         overwritten = {event.place for event in site.events if event.does == "store"} if self.straight else set()
-        dead = site.dead(True, site.unpacks) | {
-            place[0].name for place in overwritten if len(place) == 1 and place[0].kind == "fast"
+        # Behind C code a Ctrl-C may come before the store.
+        at_once = not (waits_for_c(frame) and interruptible())
+        self.atomic = self.atomic and at_once and not (site.is_read_by_handlers and interrupter())
+        by_handlers = site.dead(True, site.unpacks) - site.dead(self.atomic, site.unpacks)
+        dead = site.dead(self.atomic, site.unpacks) | {
+            place[0].name for place in overwritten if _is_local(place) and place[0].name not in by_handlers
         }
         released = _NONE
         """What overwritten items hold, even if their list or dictionary is read later."""
         for place in overwritten:
             slot, value = slots.slot(frame, place)
             self.read.pop(slot, None)
-            is_local = len(place) == 1 and place[0].kind == "fast"
             if len(place) > 1:
                 released |= self._in(value)
-            if place in loaded_here and (loop.body or not is_local):  # a frame's own variables end with it
+            if not _is_local(place) and (not at_once or onlooker()):
+                self.survive |= self._in(value)
+            if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
                 self.renewed |= self.parts.get(id(value), _NONE)
         if waits_for_c(frame) and not flow.instructions[site.at].opname.endswith("_EX"):
             self.survive |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
@@ -110,7 +120,9 @@ class _Survey:
             self.survive |= self.parts.get(id(value), _NONE)
         variables = [self._in(variable(frame, number)) for number in range(len(flow.code.co_varnames))]
         for number, has in enumerate(variables):
-            if has and number not in dead:
+            if number in by_handlers:
+                self.survive |= has
+            elif has and number not in dead:
                 self._variable(frame, number, site, loop, released)
         for place in loaded_here:
             if place not in overwritten and _outlives(slots, frame, place, dead):
@@ -120,6 +132,7 @@ class _Survey:
         if loop.body:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
+        self.atomic = self.atomic and site.passes_on
         self.passed = _NONE.union(*variables[: _parameters(flow.code)])
         return any(variables)
 
@@ -129,7 +142,7 @@ class _Survey:
         # What is in a list or a dictionary may have been put there, and the next one will be, too.
         fixed = self._in(value, (tuple,))
         self.survive |= self._in(value) - fixed - released
-        fixed -= self.once | self.renewed if loop.body and not loop.writes(number) else self.once
+        fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
         if self.first and is_stored_behind(loop.flow, site.at, (Step("fast", number),)):
             self.replaced |= fixed
         else:
@@ -151,10 +164,17 @@ class _Survey:
             return has
         if type(value) is types.CellType:
             return self._in(contents(value), kinds, depth)
+        if type(value) not in (tuple, list, dict):  # a leaf, or a tree that the caller takes apart for this call
+            return _NONE.union(*(self.parts.get(id(leaf), _NONE) for leaf in tree_leaves(value)))
         if depth == 0 or type(value) not in kinds or len(value) > 256:
             return _NONE
         inner = value.values() if type(value) is dict else value
         return _NONE.union(*(self._in(part, kinds, depth - 1) for part in inner))
+
+
+def _is_local(place: Place) -> bool:
+    """Whether a place is a local variable that no other function reads."""
+    return len(place) == 1 and place[0].kind == "fast"
 
 
 def _parameters(code: types.CodeType) -> int:

@@ -76,15 +76,25 @@ def _starts(flow: Flow) -> frozenset[int]:
 
 def places_by_instruction(flow: Flow) -> list[tuple[Place, ...]]:
     """The places that each instruction loads, as far as can be told from those before it."""
+    return [seen for seen, _ in flow.once(_moves)]
+
+
+def renamed_by_instruction(flow: Flow) -> list[frozenset[int]]:
+    """The local variables (numbers) that each instruction gives the value of another place, as far as can be told."""
+    return [renamed for _, renamed in flow.once(_moves)]
+
+
+def _moves(flow: Flow) -> list[tuple[tuple[Place, ...], frozenset[int]]]:
     starts = flow.once(_starts)
-    loads = []
+    moves = []
     for n, instruction in enumerate(flow.instructions):
         if n in starts:
             walk = _Walk(lenient=True)
         walk.seen.clear()
+        walk.renamed.clear()
         walk.step(instruction)
-        loads.append(tuple(walk.seen))
-    return loads
+        moves.append((tuple(walk.seen), frozenset(walk.renamed)))
+    return moves
 
 
 def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
@@ -159,6 +169,8 @@ class _Walk:
         self.events: list[Event] = []
         self.seen: list[Place] = []
         """Every place that was loaded."""
+        self.renamed: set[int] = set()
+        """The local variables that were given the value of a place."""
         self.stored: dict[Place, Value] = {}
         """What each place was given: the whole result, or None for something else."""
         self.taken: Value = None
@@ -186,6 +198,8 @@ class _Walk:
                 self.events.append(Event("load", place))
 
     def store(self, place: Place) -> None:
+        if isinstance(self.taken, tuple) and len(place) == 1 and place[0].kind == "fast":
+            self.renamed.add(place[0].name)
         self.stored[place] = self.taken if self.taken is RESULT and len(place) == 1 else None
         self.events.append(Event("store", place))
 

@@ -46,12 +46,13 @@ def onlookers(calls_python: bool, atomic: bool) -> str:
     if not let_go():
         return "JAX may let go of an object whose finaliser reads it"
     collector.pause()  # finalisers of cyclic garbage may look, and may change what is asked next
-    if found := _onlooker():
+    if found := onlooker():
         collector.resume()
     return found
 
 
-def _onlooker() -> str:
+def onlooker() -> str:
+    """Who may do so whatever the program is; empty if nobody."""
     if not interpreter.alone() and (name := other_thread()):
         return f"another thread, {name}, may read it"
     if handler := _signal_handler():

@@ -124,8 +124,29 @@ def hold_otherwise_later(compiled, steps):
     trainer.ema, best = state["a"], []
     for _ in range(steps):
         state = compiled(state, jnp.ones(4))
-        best.append(state["a"])
+        _keep(best, state["a"])
     return best, trainer, state
+
+
+def _keep(kept, value):
+    """Not seen by a look at the caller's code."""
+    kept.append(value)
+
+
+def append_each(compiled, steps):
+    state, history = new_state(), []
+    for _ in range(steps):
+        state = compiled(state, jnp.ones(4))
+        history.append(state["a"])
+    return state, history
+
+
+def test_what_the_code_shows_is_told_of_later_calls_too():
+    compiled = pytc.compile(step)
+    append_each(compiled, 4)
+    (site,) = explain(compiled).sites
+    assert (site.spared, site.copied_calls) == (("state['a']",), 0)
+    assert [why.split(" in ")[0] for _, why in site.why] == ["an item of `history`"]
 
 
 @pytest.mark.parametrize("steps", [3, 6])
