@@ -16,6 +16,7 @@ import numpy as np
 from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.layouts import memory_of
+from pytc.jax_compat.running import Tracer
 
 
 def private_copies(arrays: Sequence[jax.Array]) -> list[jax.Array]:
@@ -59,12 +60,13 @@ def snapshot(value: Any, aval: AbstractValue) -> Any:
 
 def constant_copy(value: Any) -> Any:
     """A const of a jaxpr in memory of its own; the same object where nobody can change it, or where it is a `jax.Ref`,
-    which is meant to change. An array that was deleted stays what it is.
+    which is meant to change. An array that was deleted stays what it is; and so does a tracer, which a jaxpr has that
+    was made in the midst of a trace and is in an equation for other reasons than to be run (lineax's solvers).
 
     What is on a device is copied to the host, which JAX would do when it compiles, and takes no memory there: what is
     compiled is the same, unless the array has a place or a type that NumPy data have not.
     """
-    if isinstance(value, jax.Array) and not isinstance(value, jax.Ref) and not value.is_deleted():
+    if isinstance(value, jax.Array) and not isinstance(value, jax.Ref | Tracer) and not value.is_deleted():
         if (
             not value.is_fully_addressable
             or is_extended(value.dtype)

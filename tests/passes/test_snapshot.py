@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import mlir
 
 import pytc
 from pytc import passes
@@ -130,3 +131,23 @@ def test_weak_types_stay():
     assert [v.aval for v in passes.snapshot(program).jaxpr.jaxpr.outvars] == [
         v.aval for v in program.jaxpr.jaxpr.outvars
     ]
+
+
+def test_a_jaxpr_made_in_the_midst_of_a_trace():
+    """Its consts are that trace's tracers. An equation may have one as a parameter that tells it what to do; lineax's
+    linear solves do."""
+    told = Primitive("told")
+    told.def_impl(lambda x, *, jaxpr: x)
+    told.def_abstract_eval(lambda x, *, jaxpr: x)
+    mlir.register_lowering(told, lambda ctx, x, *, jaxpr: [x])
+
+    def fun(x, rows):
+        def body(carry, row):
+            jaxpr = jax.make_jaxpr(lambda y: y * row + carry.sum())(row)
+            return carry + told.bind(row, jaxpr=jaxpr), row
+
+        return jax.lax.scan(body, x, rows)
+
+    x, rows = jnp.ones(3), jnp.arange(12.0).reshape(4, 3)
+    for one, other in zip(pytc.compile(fun)(x, rows), jax.jit(fun)(x, rows), strict=True):
+        np.testing.assert_array_equal(one, other)
