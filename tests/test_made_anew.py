@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import threading
+import types
 import weakref
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import pytc
+from pytc.calls import asking
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -220,6 +222,63 @@ def test_call_sites_are_of_each_wrapper(traces):
         second(X)
     assert [site.calls for site in pytc.explain(second).sites] == [3]
     assert not pytc.explain(pytc.compile(traces.function)).sites
+
+
+class Log:
+    """It keeps what is not seen from where the call is."""
+
+    def __init__(self):
+        self.all = []
+
+    def keep(self, state):
+        self.all.append(state)
+
+
+def append_each(step, log, calls):
+    state, in_place = jnp.zeros(300), []
+    for _ in range(calls):
+        at = state.unsafe_buffer_pointer()
+        state = pytc.compile(step)(state)
+        in_place.append(state.unsafe_buffer_pointer() == at)
+        log.keep(state)
+    return in_place
+
+
+def test_what_calls_have_shown_is_handed_on(traces, monkeypatch):
+    """What holds the state is looked for once, not at each call, and it is not copied for ever."""
+    asked = []
+    reasons = asking.reasons
+    monkeypatch.setattr(asking, "reasons", lambda *arguments: asked.append(1) or reasons(*arguments))
+    log = Log()
+    in_place = append_each(traces.function, log, 20)
+    assert [float(state[0]) for state in log.all] == [2.0**k - 1 for k in range(1, 21)]
+    assert not any(in_place[1:])
+    assert len(asked) == 1
+    last = pytc.compile(traces.function)
+    last(jnp.zeros(300))
+    (signature,) = last.__pytc__.lookup
+    (before,) = signature.before.values()
+    assert before.plan.spared
+    assert before.earlier + before.calls == 20
+    assert [site.calls for site in pytc.explain(last).sites] == [1]
+    log.all.clear()
+    in_place = append_each(traces.function, types.SimpleNamespace(keep=lambda _: None), 60)
+    assert all(in_place[45:])  # from the 64th call at that place on
+    assert traces.count == 1
+
+
+def test_nothing_is_handed_on_while_the_wrapper_lives(traces):
+    first = pytc.compile(traces.function)
+    first(jnp.zeros(300))
+    second = pytc.compile(traces.function)
+    second(jnp.zeros(300))
+    (signature,) = second.__pytc__.lookup
+    assert not signature.before
+    del first, second
+    third = pytc.compile(traces.function)
+    third(jnp.zeros(300))
+    (signature,) = third.__pytc__.lookup
+    assert len(signature.before) == 1
 
 
 def test_ever_new_wrappers_leave_nothing_behind(traces):

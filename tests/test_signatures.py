@@ -14,7 +14,7 @@ from pytc.context import Context
 
 def signature(described: Any) -> Any:
     """As much of one as is asked for here."""
-    staged = mock.Mock(context=Context(), described=described)
+    staged = mock.Mock(context=Context(), described=described, calls_python=False)
     return mock.Mock(staged=staged, described=described)
 
 
@@ -62,9 +62,8 @@ class Part:
         return isinstance(other, Part) and other.value == self.value
 
 
-def test_a_new_one_is_not_compared_with_all_the_others(monkeypatch):
+def test_a_new_one_is_not_compared_with_all_the_others():
     """Sequences of hundreds of lengths, behind hundreds of weights."""
-    monkeypatch.setattr("pytc.calls.cache.may_call_python", lambda _: False)
     signatures = Signatures(Shared(lambda leaf: leaf))
     leaves, per_signature = 50, []
     for length in range(200):
@@ -73,13 +72,12 @@ def test_a_new_one_is_not_compared_with_all_the_others(monkeypatch):
         signatures.make_room(new)
         signatures.add(new)
         assert signatures.alike(new.described) == (new,)
-        assert signatures.shared.alike(new.described) == (new.staged,)
+        assert signatures.shared.alike(new.described) == (new,)
         per_signature.append(Part.compared - before)
     assert max(per_signature[100:]) <= max(per_signature[2:10])
 
 
-def test_nothing_is_left_of_what_no_call_will_use(monkeypatch):
-    monkeypatch.setattr("pytc.calls.cache.may_call_python", lambda _: False)
+def test_nothing_is_left_of_what_no_call_will_use():
     signatures = Signatures(Shared(lambda leaf: leaf))
     for n in range(3):
         signatures.add(signature(((n,),)))
@@ -88,5 +86,5 @@ def test_nothing_is_left_of_what_no_call_will_use(monkeypatch):
     (newest, *_) = signatures.newest
     signatures.make_room(newest)
     assert signatures.newest == (newest,)
-    assert (*signatures._alike,) == (*signatures.shared._staged,) == (newest.described,)
+    assert (*signatures._alike,) == (*signatures.shared._known,) == (newest.described,)
     assert signatures.alike(newest.described) == (newest,)

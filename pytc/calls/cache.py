@@ -8,10 +8,12 @@ several threads need no lock: two first calls at once compile twice, and one of 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Hashable, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -124,6 +126,8 @@ class Site:
     """File and line, for people."""
     plan: Plan
     """Spared or not: `plan.spared`."""
+    earlier: int = 0
+    """Calls that have run through wrappers that are gone."""
     calls: int = 0
     """Calls that have run, on either path."""
     copied_calls: int = 0
@@ -161,8 +165,22 @@ class Site:
         """Whether to look at the caller's code again, since the plan spares leaves: after 1, 2, 4, ... `LONGEST` calls,
         and then every so many. The site may be in a helper whose next caller does not read them; or what has held them
         may be gone: a profiler, a thread, a variable for the best state so far."""
-        calls = self.calls
+        calls = self.earlier + self.calls
         return self.plan.spared and (calls % LONGEST if calls > LONGEST else calls & (calls - 1)) == 0
+
+    def resumed(self) -> Site:
+        """The same for a wrapper made anew: nothing is counted yet, and what was found out stays."""
+        return Site(
+            self.code,
+            self.lasti,
+            self.where,
+            self.plan,
+            earlier=self.earlier + self.calls,
+            why=self.why,
+            asked=self.asked,
+            collects=self.collects,
+            streak=self.streak,
+        )
 
     def has_lost_patience(self) -> bool:
         """Whether to change the plan, since what it takes over was alive at the last 4, 8, 16, ... calls."""
@@ -196,6 +214,11 @@ class Staged:
     context: Context = dataclasses.field(default_factory=Context)
     """That of the staging."""
 
+    @functools.cached_property
+    def calls_python(self) -> bool:
+        """Whether Python code may run while the program does."""
+        return may_call_python(self.program.jaxpr)
+
 
 class _IsDescribed(Protocol):
     described: Described
@@ -226,46 +249,16 @@ class _Alike(dict[Described, tuple[_For, ...]]):
 
 
 @dataclasses.dataclass(eq=False)
-class Shared:
-    """Programs staged for one layout, static values and sharing, for all compiled functions that are made of the same
-    function."""
-
-    describe: Describe
-    _staged: _Alike[Staged] = dataclasses.field(default_factory=_Alike)
-    _being_made: dict[Described, AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
-
-    def alike(self, leaves: Sequence[Any]) -> tuple[Staged, ...]:
-        """Every staged program for leaves like these, newest first."""
-        return self._staged.get(self.describe_all(leaves), ()) if self._staged else ()
-
-    def describe_all(self, leaves: Sequence[Any]) -> Described:
-        """`describe` of each leaf."""
-        return tuple(self.describe(leaf) for leaf in leaves)
-
-    def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
-        """A lock for the thread that stages and compiles for leaves like these."""
-        return self._being_made.setdefault(self.describe_all(leaves), threading.RLock())
-
-    def make_room(self, staged: Staged) -> None:
-        """As `Signatures.make_room`."""
-        known = itertools.chain.from_iterable(list(self._staged.values()))
-        self._staged.drop({*self._staged.oldest(staged), *(each for each in known if each.context.is_spent())})
-
-    def add(self, staged: Staged) -> None:
-        """Publish a staged program as the newest. Not one that calls Python: its callback may refer to the function,
-        which this table would then keep alive for ever; and its calls may wait for one another."""
-        if may_call_python(staged.program.jaxpr):
-            return
-        self._staged.add(staged)
-
-
-@dataclasses.dataclass(eq=False)
 class Signature:
     """A staged program, and the plans of it that calls use."""
 
     staged: Staged
     plans: list[Plan] = dataclasses.field(default_factory=list)
     sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
+    before: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
+    """The call sites of wrappers that are gone."""
+    owner: weakref.ref[Signatures] | None = None
+    """The table of the wrapper that it belongs to, as long as there is one."""
 
     def __post_init__(self) -> None:
         self.program, self.described = self.staged.program, self.staged.described
@@ -278,6 +271,19 @@ class Signature:
         self.passes_one_twice = any(leaf.elsewhere for leaf in self.program.leaves)
         """Whether an array at two leaves is passed twice, since it is asked for in two places."""
 
+    def handed_on(self) -> Signature:
+        """For a wrapper made anew: a signature of the same program; if the wrapper that this one belonged to is gone,
+        with all that its calls have shown."""
+        if self.owner is None or self.owner() is not None:
+            return Signature(self.staged)
+        before = {**self.before, **self.sites}
+        return Signature(self.staged, [*self.plans], before=before if len(before) <= MOST_SITES else {**self.sites})
+
+    def resumed(self, code: types.CodeType, lasti: int) -> Site | None:
+        """The call site at an instruction, as a wrapper that is gone left it; None if none has called there."""
+        site = self.before.get((id(code), lasti))
+        return None if site is None else self.sites.setdefault((id(code), lasti), site.resumed())
+
     def forget_trials(self) -> None:
         """Drop the plans that were tried in vain: that were never run, and that no site uses."""
         used = {id(site.plan) for site in list(self.sites.values())}
@@ -287,6 +293,42 @@ class Signature:
         """Whether it was staged for leaves like these, of which keys may be their bits."""
         pairs = enumerate(zip(self.described, leaves, strict=True))
         return all(i in self.keys or was == self.staged.describe(leaf) for i, (was, leaf) in pairs)
+
+
+@dataclasses.dataclass(eq=False)
+class Shared:
+    """What all compiled functions that are made of the same function have for one layout, static values and sharing."""
+
+    describe: Describe
+    _known: _Alike[Signature] = dataclasses.field(default_factory=_Alike)
+    """The newest signature of each staged program."""
+    _being_made: dict[Described, AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
+
+    def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
+        """A signature of every staged program for leaves like these, newest first."""
+        return self._known.get(self.describe_all(leaves), ()) if self._known else ()
+
+    def describe_all(self, leaves: Sequence[Any]) -> Described:
+        """`describe` of each leaf."""
+        return tuple(self.describe(leaf) for leaf in leaves)
+
+    def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
+        """A lock for the thread that stages and compiles for leaves like these."""
+        return self._being_made.setdefault(self.describe_all(leaves), threading.RLock())
+
+    def make_room(self, signature: Signature) -> None:
+        """As `Signatures.make_room`."""
+        known = itertools.chain.from_iterable(list(self._known.values()))
+        self._known.drop({*self._known.oldest(signature), *(each for each in known if each.staged.context.is_spent())})
+
+    def add(self, signature: Signature) -> None:
+        """Publish a signature as the newest. Not one that calls Python: its callback may refer to the function, which
+        this table would then keep alive for ever; and its calls may wait for one another."""
+        if signature.staged.calls_python:
+            return
+        before = self._known.get(signature.described, ())
+        self._known.drop({each for each in before if each.staged is signature.staged and each is not signature})
+        self._known.add(signature)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -355,7 +397,7 @@ class Signatures:
     def make_room(self, signature: Signature) -> None:
         """Drop what no call will use any more, and the oldest of many like this new one: its context may be gone for
         good. (Before the new one is called rather than after: what goes with it may run code.)"""
-        self.shared.make_room(signature.staged)
+        self.shared.make_room(signature)
         spent = (each for each in self.newest if each.staged.context.is_spent())
         if dropped := {*self._alike.oldest(signature), *spent}:
             self._alike.drop(dropped)
@@ -364,7 +406,8 @@ class Signatures:
 
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest."""
-        self.shared.add(signature.staged)
+        signature.owner = weakref.ref(self)
+        self.shared.add(signature)
         others = tuple(each for each in self.newest if each is not signature)
         self._alike.add(signature)
         self.newest = (signature, *others)

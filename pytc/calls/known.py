@@ -2,7 +2,8 @@
 
 `jax.jit(fun)` made anew, for each call say, finds what an earlier `jax.jit(fun)` compiled. So does `pytc.compile(fun)`
 with the same options: its programs belong to the function, and mostly live as long as that. (Not where one refers to
-the function by itself: a static leaf that does, for one.) Call sites, and what is proven there, are each wrapper's own.
+the function by itself: a static leaf that does, for one.) Call sites, and what their calls have shown, are each
+wrapper's own, and are handed on to one that is made after it is gone.
 """
 
 from __future__ import annotations

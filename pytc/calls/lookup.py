@@ -120,7 +120,7 @@ class Lookup:
             described = signatures.shared.describe_all(leaves)
             signature = Signature(Staged(prepared, self.describe, described))
             signatures.make_room(signature)
-            if not may_call_python(signature.program.jaxpr):
+            if not signature.staged.calls_python:
                 yield signature
                 return
         yield signature
@@ -128,9 +128,9 @@ class Lookup:
     def of_others(self, signatures: Signatures, leaves: Sequence[Any]) -> Sequence[Signature]:
         """One with a program that was staged through another wrapper of the function, if there is any."""
         mine = [signature.staged for signature in signatures.newest]
-        for staged in signatures.shared.alike(leaves):
-            if staged not in mine and staged.context.is_current():
-                return (Signature(staged),)
+        for signature in signatures.shared.alike(leaves):
+            if signature.staged not in mine and signature.staged.context.is_current():
+                return (signature.handed_on(),)
         return ()
 
     def of_other_kinds(

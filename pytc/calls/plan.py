@@ -74,6 +74,10 @@ class Planner:
         leaves: Sequence[Any],
     ) -> Site:
         """Decide, from what the caller's code does after the call, which plan this call site uses."""
+        if site is None:
+            site = signature.resumed(frame.f_code, frame.f_lasti)
+            if site is not None and not site.to_be_looked_at():
+                return site
         read_later: frozenset[int] = frozenset()
         # Where other processes run the same program, what is read later may differ between them, and the executables
         # must not: all take over what they can, and copy what they have to.
@@ -140,7 +144,7 @@ class Planner:
             plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
             site.use(plan)
             held, outcome = _held(plan, frame, args, kwargs, leaves)
-        first = site.calls == 0
+        first = site.earlier + site.calls == 0
         if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):
             site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
             site.why = site.why | self._why(plan, not first, frame, args, kwargs, leaves, unknown)

@@ -14,8 +14,13 @@ import pytc
 from pytc.explain import Calls, explain
 
 
-def step(state, batch):
-    return {name: w + batch.sum() for name, w in state.items()}
+def new_step():
+    """Of a function of its own: what calls have shown is handed on to the next wrapper of the same function."""
+
+    def step(state, batch):
+        return {name: w + batch.sum() for name, w in state.items()}
+
+    return pytc.compile(step)
 
 
 def new_state():
@@ -23,7 +28,7 @@ def new_state():
 
 
 def test_a_function_that_was_not_called_has_no_sites():
-    calls = explain(pytc.compile(step))
+    calls = explain(new_step())
     assert calls == Calls("step", ())
     assert str(calls) == "step: 0 calls from 0 places"
 
@@ -58,7 +63,7 @@ def remember(compiled):
 
 
 def test_a_loop_that_lets_go_of_its_state():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     assert train(compiled, 3).sum() == 4
     (site,) = explain(compiled).sites
     assert site.where.split(":")[0].endswith("test_calls.py")
@@ -69,7 +74,7 @@ def test_a_loop_that_lets_go_of_its_state():
 
 
 def test_a_caller_that_reads_its_state_again():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     assert compare(compiled) == 4 * 256
     (site,) = explain(compiled).sites
     assert (site.donated, site.kept) == (0, 3)
@@ -78,7 +83,7 @@ def test_a_caller_that_reads_its_state_again():
 
 
 def test_a_leaf_that_something_else_holds():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     assert remember(compiled) == 16 * 16 * 13
     (site,) = explain(compiled).sites
     assert (site.calls, site.copied_calls, site.copied_bytes) == (4, 1, 1024)
@@ -105,7 +110,7 @@ def read_three_leaves(compiled):
 
 
 def test_each_leaf_is_told_what_holds_it():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     for _ in range(3):
         hold_two_leaves(compiled)
     (site,) = explain(compiled).sites
@@ -142,7 +147,7 @@ def append_each(compiled, steps):
 
 
 def test_what_the_code_shows_is_told_of_later_calls_too():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     append_each(compiled, 4)
     (site,) = explain(compiled).sites
     assert (site.spared, site.copied_calls) == (("state['a']",), 0)
@@ -151,14 +156,14 @@ def test_what_the_code_shows_is_told_of_later_calls_too():
 
 @pytest.mark.parametrize("steps", [3, 6])
 def test_a_reason_that_was_looked_for_once_is_not_said_of_all_calls(steps):
-    compiled = pytc.compile(step)
+    compiled = new_step()
     hold_otherwise_later(compiled, steps)
     (site,) = explain(compiled).sites
     text = " ".join(explain(compiled).text(100).split())
     assert f"state['a']: still in use in {site.held[0].calls} calls, at one of them: " in text
     assert (dict(site.why).keys() == {"state['a']"}) == ("state['a'], at one of them: " in text) == (steps > 3)
     for _ in range(2):
-        remember(other := pytc.compile(step))
+        remember(other := new_step())
     assert "still in use in 1 call" in str(explain(other))
     assert "at one of them" not in str(explain(other))
 
@@ -291,14 +296,14 @@ def from_a_generator(compiled):
 
 
 def test_what_a_suspended_generator_holds():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     assert from_a_generator(compiled) == [5 * 256] * 4
     (site,) = explain(compiled).sites
     assert {why for _, why in site.why} == {"the suspended from_a_generator.<locals>.batches"}
 
 
 def test_sites_are_told_apart():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     first = compiled(new_state(), jnp.ones(4))
     second = compiled(first, jnp.ones(4))
     assert second is not first
@@ -337,7 +342,7 @@ def test_what_no_result_can_be_written_over(donate):
 
 
 def test_a_site_that_has_changed_its_plan_does_not_speak_of_each_call():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     hold_otherwise_later(compiled, 3)
     assert "each call" in str(explain(compiled))
     hold_otherwise_later(compiled, 6)
@@ -345,7 +350,7 @@ def test_a_site_that_has_changed_its_plan_does_not_speak_of_each_call():
 
 
 def test_json_has_everything():
-    compiled = pytc.compile(step)
+    compiled = new_step()
     compiled(new_state(), jnp.ones(4))
     read = json.loads(explain(compiled).to_json())
     (site,) = explain(compiled).sites
@@ -374,7 +379,7 @@ def call_with_trees(compiled):
 
 
 def test_signatures_of_one_place_are_told_apart():
-    call_with_batches(compiled := pytc.compile(step))
+    call_with_batches(compiled := new_step())
     sites = explain(compiled).sites
     assert [site.arguments for site in sites] == [
         (("batch", "f32[4]"),),
