@@ -391,6 +391,21 @@ def train_a_network(step, calls):
     return network
 
 
+def train_beside_iterators(step, calls):
+    state, numbers = Network(start()), (k for k in range(calls))
+    batches, inside = iter([1.0] * calls), Network([iter([1])])
+    for _ in numbers:
+        state = Network(step(state.parts, next(batches)))
+    return state, inside
+
+
+@pytest.mark.filterwarnings("error")
+def test_to_look_at_variables_warns_of_nothing():
+    step = make_step()
+    state, _ = train_beside_iterators(step, 5)
+    assert float(state.parts["a"][0]) == 5
+
+
 def read_once_and_go_on(step, calls):
     state = start()
     for _ in range(calls):

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence, Set
 from types import FrameType
 from typing import Any
 
-from jax.tree_util import tree_leaves
+from jax.tree_util import all_leaves, tree_leaves
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Site
@@ -164,12 +164,18 @@ class _Survey:
             return has
         if type(value) is types.CellType:
             return self._in(contents(value), kinds, depth)
-        if type(value) not in (tuple, list, dict):  # a leaf, or a tree that the caller takes apart for this call
-            return _NONE.union(*(self.parts.get(id(leaf), _NONE) for leaf in tree_leaves(value)))
+        if type(value) not in (tuple, list, dict):  # a tree that the caller may take apart for the call
+            leaves = () if all_leaves([value]) else tree_leaves(value, is_leaf=_is_iterator)
+            return _NONE.union(*(self.parts.get(id(leaf), _NONE) for leaf in leaves))
         if depth == 0 or type(value) not in kinds or len(value) > 256:
             return _NONE
         inner = value.values() if type(value) is dict else value
         return _NONE.union(*(self._in(part, kinds, depth - 1) for part in inner))
+
+
+def _is_iterator(part: Any) -> bool:
+    """Whether it is a leaf of which JAX warns that some might think it were none."""
+    return isinstance(part, Iterator)
 
 
 def _is_local(place: Place) -> bool:
