@@ -277,12 +277,17 @@ class Signature:
         if self.owner is None or self.owner() is not None:
             return Signature(self.staged)
         before = {**self.before, **self.sites}
-        return Signature(self.staged, [*self.plans], before=before if len(before) <= MOST_SITES else {**self.sites})
+        return Signature(self.staged, before=before if len(before) <= MOST_SITES else {**self.sites})
 
     def resumed(self, code: types.CodeType, lasti: int) -> Site | None:
         """The call site at an instruction, as a wrapper that is gone left it; None if none has called there."""
-        site = self.before.get((id(code), lasti))
-        return None if site is None else self.sites.setdefault((id(code), lasti), site.resumed())
+        before = self.before.get((id(code), lasti))
+        if before is None:
+            return None
+        site = self.sites.setdefault((id(code), lasti), before.resumed())
+        if site.plan not in self.plans:
+            self.plans.append(site.plan)
+        return site
 
     def forget_trials(self) -> None:
         """Drop the plans that were tried in vain: that were never run, and that no site uses."""

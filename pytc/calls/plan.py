@@ -100,7 +100,8 @@ class Planner:
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
             site.streak = PATIENCE - 1
             site.use(plan)
-        if plan.spared and (unknown := lives_on.difference(site.why)):
+        copies = not lives_on.isdisjoint(plan.proven)
+        if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
             largest = self._largest(signature.program, unknown, MOST_GLANCED)
             found = asking.glance(frame, args, kwargs, leaves, largest)
             site.why = site.why | {i: why.text for i, why in found.items()}
@@ -125,10 +126,11 @@ class Planner:
         plan, program = site.plan, signature.program
         if site.collects:
             _collect()
-        held, outcome = _held(plan, frame, args, kwargs, leaves)
+        on_trial = plan.emitted.is_new and site.streak == PATIENCE - 1
+        held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
         if held and (site.streak == PATIENCE - 1 or self._required(program, held)) and _collect():
             # Perhaps only garbage in a cycle refers to them: `flax.nnx.state(model)` leaves such behind at each call.
-            held, outcome = _held(plan, frame, args, kwargs, leaves)
+            held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
             site.collects = not held
         if not held:
             site.streak = 0
@@ -144,7 +146,7 @@ class Planner:
             plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
             site.use(plan)
             held, outcome = _held(plan, frame, args, kwargs, leaves)
-        first = site.earlier + site.calls == 0
+        first = plan.emitted.is_new
         if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):
             site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
             site.why = site.why | self._why(plan, not first, frame, args, kwargs, leaves, unknown)
@@ -392,12 +394,18 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int]) -> list[Any]:
 
 
 def _held(
-    plan: Plan, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+    plan: Plan,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    on_trial: bool = False,
 ) -> tuple[Collection[int], ownership.Outcome]:
     """The leaves that the plan takes over and that are not proven dead, and the outcome that this holds for.
 
     A plan's first call compiles, and returns through Python code of JAX, which may have to keep leaves that a
     later call takes over. If there are such leaves, the plan is compiled now, and the proof made as for a later call.
+    (Not if it is `on_trial` and will not be used, since that would not prove all.)
     """
     outcome = plan.outcome_now
     held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
@@ -405,6 +413,8 @@ def _held(
         return held, outcome
     alive = asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
     ownership.resume_collections()
+    if on_trial and alive:
+        return alive, outcome
     if len(alive) == len(held) or not has_room():
         return held, outcome
     plan.emitted.compile(leaves)

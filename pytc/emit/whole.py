@@ -135,9 +135,11 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     leaves, passed = program.leaves, program.passed
     if program.in_tree is None or program.order == "backwards":
         return None
+    if not (is_plain_tree(program.in_tree) and is_plain_tree(program.out_tree)):
+        return None
     tree, static = _without(program.in_tree, frozenset(k for k, leaf in enumerate(leaves) if leaf.is_static))
-    if tree.num_leaves > len(passed) or not (is_plain_tree(tree) and is_plain_tree(program.out_tree)):
-        return None  # some leaves are static, or an array is at two of them
+    if tree.num_leaves > len(passed):  # some leaves are static, or an array is at two of them
+        return None
     if any(leaf.requested is not None for leaf in leaves) or any(given.leaf is None for given in program.inputs):
         return None
     if [output.origin for output in program.outputs] != [Computed(k) for k in range(len(program.out_avals))]:

@@ -39,6 +39,7 @@ from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import interrupter, interruptible, onlooker
 
 _HIGHEST = 16  # frames up the stack that are looked at
+_CALLS = ("CALL", "CALL_KW")  # what a call with `*` passes is looked at by `starred`
 
 
 Leaves = frozenset[int]
@@ -110,25 +111,26 @@ class _Survey:
             self.read.pop(slot, None)
             if len(place) > 1:
                 released |= self._in(value)
-            if not _is_local(place) and (not at_once or onlooker()):
-                self.survive |= self._in(value)
             if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
                 self.renewed |= self.parts.get(id(value), _NONE)
-        if waits_for_c(frame) and not flow.instructions[site.at].opname.endswith("_EX"):
-            self.survive |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
-        for value in _beneath(frame, flow, site):
-            self.survive |= self.parts.get(id(value), _NONE)
+            if self.first and not _is_local(place) and (not at_once or onlooker()):
+                self.survive |= self._in(value)
+        if self.first:
+            if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
+                self.survive |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
+            for value in _beneath(frame, flow, site):
+                self.survive |= self.parts.get(id(value), _NONE)
+            for place in loop.appends():
+                self.survive |= self._in(slots.slot(frame, place)[1]) - self.once
         variables = [self._in(variable(frame, number)) for number in range(len(flow.code.co_varnames))]
         for number, has in enumerate(variables):
             if number in by_handlers:
-                self.survive |= has
+                self.survive |= has if self.first else _NONE
             elif has and number not in dead:
                 self._variable(frame, number, site, loop, released)
         for place in loaded_here:
             if place not in overwritten and _outlives(slots, frame, place, dead):
                 self._loaded(frame, place, site, loop, slots, released)
-        for place in loop.appends() if self.first else ():
-            self.survive |= self._in(slots.slot(frame, place)[1]) - self.once
         if loop.body:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
