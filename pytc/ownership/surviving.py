@@ -153,7 +153,7 @@ class _Survey:
     def _loaded(self, frame: FrameType, place: Place, site: Site, loop: Loop, slots: Slots, released: Leaves) -> None:
         """Ask a place that the call loads and that lives on."""
         slot, value = slots.slot(frame, place)
-        has = self._in(value) - released
+        has = self._in(value) - released - self.once
         if self.first and len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
             self.replaced |= has
         else:
