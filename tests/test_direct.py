@@ -347,7 +347,7 @@ def test_other_static_arguments_at_the_same_place(straight):
 
 def test_a_static_argument_that_changes_and_tells_so():
     config = Config(1.0)
-    static = direct.Static([0, "how"], (config, 1), {"how": "up"})
+    static = direct.Static({0: config, "how": "up"}, (config, 1), {"how": "up"})
     assert static.are_in((config, 2), {"how": "up"})
     assert static.are_in((Config(1.0), 2), {"how": "up"})
     config.scale = 2.0

@@ -267,6 +267,30 @@ def test_what_calls_have_shown_is_handed_on(traces, monkeypatch):
     assert traces.count == 1
 
 
+def once(step, state):
+    return pytc.compile(step)(state)
+
+
+def evaluate(step, state, calls):
+    for _ in range(calls):
+        float(once(step, state)[0])
+
+
+def train(step, state, calls):
+    in_place = 0
+    for _ in range(calls):
+        at = state.unsafe_buffer_pointer()
+        state = once(step, state)
+        in_place += state.unsafe_buffer_pointer() == at
+    return in_place
+
+
+@pytest.mark.parametrize("calls", [5, 40, 300])
+def test_another_caller_of_a_helper_is_looked_at_at_once(traces, calls):
+    evaluate(traces.function, jnp.zeros(300), calls)
+    assert train(traces.function, jnp.zeros(300), 20) >= 18
+
+
 def test_nothing_is_handed_on_while_the_wrapper_lives(traces):
     first = pytc.compile(traces.function)
     first(jnp.zeros(300))

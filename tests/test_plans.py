@@ -413,6 +413,142 @@ def test_to_look_at_variables_warns_of_nothing():
     assert float(state.parts["a"][0]) == 5
 
 
+def advance_what_is_passed(step, calls, state):
+    """How often the state stayed in its place."""
+    in_place = 0
+    for _ in range(calls):
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        in_place += state["b"].unsafe_buffer_pointer() == at
+    return in_place
+
+
+class Advancing:
+    def __init__(self, step, calls, state):
+        self.in_place = 0
+        for _ in range(calls):
+            at = state["b"].unsafe_buffer_pointer()
+            state = step(state, 1.0)
+            self.in_place += state["b"].unsafe_buffer_pointer() == at
+
+    def __call__(self):
+        return self.in_place
+
+
+def advancing(step, calls, state):
+    for _ in range(calls):
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        yield state["b"].unsafe_buffer_pointer() == at
+
+
+BY_C = {
+    "a partial": lambda step: functools.partial(advance_what_is_passed, step, 20)(start()),
+    "map": lambda step: next(map(functools.partial(advance_what_is_passed, step, 20), [start()])),
+    "a cache": lambda step: functools.lru_cache(lambda: advance_what_is_passed(step, 20, start()))(),
+    "a class": lambda step: Advancing(step, 20, start())(),
+    "a generator": lambda step: sum(advancing(step, 20, start())),
+}
+
+
+@pytest.mark.parametrize("call", BY_C.values(), ids=BY_C)
+def test_a_loop_that_c_code_has_called_takes_over_what_it_makes(call):
+    """C code holds the first state alone."""
+    step = make_step()
+    assert call(step) >= 18
+    assert plans(step) == [1]
+
+
+class Checkpoints:
+    """Keeps the latest of every few states."""
+
+    def __init__(self, period):
+        self.period, self.last = period, None
+
+    def keep(self, k, state):
+        if k % self.period == 0:
+            self.last = state
+
+
+def stop_early_with_checkpoints(step, checkpoints, falling):
+    state = best = start()
+    least, in_place = 1e9, 0
+    for k in range(1, 100):
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        in_place += state["b"].unsafe_buffer_pointer() == at
+        loss = 100 - k if k <= falling else 200
+        if loss < least:
+            best, least = state, loss
+        checkpoints.keep(k, state)
+    return best, in_place
+
+
+@pytest.mark.parametrize(("period", "falling"), [(16, 20), (8, 7), (4, 3), (2, 1)])
+def test_a_checkpoint_at_each_look_does_not_keep_the_state_for_good(period, falling):
+    _, in_place = stop_early_with_checkpoints(make_step(), Checkpoints(period), falling)
+    assert in_place >= (100 - 2 * falling) * (1 - 1 / period) - 8
+
+
+def take_turns(step, calls, queue):
+    for _ in range(calls):
+        state = queue.popleft()
+        state = step(state, 1.0)
+        queue.append(state)
+
+
+def make_populations(step, calls):
+    population = [start() for _ in range(3)]
+    for _ in range(calls):
+        new = []
+        for state in population:
+            state = step(state, 1.0)
+            new.append(state)
+        population = new
+        del new
+
+
+def clear_now_and_then(step, calls):
+    state, history = start(), []
+    for k in range(calls):
+        state = step(state, 1.0)
+        history.append(state["b"])
+        if k % 2:
+            history.clear()
+
+
+def test_what_is_taken_out_of_a_list_again_is_not_expected_to_stay_there():
+    step = make_step()
+    take_turns(step, 12, collections.deque([start(), start()]))
+    make_populations(step, 6)
+    clear_now_and_then(step, 6)
+    assert plans(step) == [1]
+
+
+Link = collections.namedtuple("Link", "value next")
+
+
+def train_beside_what_refers_to_itself(step, calls):
+    state, ring, chain = start(), [], None
+    ring.append(Link(1, ring))
+    for k in range(3000):
+        chain = Link(k, chain)
+    numbers = collections.defaultdict(list, {"loss": [1], 0: [2]})  # JAX cannot sort such keys
+    results = []
+    for k in range(calls):
+        results.append(step(state, 1.0)["a"])
+        numbers["loss"].append(k)
+    return results, ring, chain, numbers
+
+
+def test_what_else_is_in_variables_is_not_taken_apart():
+    step = make_step()
+    results, *_ = train_beside_what_refers_to_itself(step, 5)
+    assert float(results[-1][0]) == 1
+    assert copied_calls(step) == 0
+    assert plans(step) == [1]
+
+
 def read_once_and_go_on(step, calls):
     state = start()
     for _ in range(calls):

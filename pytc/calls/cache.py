@@ -36,6 +36,9 @@ from pytc.program import Program
 MOST_SITES = 1024
 """Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones."""
 
+MOST_HANDED_ON = 64
+"""Call sites that are remembered of wrappers that are gone."""
+
 MOST_MISSES = 4
 """Misses, calls that should have gone straight to `jax.jit` and could not, after which a site stops trying."""
 MANY_CALLS = 64
@@ -97,7 +100,8 @@ class Site:
 
         (no site)         first call: `look` at the caller's code       -> spared, or not spared
         either            `PATIENCE`, 8, 16, ... proofs in a row failed -> spared, with a plan that spares these leaves
-        spared            `look` again after 1, 2, 4, ... calls         -> on trial, if the code lets go of some leaves
+        spared            `look` again after 1, 2, 4, ... calls         -> either, with a plan that takes over no less;
+                                                                           on trial, if some were spared `unseen`
         on trial          this call's proof fails                       -> spared, as before; nothing was copied
         on trial          it does not                                   -> either, with the new plan
 
@@ -139,6 +143,9 @@ class Site:
     """By leaf (an index): what held it the first time, in words."""
     asked: bool = False
     """Whether holders were looked for among all objects. That is slow, so it is done once."""
+    unseen: frozenset[int] = frozenset()
+    """Leaves (indices) that the plan spares though the code lets go of them: something was found to hold them at each
+    call, or is expected to."""
     changed: bool = False
     """Whether some calls have used another plan than `plan`."""
     collects: bool = False
@@ -177,6 +184,7 @@ class Site:
             self.plan,
             earlier=self.earlier + self.calls,
             why=self.why,
+            unseen=self.unseen,
             asked=self.asked,
             collects=self.collects,
             streak=self.streak,
@@ -277,7 +285,7 @@ class Signature:
         if self.owner is None or self.owner() is not None:
             return Signature(self.staged)
         before = {**self.before, **self.sites}
-        return Signature(self.staged, before=before if len(before) <= MOST_SITES else {**self.sites})
+        return Signature(self.staged, before=dict([*before.items()][-MOST_HANDED_ON:]))
 
     def resumed(self, code: types.CodeType, lasti: int) -> Site | None:
         """The call site at an instruction, as a wrapper that is gone left it; None if none has called there."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.tree_util import PyTreeDef, tree_leaves
 
 from pytc import ownership
-from pytc.arguments.leaves import PythonScalars, static_key
+from pytc.arguments.leaves import PythonScalars, StaticArgument, static_key
 from pytc.calls.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
@@ -63,6 +63,7 @@ class Direct:
         numbered_args, numbered_kwargs = tree.unflatten(range(tree.num_leaves))
         arguments = [*enumerate(numbered_args), *numbered_kwargs.items()]
         must = [key for key, leaves in arguments if not set(plan.proven).isdisjoint(tree_leaves(leaves))]
+        static = {key: number for key, number in arguments if key in emitted.static}
         rest = [key for key, _ in arguments if key not in must and key not in emitted.static]
         proven, others = (ownership.Walk(keys) for keys in (must, rest))
         if not (proven.learn(args, kwargs) and others.learn(args, kwargs)):
@@ -76,7 +77,7 @@ class Direct:
             plan,
             emitted,
             (proven, place) if proven.count and place is not None else None,
-            Static(emitted.static, args, kwargs) if emitted.static else None,
+            Static({k: plan.program.leaves[i].value for k, i in static.items()}, args, kwargs) if static else None,
             others
             if (proven.count and others.may_change) or (others.count > 1 and (share or plan.program.donated))
             else None,
@@ -145,10 +146,14 @@ class Direct:
 class Static:
     """The values of static arguments, which tell programs apart as in the cache (`Layout.key`)."""
 
-    def __init__(self, arguments: Iterable[int | str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, values: Mapping[int | str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """`values` are those that the program is for, and equal to those of the call with these arguments."""
         self._counts = len(args), len(kwargs)
-        values = [(k, args[k] if isinstance(k, int) else kwargs[k]) for k in arguments]
-        self._known = [(k, type(value), key := static_key(value), hash(key)) for k, value in values]
+        self._known = []
+        for k, value in values.items():
+            value = value.value if isinstance(value, StaticArgument) else value
+            now = static_key(args[k] if isinstance(k, int) else kwargs[k])
+            self._known.append((k, type(value), static_key(value), hash(now)))
 
     def are_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call has as many arguments, and equal static ones.

@@ -74,17 +74,20 @@ class Planner:
         leaves: Sequence[Any],
     ) -> Site:
         """Decide, from what the caller's code does after the call, which plan this call site uses."""
+        program = signature.program
         if site is None:
             site = signature.resumed(frame.f_code, frame.f_lasti)
-            if site is not None and not site.to_be_looked_at():
+            if site is not None and not site.to_be_looked_at() and (site.unseen or not site.plan.spared):
                 return site
-        read_later: frozenset[int] = frozenset()
+        read_later = expected = frozenset[int]()
         # Where other processes run the same program, what is read later may differ between them, and the executables
         # must not: all take over what they can, and copy what they have to.
         if "auto" in self.policy.modes and jax.process_count() == 1:
-            read_later = asking.survivors(frame, args, kwargs, leaves, first=site is None)
-        never = self._never(signature.program, leaves)
-        lives_on = self._lives_on(signature.program, read_later)
+            read_later = expected = asking.survivors(frame, args, kwargs, leaves, first=False)
+            if site is None:
+                expected = asking.survivors(frame, args, kwargs, leaves, first=True)
+        never = self._never(program, leaves)
+        lives_on = self._lives_on(program, expected)
         if site is not None:
             # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
             # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
@@ -95,14 +98,16 @@ class Planner:
             if len(signature.sites) >= MOST_SITES:
                 signature.sites.clear()
             site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
+            site.unseen = lives_on - self._lives_on(program, read_later)
             site = signature.sites.setdefault((id(site.code), site.lasti), site)
         elif plan is not site.plan:
-            # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
-            site.streak = PATIENCE - 1
+            if site.unseen:
+                # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
+                site.streak = PATIENCE - 1
             site.use(plan)
         copies = not lives_on.isdisjoint(plan.proven)
         if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
-            largest = self._largest(signature.program, unknown, MOST_GLANCED)
+            largest = self._largest(program, unknown, MOST_GLANCED)
             found = asking.glance(frame, args, kwargs, leaves, largest)
             site.why = site.why | {i: why.text for i, why in found.items()}
         return site
@@ -133,7 +138,7 @@ class Planner:
             held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
             site.collects = not held
         if not held:
-            site.streak = 0
+            site.streak, site.unseen = 0, site.unseen & plan.program.keep
             return plan, leaves
         if required := self._required(program, held):
             why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
@@ -145,6 +150,7 @@ class Planner:
             # other processes, see `look`.)
             plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
             site.use(plan)
+            site.unseen |= plan.program.keep.intersection(held)
             held, outcome = _held(plan, frame, args, kwargs, leaves)
         first = plan.emitted.is_new
         if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):

@@ -53,6 +53,8 @@ class SiteReport:
     spared: tuple[str, ...]
     """Those of `kept` that the plan spares because the code reads them later, or something else kept holding them. The
     largest first."""
+    unseen: tuple[str, ...]
+    """Those of `spared` that the code there lets go of: something kept holding them, or was expected to."""
     unfit: int
     """How many of `kept` no result can be written over, or none at a gain: `pytc.explain(fun, *args)` tells of each."""
     why: tuple[tuple[str, str], ...]
@@ -156,6 +158,7 @@ def _report(function: Function, site: Site, arguments: tuple[tuple[str, str], ..
         len(kept),
         sum(program.leaves[i].nbytes for i in kept),
         spared,
+        tuple(path for path in spared if path in {program.leaves[i].path for i in site.unseen}),
         len({note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}),
         tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept),
         site.copied_calls,

@@ -144,10 +144,9 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     when = "as of now" if site.changed else "each call"
     lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, {when}")
     lines.append(f"  kept    {size(site.kept_bytes)} in {counted(site.kept, 'leaf', 'leaves')}")
-    copied = {each.path for each in site.held}
-    read_again = [path for path in site.spared if path not in copied]
-    lines += _named("the code there reads it again", read_again, width)
-    lines += _named("something else was holding it", [path for path in site.spared if path in copied], width)
+    held = {*site.unseen, *(each.path for each in site.held)}
+    lines += _named("the code there reads it again", [path for path in site.spared if path not in held], width)
+    lines += _named("something else was holding it", [path for path in site.spared if path in held], width)
     if site.unfit:
         leaves = counted(site.unfit, "leaf", "leaves")
         lines += wrapped(f"no result can be written there, or none that saves memory: {leaves}", width, 10, 10)
@@ -160,15 +159,15 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
         folds = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
         # Most often first; among equals the largest first, since the holders of these are known.
-        held = sorted(folds, key=lambda found: (-found.members[0].calls, -found.count * found.members[0].nbytes))
-        for each in held[:MOST_NOTES]:
+        often_first = sorted(folds, key=lambda found: (-found.members[0].calls, -found.count * found.members[0].nbytes))
+        for each in often_first[:MOST_NOTES]:
             first = each.members[0]
             text = (
                 f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {counted(first.calls, 'call')}"
             )
             told = f"{_ONCE if first.calls > 1 else ''}: {first.why}" if first.why else "; by what was not looked for"
             lines += wrapped(text + told, width, 12, 10)
-        lines += _more([each for found in held[MOST_NOTES:] for each in found.members], "leaf", "leaves")
+        lines += _more([each for found in often_first[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines
 
 

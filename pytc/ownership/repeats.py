@@ -31,13 +31,30 @@ class Loop:
         return any(local in renamed[n] for n in self.body)
 
     def appends(self) -> list[Place]:
-        """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`."""
-        instructions = self.flow.instructions
-        methods = [n for n in self.body if instructions[n].opname in _METHODS and instructions[n].argval == "append"]
-        always = (n for n in methods if self.at not in _reached(self.flow, self.at, self.body - {n}))
-        return [place for n in always for place in _appended(self.flow, n)]
+        """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`. Not
+        if the loop also takes something out of that, or gets the state from elsewhere, as from a queue."""
+        places = self.flow.once(places_by_instruction)
+        methods = [n for n in self.body if self.flow.instructions[n].opname in _METHODS]
+        emptied = {places[n - 1][-1:] for n in methods if self.flow.instructions[n].argval in _EMPTY}
+        found: list[Place] = []
+        for n in methods:
+            history = places[n - 1][-1:]
+            if self.flow.instructions[n].argval != "append" or not history or history in emptied:
+                continue
+            if self._writers(history[0]) or self.at in _reached(self.flow, self.at, self.body - {n}):
+                continue
+            found += [place for place in _appended(self.flow, n) if self._writers(place) <= 1]
+        return found
+
+    def _writers(self, place: Place) -> int:
+        """How many instructions of the loop write the local variable that a place begins with."""
+        if place[0].kind != "fast":
+            return 0
+        return sum(self.flow.writes[n] >> place[0].name & 1 for n in self.body)
 
 
+_EMPTY = ("pop", "popleft", "clear", "remove")
+"""Methods that take something out of a list or a queue."""
 _METHODS = ("LOAD_METHOD", "LOAD_ATTR")
 
 

@@ -20,13 +20,16 @@ made at the first look at a place; later ones see whether it is so.
 
 from __future__ import annotations
 
+import collections
+import functools
+import gc
 import inspect
 import types
 from collections.abc import Iterator, Sequence, Set
 from types import FrameType
 from typing import Any
 
-from jax.tree_util import all_leaves, tree_leaves
+from jax.tree_util import all_leaves
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.callsite import Site
@@ -39,6 +42,8 @@ from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import interrupter, interruptible, onlooker
 
 _HIGHEST = 16  # frames up the stack that are looked at
+_MOST = 1000  # objects in one variable that are looked at
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _CALLS = ("CALL", "CALL_KW")  # what a call with `*` passes is looked at by `starred`
 
 
@@ -135,14 +140,14 @@ class _Survey:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
         self.atomic = self.atomic and site.passes_on
-        self.passed = _NONE.union(*variables[: _parameters(flow.code)])
+        self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
         return any(variables)
 
     def _variable(self, frame: FrameType, number: int, site: Site, loop: Loop, released: Leaves) -> None:
         """Ask a variable that is read later."""
         value = variable(frame, number)
         # What is in a list or a dictionary may have been put there, and the next one will be, too.
-        fixed = self._in(value, (tuple,))
+        fixed = self._in(value, movable=False)
         self.survive |= self._in(value) - fixed - released
         fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
         if self.first and is_stored_behind(loop.flow, site.at, (Step("fast", number),)):
@@ -159,25 +164,38 @@ class _Survey:
         else:
             self.read[slot] = has
 
-    def _in(self, value: Any, kinds: tuple[type, ...] = (tuple, list, dict), depth: int = 3) -> Leaves:
-        """The leaves that the value is or has, or that containers of these kinds in it hold down to `depth`."""
-        has = self.parts.get(id(value))
-        if has is not None:
-            return has
-        if type(value) is types.CellType:
-            return self._in(contents(value), kinds, depth)
-        if type(value) not in (tuple, list, dict):  # a tree that the caller may take apart for the call
-            leaves = () if all_leaves([value]) else tree_leaves(value, is_leaf=_is_iterator)
-            return _NONE.union(*(self.parts.get(id(leaf), _NONE) for leaf in leaves))
-        if depth == 0 or type(value) not in kinds or len(value) > 256:
-            return _NONE
-        inner = value.values() if type(value) is dict else value
-        return _NONE.union(*(self._in(part, kinds, depth - 1) for part in inner))
+    def _in(self, value: Any, movable: bool = True) -> Leaves:
+        """The leaves that the value is or has, or that containers in it hold: tuples, and trees of people's classes,
+        which may be taken apart for the call; if `movable`, also lists, dictionaries and queues."""
+        found = _NONE
+        ahead, left = [value], _MOST
+        while ahead:
+            each = ahead.pop()
+            has = self.parts.get(id(each))
+            inside = _inside(each, movable) if has is None else ()
+            found |= has or _NONE
+            left -= len(inside)
+            if left < 0:
+                break
+            ahead += inside
+        return found
 
 
-def _is_iterator(part: Any) -> bool:
-    """Whether it is a leaf of which JAX warns that some might think it were none."""
-    return isinstance(part, Iterator)
+def _inside(value: Any, movable: bool) -> Sequence[Any]:
+    """What a container holds, found without running anybody's code."""
+    if type(value) is types.CellType:
+        return (contents(value),)
+    if isinstance(value, tuple):
+        return [*tuple.__iter__(value)]
+    if isinstance(value, list | dict | collections.deque):
+        if not movable or len(value) > _MOST:
+            return ()
+        return [*dict.values(value)] if isinstance(value, dict) else [*value]
+    if all_leaves([value]):
+        return ()
+    parts = gc.get_referents(value)
+    attributes = [inner for part in parts if type(part) is dict for inner in part.values()]
+    return [*attributes, *(part for part in parts if type(part) is not dict and not isinstance(part, type))]
 
 
 def _is_local(place: Place) -> bool:
@@ -185,10 +203,15 @@ def _is_local(place: Place) -> bool:
     return len(place) == 1 and place[0].kind == "fast"
 
 
-def _parameters(code: types.CodeType) -> int:
-    """How many of the variables of a function are its parameters: the first ones."""
+def _passed(flow: Flow) -> list[int]:
+    """The parameters (numbers) of a function that still have what it was called with. (Whoever resumes a generator or a
+    coroutine passes it nothing.)"""
+    code = flow.code
+    if code.co_flags & _SUSPENDS:
+        return []
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return code.co_argcount + code.co_kwonlyargcount + stars
+    written = functools.reduce(int.__or__, flow.writes, 0)
+    return [n for n in range(code.co_argcount + code.co_kwonlyargcount + stars) if not written >> n & 1]
 
 
 def _beneath(frame: FrameType, flow: Flow, site: Site) -> Iterator[Any]:
