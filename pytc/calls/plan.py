@@ -2,8 +2,8 @@
 
 One executable serves every call of a signature where it can. The first call decides from the caller's code what to
 take over (`grads = grad_fn(params, batch)` reads `params` again, so nothing is written there). A later call that
-finds such a leaf alive gives the program a private copy, which costs what not donating would have cost. Where the
-first look was wrong, one more executable is compiled, and never a third; one of the two takes over whatever can be.
+finds such a leaf alive gives the program a private copy, which costs what not donating would have cost. Where that
+happens again and again, one more executable is compiled, and never a third; one of the two takes over whatever can be.
 (What callers `move` is another matter: each choice of it has an executable of its own.)
 """
 
