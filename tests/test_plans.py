@@ -528,6 +528,31 @@ def test_what_is_taken_out_of_a_list_again_is_not_expected_to_stay_there():
 Link = collections.namedtuple("Link", "value next")
 
 
+class Counting(list):
+    """A list that notices when it is asked."""
+
+    asked = 0
+
+    def __iter__(self):
+        self.asked += 1
+        return super().__iter__()
+
+    def __len__(self):
+        self.asked += 1
+        return super().__len__()
+
+
+def train_beside_a_list_that_counts(step, calls):
+    state, counting = start(), Counting([1])
+    for _ in range(calls):
+        state = step(state, 1.0)
+    return counting
+
+
+def test_what_is_in_variables_is_not_asked():
+    assert train_beside_a_list_that_counts(make_step(), 5).asked == 0
+
+
 def train_beside_what_refers_to_itself(step, calls):
     state, ring, chain = start(), [], None
     ring.append(Link(1, ring))

@@ -183,14 +183,16 @@ class _Survey:
 
 def _inside(value: Any, movable: bool) -> Sequence[Any]:
     """What a container holds, found without running anybody's code."""
-    if type(value) is types.CellType:
+    kind = type(value)
+    if kind is types.CellType:
         return (contents(value),)
-    if isinstance(value, tuple):
+    if issubclass(kind, tuple):
         return [*tuple.__iter__(value)]
-    if isinstance(value, list | dict | collections.deque):
-        if not movable or len(value) > _MOST:
+    if kind in (list, collections.deque) or issubclass(kind, dict):
+        of: Any = dict if issubclass(kind, dict) else kind
+        if not movable or of.__len__(value) > _MOST:
             return ()
-        return [*dict.values(value)] if isinstance(value, dict) else [*value]
+        return [*dict.values(value)] if of is dict else [*value]
     if all_leaves([value]):
         return ()
     parts = gc.get_referents(value)
