@@ -36,15 +36,15 @@ def alive(
 
 
 def survivors(
-    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], first: bool
-) -> frozenset[int]:
+    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> ownership.Surviving:
     """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
     try:
-        return ownership.survivors(frame, args, kwargs, leaves, first)
+        return ownership.survivors(frame, args, kwargs, leaves)
     except Exception as error:
         if is_from_outside(error):
             raise
-        return frozenset()
+        return ownership.Surviving(frozenset(), frozenset())
 
 
 def reasons(

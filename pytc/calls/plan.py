@@ -79,15 +79,13 @@ class Planner:
             site = signature.resumed(frame.f_code, frame.f_lasti)
             if site is not None and not site.to_be_looked_at() and (site.unseen or not site.plan.spared):
                 return site
-        read_later = expected = frozenset[int]()
+        survivors = ownership.Surviving(frozenset(), frozenset())
         # Where other processes run the same program, what is read later may differ between them, and the executables
         # must not: all take over what they can, and copy what they have to.
         if "auto" in self.policy.modes and jax.process_count() == 1:
-            read_later = expected = asking.survivors(frame, args, kwargs, leaves, first=False)
-            if site is None:
-                expected = asking.survivors(frame, args, kwargs, leaves, first=True)
+            survivors = asking.survivors(frame, args, kwargs, leaves)
         never = self._never(program, leaves)
-        lives_on = self._lives_on(program, expected)
+        lives_on = self._lives_on(program, survivors.expected if site is None else survivors.seen)
         if site is not None:
             # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
             # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
@@ -98,7 +96,7 @@ class Planner:
             if len(signature.sites) >= MOST_SITES:
                 signature.sites.clear()
             site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
-            site.unseen = lives_on - self._lives_on(program, read_later)
+            site.unseen = lives_on - self._lives_on(program, survivors.seen)
             site = signature.sites.setdefault((id(site.code), site.lasti), site)
         elif plan is not site.plan:
             if site.unseen:

@@ -31,6 +31,7 @@ from pytc.ownership.collector import resume as resume_collections
 from pytc.ownership.executions import executed
 from pytc.ownership.holders import Held
 from pytc.ownership.proof import all_dead, held
+from pytc.ownership.surviving import Surviving
 from pytc.ownership.walk import Walk
 from pytc.ownership.wanted import Wanted
 
@@ -38,6 +39,7 @@ __all__ = [
     "Held",
     "Outcome",
     "Site",
+    "Surviving",
     "Walk",
     "Wanted",
     "all_dead",

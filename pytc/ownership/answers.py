@@ -16,23 +16,20 @@ from pytc.ownership.holders import Held
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.paths import paths_to
 from pytc.ownership.referrers import Referrers
-from pytc.ownership.surviving import surviving
+from pytc.ownership.surviving import Surviving, surviving
 from pytc.ownership.variables import Insides
 from pytc.ownership.watchers import interrupter
 
 
-def survivors(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], first: bool
-) -> frozenset[int]:
+def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Surviving:
     """The leaves (indices) that outlive the call for reasons that its site alone shows, without counting.
 
     `params` in `grads = grad_fn(params, batch)` where the variable is read later; an attribute that the next
     instructions do not overwrite. A leaf that is held for reasons that may differ at the next call is not among them.
-    For deciding what to compile; nothing is proven by it. `first` says that the place has not called before: nothing is
-    known of its other calls but what the code shows.
+    For deciding what to compile; nothing is proven by it.
     """
     if holders.explain_interpreter() is not None:
-        return frozenset()
+        return Surviving(frozenset(), frozenset())
     numbers: dict[int, frozenset[int]] = {}
     for i, leaf in enumerate(leaves):
         numbers[id(leaf)] = numbers.get(id(leaf), frozenset()) | {i}
@@ -41,7 +38,8 @@ def survivors(
     for value in _nodes(roots):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    return surviving(frame, roots, parts, first) & arrays
+    found = surviving(frame, roots, parts)
+    return Surviving(found.seen & arrays, found.expected & arrays)
 
 
 def _nodes(roots: Sequence[Any]) -> list[Any]:

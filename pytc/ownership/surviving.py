@@ -14,8 +14,8 @@ The guess is for the calls that follow, too. In
 the first argument in the loop lives on as `w0`; but the next one is a result, which `w0` will not be. So a leaf that
 the call's own statement overwrites is not held by variables that keep their values while the loop goes around. (`w0` in
 the call before the loop is: but if it were `w`, this call would be the only one that finds it alive.) The other way
-round, what `history.append(w)` appends to in the loop will probably hold each argument but the first. These guesses are
-made at the first look at a place; later ones see whether it is so.
+round, what `history.append(w)` appends to in the loop will probably hold each argument but the first. Such expectations
+are for the first call from a place; later ones show whether it is so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import inspect
 import types
 from collections.abc import Iterator, Sequence, Set
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.tree_util import all_leaves
 
@@ -46,17 +46,24 @@ _MOST = 1000  # objects in one variable that are looked at
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _CALLS = ("CALL", "CALL_KW")  # what a call with `*` passes is looked at by `starred`
 
-
 Leaves = frozenset[int]
 _NONE = Leaves()
 
 
-def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], first: bool) -> Leaves:
-    """The leaves that are still held after the call, as far as the code shows, and whose like will be at the calls that
-    follow: by variables that are read later; by attributes, items, globals and cells that are not overwritten at once;
-    by C code. `parts` has the leaves in each object of the arguments, by id. `first` says that it is the first look at
-    the place."""
-    survey = _Survey(roots, parts, first)
+class Surviving(NamedTuple):
+    """Leaves that are still held after a call, and whose like will be at the calls that follow."""
+
+    seen: Leaves
+    """By variables that are read later; by attributes, items, globals and cells that are not overwritten at once."""
+    expected: Leaves
+    """The same where nothing is known of other calls from the place: with what C code, exception handlers, other
+    threads or a history will hold, and without what a variable holds this once."""
+
+
+def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves]) -> Surviving:
+    """The leaves that live on, as far as the code shows. `parts` has the leaves in each object of the arguments, by
+    id."""
+    survey = _Survey(roots, parts)
     above: FrameType | None = frame
     for level in range(_HIGHEST):
         if above is None:
@@ -64,23 +71,28 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], 
         try:
             flow, site = flow_of(above.f_code), site_of(above)
         except NotTrusted:
-            return survey.everything
+            return Surviving(survey.everything, survey.everything)
         if site.refusal and level > 0:
             break
         if not survey.ask(above, flow, site) and level > 0:
             break
         above = above.f_back
-    survive = survey.survive.union(*survey.read.values())
-    return survive if survey.replaced <= survive or is_once(frame) else survive | survey.replaced
+    replaced = survey.replaced.union(*(has for slot, has in survey.read.items() if slot in survey.stored))
+    lasting = survey.survive.union(*(has for slot, has in survey.read.items() if slot not in survey.stored))
+    expected = lasting | survey.foreseen
+    once = replaced <= expected or is_once(frame)
+    return Surviving(lasting | replaced, expected if once else expected | replaced)
 
 
 class _Survey:
     """What is found frame by frame, from the one that called upwards."""
 
-    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], first: bool):
-        self.roots, self.parts, self.first = roots, parts, first
+    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves]):
+        self.roots, self.parts = roots, parts
         self.everything = _NONE.union(*parts.values())
         self.survive = _NONE
+        self.foreseen = _NONE
+        """Leaves whose like something will hold that variables do not show."""
         self.read: dict[tuple[int, Any], Leaves] = {}
         """Slots that a function on the way reads, and that its callers, as far as is known, do not overwrite."""
         self.renewed = _NONE
@@ -89,6 +101,8 @@ class _Survey:
         """Those of them whose loop is further in: variables further out hold them at one call of many."""
         self.replaced = _NONE
         """Leaves in variables that the code further on overwrites: other calls, if any, will not find them there."""
+        self.stored: set[tuple[int, Any]] = set()
+        """Slots of which the same is true."""
         self.passed = self.everything
         """What the function below was passed."""
         self.straight = True
@@ -118,19 +132,18 @@ class _Survey:
                 released |= self._in(value)
             if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
                 self.renewed |= self.parts.get(id(value), _NONE)
-            if self.first and not _is_local(place) and (not at_once or onlooker()):
-                self.survive |= self._in(value)
-        if self.first:
-            if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
-                self.survive |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
-            for value in _beneath(frame, flow, site):
-                self.survive |= self.parts.get(id(value), _NONE)
-            for place in loop.appends():
-                self.survive |= self._in(slots.slot(frame, place)[1]) - self.once
+            if not _is_local(place) and (not at_once or onlooker()):
+                self.foreseen |= self._in(value)
+        if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
+            self.foreseen |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
+        for value in _beneath(frame, flow, site):
+            self.foreseen |= self.parts.get(id(value), _NONE)
+        for place in loop.appends():
+            self.foreseen |= self._in(slots.slot(frame, place)[1]) - self.once
         variables = [self._in(variable(frame, number)) for number in range(len(flow.code.co_varnames))]
         for number, has in enumerate(variables):
             if number in by_handlers:
-                self.survive |= has if self.first else _NONE
+                self.foreseen |= has
             elif has and number not in dead:
                 self._variable(frame, number, site, loop, released)
         for place in loaded_here:
@@ -150,7 +163,7 @@ class _Survey:
         fixed = self._in(value, movable=False)
         self.survive |= self._in(value) - fixed - released
         fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
-        if self.first and is_stored_behind(loop.flow, site.at, (Step("fast", number),)):
+        if is_stored_behind(loop.flow, site.at, (Step("fast", number),)):
             self.replaced |= fixed
         else:
             self.survive |= fixed
@@ -158,11 +171,9 @@ class _Survey:
     def _loaded(self, frame: FrameType, place: Place, site: Site, loop: Loop, slots: Slots, released: Leaves) -> None:
         """Ask a place that the call loads and that lives on."""
         slot, value = slots.slot(frame, place)
-        has = self._in(value) - released - self.once
-        if self.first and len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
-            self.replaced |= has
-        else:
-            self.read[slot] = has
+        self.read[slot] = self._in(value) - released - self.once
+        if len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
+            self.stored.add(slot)
 
     def _in(self, value: Any, movable: bool = True) -> Leaves:
         """The leaves that the value is or has, or that containers in it hold: tuples, and trees of people's classes,
@@ -197,7 +208,7 @@ def _inside(value: Any, movable: bool) -> Sequence[Any]:
         return ()
     parts = gc.get_referents(value)
     attributes = [inner for part in parts if type(part) is dict for inner in part.values()]
-    return [*attributes, *(part for part in parts if type(part) is not dict and not isinstance(part, type))]
+    return [*attributes, *(part for part in parts if type(part) is not dict and not issubclass(type(part), type))]
 
 
 def _is_local(place: Place) -> bool:
