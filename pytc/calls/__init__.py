@@ -3,6 +3,7 @@
 function    the call path, from top to bottom
 direct      calls that go straight to `jax.jit`, with nothing flattened
 lookup      which staged program serves a call
+sites       plans, and what the calls from a place that uses one have shown
 cache       what a compiled function remembers; known: what several made of the same function share
 plan        which leaves a program takes over, decided once for a call site, and the proof of it at each call
 outcome     what the proof may assume of a call: whether Python code may run meanwhile

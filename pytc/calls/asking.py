@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pytc import ownership
-from pytc.calls.cache import Plan
+from pytc.calls.sites import Plan
 from pytc.interrupt import is_from_outside
 
 

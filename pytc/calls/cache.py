@@ -1,5 +1,6 @@
-"""What a compiled function remembers: layouts, signatures, plans and call sites (`calls.function` says what these are);
-and what several compiled functions share that are made of the same function with the same options.
+"""What a compiled function remembers: layouts and signatures (`calls.function` says what these are, `calls.sites` has
+their plans and call sites); and what several compiled functions share that are made of the same function with the same
+options.
 
 Lookups are plain dictionary reads and publications plain dictionary writes, each atomic in CPython, so calls from
 several threads need no lock: two first calls at once compile twice, and one of the results is kept.
@@ -21,8 +22,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import jax
 import numpy as np
 
-from pytc import ownership
 from pytc.arguments.leaves import Kind, static_key
+from pytc.calls.sites import Plan, Site
 from pytc.context import Context
 from pytc.emit import Emitted
 from pytc.interrupt import is_from_outside
@@ -33,22 +34,8 @@ from pytc.jax_compat.keys import is_key_type
 from pytc.picking import picker
 from pytc.program import Program
 
-MOST_SITES = 1024
-"""Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones."""
-
 MOST_HANDED_ON = 64
 """Call sites that are remembered of wrappers that are gone."""
-
-MOST_MISSES = 4
-"""Misses, calls that should have gone straight to `jax.jit` and could not, after which a site stops trying."""
-MANY_CALLS = 64
-"""Calls after a miss for which it is remembered."""
-
-PATIENCE = 4
-"""Proofs in a row at one site that found leaves alive, after which the plan is changed, if it can be."""
-
-LONGEST = 4096
-"""Calls at most after which a site that spares leaves is looked at again."""
 
 MOST_ALIKE = 64
 """Signatures that are kept for leaves of the same description: one for each of JAX's contexts (64-bit mode, meshes,
@@ -59,150 +46,6 @@ Describe: TypeAlias = Callable[[Any], tuple[Hashable, ...]]
 """`describe`, or `describe_placed`."""
 Described: TypeAlias = tuple[tuple[Hashable, ...], ...]
 """That of each leaf."""
-
-
-@dataclasses.dataclass(eq=False)
-class Plan:
-    """A program compiled with one choice of what may be donated."""
-
-    emitted: Emitted
-    proven: ownership.Wanted
-    """Those of the leaves that it takes over that must be proven dead at each call: the caller has not promised it."""
-    outcome: ownership.Outcome
-    """What the proof may assume of a call."""
-    spared: bool
-    """Whether it leaves leaves alone that the program could take over, because they seemed to outlive the call."""
-    could_donate: tuple[int, ...]
-    """Leaves that the flow of the data would have it take over: what plans are told apart by. With `effort="high"` the
-    compiler may have found others better, and `program.donated` has those."""
-    inherited: bool = False
-    """Whether it was compiled for another signature, with other kinds of leaves (a counter that begins as 0)."""
-
-    @property
-    def outcome_now(self) -> ownership.Outcome:
-        """`outcome` for the next call. The first call compiles, unless that was done ahead, and returns through Python
-        code of `jax.jit`: so it counts as one that calls Python."""
-        if not self.emitted.is_new:
-            return self.outcome
-        return ownership.Outcome(calls_python=True, length=self.outcome.length, atomic=False)
-
-    @property
-    def program(self) -> Program:
-        """The program with its aliases."""
-        return self.emitted.program
-
-
-@dataclasses.dataclass(eq=False)
-class Site:
-    """One place in the caller's code that calls with one signature, and what its calls have shown.
-
-    Three things are decided over its calls, independently. Which plan it uses (`plan.Planner` writes):
-
-        (no site)         first call: `look` at the caller's code       -> spared, or not spared
-        either            `PATIENCE`, 8, 16, ... proofs in a row failed -> spared, with a plan that spares these leaves
-        spared            `look` again after 1, 2, 4, ... calls         -> either, with a plan that takes over no less;
-                                                                           on trial, if some were spared `unseen`
-        on trial          this call's proof fails                       -> spared, as before; nothing was copied
-        on trial          it does not                                   -> either, with the new plan
-
-    Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
-
-        usual path        a warm call with nothing to copy: `went_well` -> ready
-        ready             next call on the usual path: `learn`          -> straight; if that is not possible, a miss
-        straight          `jax.jit` does it                             -> straight
-        straight          not this time, though nothing had to be copied: a miss -> ready, with the old entry
-        straight          `jax.jit` refuses the arguments: a miss       -> usual path
-        straight          the plan has changed                          -> usual path
-        any of them       the `MOST_MISSES`-th miss, each less than `MANY_CALLS` calls after the last -> given up
-        given up          usual path for good
-
-    A call that copies is no miss, nor one that looks again or learns. What `pytc.explain` tells (`plan.Planner`):
-
-        (no site)         first call: `why` of leaves that are spared, as far as the code shows
-        not asked         first call of a plan that copies leaves       -> not asked: their `why`, as far as it shows
-        not asked         first warm call that copies leaves which are not in `why` -> asked: their `why` is added
-    """
-
-    code: types.CodeType
-    """Held, so that its id stays its own."""
-    lasti: int
-    where: str
-    """File and line, for people."""
-    plan: Plan
-    """Spared or not: `plan.spared`."""
-    earlier: int = 0
-    """Calls that have run through wrappers that are gone."""
-    calls: int = 0
-    """Calls that have run, on either path."""
-    copied_calls: int = 0
-    """Those that had to copy a leaf."""
-    copied_bytes: int = 0
-    held: dict[int, int] = dataclasses.field(default_factory=dict)
-    """By leaf (an index): how many calls found it alive although the plan takes it over."""
-    why: dict[int, str] = dataclasses.field(default_factory=dict)
-    """By leaf (an index): what held it the first time, in words."""
-    asked: bool = False
-    """Whether holders were looked for among all objects. That is slow, so it is done once."""
-    unseen: frozenset[int] = frozenset()
-    """Leaves (indices) that the plan spares though the code lets go of them: something was found to hold them at each
-    call, or is expected to."""
-    changed: bool = False
-    """Whether some calls have used another plan than `plan`."""
-    collects: bool = False
-    """Whether garbage is collected before each proof, because nothing but garbage was found to hold leaves."""
-    streak: int = 0
-    """Proofs in a row that found leaves alive. One that finds none, or a call that goes straight, sets it to 0."""
-    goes_well: bool = False
-    """Ready: the last call on the usual path had nothing to copy, so the next one there may `learn` the straight way.
-    Implies `missed < MOST_MISSES`."""
-    missed: int = 0
-    """Misses so far, each less than `MANY_CALLS` calls after the one before. `MOST_MISSES`: given up."""
-    missed_at: int = 0
-    """`calls` at the last miss."""
-
-    def count(self, program: Program, copied: Sequence[int]) -> None:
-        """Note a call that has run, for which these leaves were copied."""
-        self.calls += 1
-        self.copied_calls += bool(copied)
-        for i in copied:
-            self.copied_bytes += program.leaves[i].nbytes
-            self.held[i] = self.held.get(i, 0) + 1
-
-    def to_be_looked_at(self) -> bool:
-        """Whether to look at the caller's code again, since the plan spares leaves: after 1, 2, 4, ... `LONGEST` calls,
-        and then every so many. The site may be in a helper whose next caller does not read them; or what has held them
-        may be gone: a profiler, a thread, a variable for the best state so far."""
-        calls = self.earlier + self.calls
-        return self.plan.spared and (calls % LONGEST if calls > LONGEST else calls & (calls - 1)) == 0
-
-    def resumed(self) -> Site:
-        """The same for a wrapper made anew: nothing is counted yet, and what was found out stays."""
-        return Site(
-            self.code,
-            self.lasti,
-            self.where,
-            self.plan,
-            earlier=self.earlier + self.calls,
-            why=self.why,
-            unseen=self.unseen,
-            asked=self.asked,
-            collects=self.collects,
-            streak=self.streak,
-        )
-
-    def has_lost_patience(self) -> bool:
-        """Whether to change the plan, since what it takes over was alive at the last 4, 8, 16, ... calls."""
-        return self.streak >= PATIENCE and self.streak & (self.streak - 1) == 0
-
-    def use(self, plan: Plan) -> None:
-        """Use this plan from now on."""
-        self.changed = self.changed or (plan is not self.plan and self.calls > 0)
-        self.plan = plan
-
-    def miss(self) -> None:
-        """Note that this call could not go straight to `jax.jit`."""
-        self.missed = self.missed + 1 if self.calls - self.missed_at < MANY_CALLS else 1
-        self.missed_at = self.calls
 
 
 @dataclasses.dataclass(eq=False)

@@ -19,7 +19,8 @@ from jax.tree_util import PyTreeDef, tree_leaves
 
 from pytc import ownership
 from pytc.arguments.leaves import PythonScalars, StaticArgument, static_key
-from pytc.calls.cache import MOST_MISSES, MOST_SITES, Plan, Signature, Site
+from pytc.calls.cache import Signature
+from pytc.calls.sites import MOST_MISSES, MOST_SITES, Plan, Site
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.running import is_of_no_tracing

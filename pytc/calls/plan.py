@@ -22,8 +22,9 @@ import jax
 
 from pytc import ownership, passes
 from pytc.calls import asking
-from pytc.calls.cache import MOST_SITES, PATIENCE, Plan, Signature, Site, Staged
+from pytc.calls.cache import Signature, Staged
 from pytc.calls.outcome import outcome_of
+from pytc.calls.sites import MOST_SITES, PATIENCE, Plan, Site
 from pytc.calls.tracebacks import is_own
 from pytc.donation import Policy
 from pytc.effort import Choice, Effort, choose

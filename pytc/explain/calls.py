@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytc.arguments.leaves import StaticArgument
-from pytc.calls.cache import Site
 from pytc.calls.function import Function
+from pytc.calls.sites import Site
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
 from pytc.jax_compat.avals import short

@@ -21,7 +21,7 @@ from pytc.ownership.symbolic import behind, cannot_raise
 class Site:
     """What the bytecode tells of a call site, and where the last careful look has found the arguments.
 
-    Not to be confused with `calls.cache.Site`, which has the plan of a call site. One of these serves all compiled
+    Not to be confused with `calls.sites.Site`, which has the plan of a call site. One of these serves all compiled
     functions that are called there, and each frame on the stack above a call has one for the instruction that it is at.
     The code object is not kept alive; `callers` forgets a site with its code.
 
