@@ -490,6 +490,23 @@ def test_a_checkpoint_at_each_look_does_not_keep_the_state_for_good(period, fall
     assert in_place >= (100 - 2 * falling) * (1 - 1 / period) - 8
 
 
+def save_at_powers_of_two(step, calls):
+    state, saved, in_place = start(), [], 0
+    for k in range(1, calls + 1):
+        at = state["b"].unsafe_buffer_pointer()
+        state = step(state, 1.0)
+        in_place += state["b"].unsafe_buffer_pointer() == at
+        if k <= 6 or k & (k - 1) == 0:
+            saved.append(state)
+    return saved, in_place
+
+
+def test_states_that_are_saved_ever_more_rarely_do_not_keep_the_others():
+    saved, in_place = save_at_powers_of_two(make_step(), 100)
+    assert [float(state["b"].sum()) for state in saved] == [9.0 * k for k in (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)]
+    assert in_place >= 100 - 20
+
+
 def take_turns(step, calls, queue):
     for _ in range(calls):
         state = queue.popleft()

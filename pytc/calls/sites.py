@@ -64,7 +64,7 @@ class Site:
 
         (no site)         first call: `look` at the caller's code       -> spared, or not spared
         either            `PATIENCE`, 8, 16, ... proofs in a row failed -> spared, with a plan that spares these leaves
-        spared            `look` again after 1, 2, 4, ... calls         -> either, with a plan that takes over no less;
+        spared            `look` again after 1, 3, 7, ... calls         -> either, with a plan that takes over no less;
                                                                            on trial, if some were spared `unseen`
         on trial          this call's proof fails                       -> spared, as before; nothing was copied
         on trial          it does not                                   -> either, with the new plan
@@ -133,11 +133,14 @@ class Site:
             self.held[i] = self.held.get(i, 0) + 1
 
     def to_be_looked_at(self) -> bool:
-        """Whether to look at the caller's code again, since the plan spares leaves: after 1, 2, 4, ... `LONGEST` calls,
-        and then every so many. The site may be in a helper whose next caller does not read them; or what has held them
-        may be gone: a profiler, a thread, a variable for the best state so far."""
-        calls = self.earlier + self.calls
-        return self.plan.spared and (calls % LONGEST if calls > LONGEST else calls & (calls - 1)) == 0
+        """Whether to look at the caller's code again, since the plan spares leaves: after 1, 3, 7, 15, ... calls, and
+        from `LONGEST` on after each so many. The site may be in a helper whose next caller does not read them; or what
+        has held them may be gone: a profiler, a thread, a variable for the best state so far.
+
+        One less than a power of two, because people save each 10th, 16th or 100th state: the call behind that would
+        find it held each time that it is the one that looks."""
+        following = self.earlier + self.calls + 1
+        return self.plan.spared and (following % LONGEST if following > LONGEST else following & (following - 1)) == 0
 
     def resumed(self) -> Site:
         """The same for a wrapper made anew: nothing is counted yet, and what was found out stays."""
