@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from pytc.ownership.watchers import onlooker
 from pytc.uncollected import uncollected as without_collections
 from tests.ownership.harness import Functions, Stub, both, first
 
@@ -14,6 +16,15 @@ from tests.ownership.harness import Functions, Stub, both, first
 @pytest.fixture(autouse=True)
 def _quickly(_quickly_compiled: None) -> None:
     """The prover knows nothing of what a program computes."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[Any]:
+    """A failed test tells who may look at everything, since nothing that others can reach is dead then."""
+    report = yield
+    if report.failed and (found := onlooker()):
+        report.sections.append(("somebody may look", found))
+    return report
 
 
 @pytest.fixture(name="made")
