@@ -71,8 +71,9 @@ def finalise(what: Any, /) -> Any:
     other primitive stays. Derivative rules are lost: differentiate and `vmap` before, not after. Inner `jit`s are
     replaced, too, except in a `Program`; without them XLA may fuse, and so round, otherwise than under `jax.jit`.
 
-    Raises `TypeError` for anything else, where a registered rule's result does not have the type of what it replaces,
-    and where somebody's primitive has the name of one of JAX's.
+    Raises `TypeError` for anything else, where a registered rule's result does not have the type of what it replaces
+    or a rule uses what it replaces, and where a custom primitive has the name of one of JAX's. What a rule itself
+    raises is passed on, with a note that names the primitive.
     """
     if isinstance(what, Program):
         return _finalise_program(what)
@@ -89,7 +90,8 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 
     `rule(*operands, **params)` is a function that JAX can trace. It returns what binding the primitive returns: one
     array, or a list of them if `primitive.multiple_results`, of the same shapes and dtypes. It may use other
-    primitives that have rules, but not `primitive` itself. A second rule for a primitive replaces the first.
+    primitives that have rules, but not `primitive` itself, at any depth or by way of these others' rules. A second rule
+    for a primitive replaces the first.
 
     Raises `TypeError` for what is no `jax.extend.core.Primitive`, and for a rule that is not callable.
     """
@@ -180,6 +182,7 @@ class _Finaliser:
         if not compiled:  # else calls stay, however many there are
             _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
+        self._uses: dict[Primitive, set[Primitive]] = {}  # by primitive: those with rules that its rule uses
         self._unknown = Unknown()
         self._regions: dict[tuple[bool, ...], subjaxprs.Memo] = {}
         self._inner = self._region(())
@@ -309,13 +312,39 @@ class _Finaliser:
         return subjaxprs.count(body, self._sizes) <= _ALWAYS_INLINED
 
     def _by_rule(self, eqn: JaxprEqn, rule: Callable[..., Any]) -> _Unwrapped:
-        body = rules.trace_rule(eqn, rule)
+        try:
+            body = rules.trace_rule(eqn, rule)
+        except Exception as error:
+            error.add_note(f"This was raised by the finalisation rule of `{eqn.primitive}`.")
+            raise
         wanted, got = ([avals.short(v.aval) for v in values] for values in (eqn.outvars, body.jaxpr.outvars))
         if wanted != got:
             raise TypeError(f"the finalisation of `{eqn.primitive}` returns {got} where the primitive returns {wanted}")
-        if any(inner.primitive is eqn.primitive for inner in body.jaxpr.eqns):
-            raise TypeError(f"the finalisation of `{eqn.primitive}` uses `{eqn.primitive}` itself")
+        self._uses.setdefault(eqn.primitive, set()).update(
+            inner.primitive for inner in subjaxprs.equations(body.jaxpr) if inner.primitive in _FINALISATIONS
+        )
+        if (others := self._way_back(eqn.primitive)) is not None:
+            way = f", by way of {', '.join(f'`{each}`' for each in others)}" if others else ""
+            raise TypeError(f"the finalisation of `{eqn.primitive}` uses `{eqn.primitive}` itself{way}")
         return _Unwrapped(body, eqn.invars)
+
+    def _way_back(self, primitive: Primitive) -> list[Primitive] | None:
+        """The primitives in between if a primitive's rule uses that primitive, as far as the rules have been asked:
+        to replace it would never end. None if it does not."""
+        came_from: dict[Primitive, Primitive] = {}
+        ahead = [primitive]
+        while ahead:
+            user = ahead.pop()
+            for used in self._uses.get(user, ()):
+                if used is primitive:
+                    way = [user]
+                    while way[-1] is not primitive:
+                        way.append(came_from[way[-1]])
+                    return way[-2::-1]
+                if used not in came_from:
+                    came_from[used] = user
+                    ahead.append(used)
+        return None
 
     def _by_impl(self, eqn: JaxprEqn, known: dict[Var, Any]) -> _Unwrapped | None:
         """What the primitive's implementation does, unless that needs the value of something not known yet."""

@@ -161,19 +161,22 @@ def count(jaxpr: Jaxpr, known: dict[int, int] | None = None) -> int:
     return known[id(jaxpr)]
 
 
-def has(jaxpr: Jaxpr, name: str) -> bool:
-    """Whether the jaxpr has an equation with a primitive of this name, at any depth."""
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Each equation at every depth. Those of a jaxpr that is used twice come once."""
     seen: set[int] = set()
     ahead = [jaxpr]
     while ahead:
         each = ahead.pop()
         if id(each) not in seen:
             seen.add(id(each))
-            if any(eqn.primitive.name == name for eqn in each.eqns):
-                return True
+            yield from each.eqns
             nested = [eqn for eqn in each.eqns if not is_flat(eqn.primitive)]
             ahead += [inner for eqn in nested for inner in jaxprs.subjaxprs(eqn)]
-    return False
+
+
+def has(jaxpr: Jaxpr, name: str) -> bool:
+    """Whether the jaxpr has an equation with a primitive of this name, at any depth."""
+    return any(eqn.primitive.name == name for eqn in equations(jaxpr))
 
 
 def handed_on(eqn: JaxprEqn) -> dict[Var, Atom]:

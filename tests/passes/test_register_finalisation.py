@@ -75,6 +75,35 @@ def test_a_rule_that_uses_its_own_primitive_is_an_error() -> None:
         finalise(program_of(lambda x: loop.bind(x), X))
 
 
+def test_a_rule_that_uses_its_own_primitive_inside_a_jit_is_an_error() -> None:
+    loop = _primitive("loop")
+    register_finalisation(loop, jax.jit(lambda x: loop.bind(x) + 1))
+    with pytest.raises(TypeError, match=r"`loop` uses `loop` itself$"):
+        finalise(program_of(lambda x: loop.bind(x), X))
+
+
+def test_rules_that_use_each_other_are_an_error() -> None:
+    one, two, three, end = map(_primitive, ("one", "two", "three", "end"))
+    register_finalisation(one, lambda x: two.bind(end.bind(x)))
+    register_finalisation(two, jax.jit(lambda x: three.bind(x) + end.bind(x)))
+    register_finalisation(three, lambda x: lax.cond(x[0] > 0, one.bind, end.bind, x))
+    register_finalisation(end, lambda x: x + 1)
+    assert names(finalise(program_of(lambda x: end.bind(end.bind(x)), X)).jaxpr) == ["add", "add"]
+    with pytest.raises(TypeError, match="`three` uses `three` itself, by way of `one`, `two`"):
+        finalise(program_of(lambda x: one.bind(x), X))
+    with pytest.raises(TypeError, match=r"uses `.*` itself, by way of"):
+        pytc.compile(lambda x: one.bind(x))(X)
+
+
+@pytest.mark.parametrize("rule", [lambda a, b: a + b, lambda x: "text"])
+def test_what_a_rule_raises_names_the_primitive(rule: Any) -> None:
+    failing = _primitive("failing")
+    register_finalisation(failing, rule)
+    with pytest.raises(TypeError) as caught:
+        finalise(program_of(lambda x: failing.bind(x), X))
+    assert caught.value.__notes__[-1:] == ["This was raised by the finalisation rule of `failing`."]
+
+
 def test_what_cannot_be_registered() -> None:
     with pytest.raises(TypeError, match=r"takes a jax\.extend\.core\.Primitive, not str"):
         register_finalisation("sin", lambda x: x)  # type: ignore[arg-type]
