@@ -325,7 +325,8 @@ def _type_of(path: str, value: Any) -> Any:
 
 
 def _hidden(leaf: Any) -> Hidden:
-    return Hidden(type(leaf), static_key(leaf), leaf.value if isinstance(leaf, StaticArgument) else leaf)
+    key = static_key(leaf)
+    return Hidden(type(leaf), hash(key), key, leaf.value if isinstance(leaf, StaticArgument) else leaf)
 
 
 def _check_static(path: str, leaf: Any) -> None:

@@ -345,13 +345,18 @@ def test_other_static_arguments_at_the_same_place(straight):
     assert straight
 
 
-def test_a_static_argument_that_changes_and_tells_so():
-    config = Config(1.0)
-    static = direct.Static({0: config, "how": "up"}, (config, 1), {"how": "up"})
-    assert static.are_in((config, 2), {"how": "up"})
-    assert static.are_in((Config(1.0), 2), {"how": "up"})
+@pytest.mark.parametrize("options", [{}, {"static_argnums": 0}])
+@pytest.mark.parametrize("calls", [1, 6])
+def test_a_static_argument_that_changes_and_tells_so(options, calls):
+    step = pytc.compile(lambda config, x: x * config.scale, **options)
+    config, x = Config(1.0), jnp.ones(2)
+
+    def call(config):
+        return float(step(config, x)[0])
+
+    assert [call(config) for _ in range(calls)] == [1.0] * calls
     config.scale = 2.0
-    assert not static.are_in((config, 2), {"how": "up"})
+    assert [call(each) for each in (config, Config(2.0), Config(1.0), config, Config(3.0))] == [2, 2, 1, 2, 3]
 
 
 def test_static_numbers_are_told_by_type_and_by_bits(straight):

@@ -24,9 +24,11 @@ from jax.tree_util import (
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """A leaf that is static."""
+    """A leaf that is static. The hash that its key had is compared, too: JAX remembers this, and the key may be an
+    object that has changed since, and that an unequal one is equal to by now."""
 
     type: type
+    key_hash: int
     key: Any
     value: Any = dataclasses.field(compare=False)
 
