@@ -75,7 +75,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       donate: which leaves may be overwritten. `"auto"`: those proven dead at this call. `"all"`: every leaf that an
         output fits into; the caller promises not to read them again. `"warn"`: as `"all"`, with a warning that names
         the leaves that no output fits into. `"require"`: as `"auto"`, but raises `pytc.DonationError` where an output
-        fits into a leaf that is still alive. `"none"`: none. Or a dict of these by parameter name, the rest `"auto"`.
+        fits into a `jax.Array` that is still alive (NumPy data and Python scalars are never donated, and do not count).
+        `"none"`: none. Or a dict of these by parameter name, the rest `"auto"`.
       static_argnums, static_argnames: as in `jax.jit`.
       python_scalars: `"trace"` traces Python scalars, as `jax.jit` does; `"static"` makes them static.
       share: whether an array object at several leaves is passed, and donated, only once.
@@ -83,7 +84,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       effort: `"high"` compiles several plans for the device at hand, and keeps the one that needs the least memory,
         then the one that copies least. It changes no result, and costs compilations at the first call of a signature.
       **jit_options: what else `jax.jit` accepts (`in_shardings`, `out_shardings`, `compiler_options`, ...).
-        `donate_argnums` and `donate_argnames` are understood as `donate={...: "all"}`.
+        `donate_argnums` and `donate_argnames` are understood as `"all"` for the parameters that they name; `donate` is
+        for the others.
 
     Returns:
       A plain function with the name, doc and signature of `fun`, and `lower`, `trace`, `eval_shape`, `explain` and
@@ -94,7 +96,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         an `argnames` option not of strings; neither `pytc.compile` nor `jax.jit` has such an option.
       ValueError: `donate`, `python_scalars` or `effort` is none of its values; an option names a parameter that `fun`
         does not have, or donates one that is static.
-      At a call: `StaticLeafError` naming a static leaf that cannot be hashed, `DonationError` as `donate="require"`
+      At a call: `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, or in which the
+        function reads an array; `DonationError` as `donate="require"`
         says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
     """
     check_options(compile, jit_options)

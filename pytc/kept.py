@@ -30,10 +30,12 @@ def why_not(value: Any) -> str | None:
     Costs a look at what the value refers to, each time the function is traced.
     """
     kind = type(value).__name__
+    if isinstance(value, Coroutine):
+        return f"is a {kind}, which can be awaited only once: compile a plain function, not an `async` one"
     if is_used_up(value):
         return (
             f"is of type {kind}, which can be read only once, and every call would return this one: return a list of "
-            "them"
+            "its items"
         )
     if _holds_tracer(value):
         return (

@@ -92,7 +92,8 @@ class Mapped:
             if len(each) > len(args) and not parameters.takes_positional(len(each)):
                 most = len(parameters.positional)
                 raise ValueError(
-                    f"in_axes has length {len(each)}, but the function takes {most} positional: give an axis for each"
+                    f"in_axes has length {len(each)}, but the function takes {most} positional "
+                    f"{'argument' if most == 1 else 'arguments'}: give an axis for each"
                 )
             of_keywords = {name: each[i] for i, name in enumerate(parameters.positional) if i in each}
             return [
@@ -213,7 +214,8 @@ def _stacked_at(path: str, leaf: Any, axis: Any) -> int | None:
         return None
     ndim = len(leaf.shape) + 1
     if not -ndim <= axis < ndim:
-        raise ValueError(f"out_axes stacks `{path}` at axis {axis}, and stacked it has {ndim} axes")
+        axes = "1 axis" if ndim == 1 else f"{ndim} axes"
+        raise ValueError(f"out_axes of `{path}` is {axis}, and it has {axes} once its rows are stacked")
     return int(axis % ndim)
 
 

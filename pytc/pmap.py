@@ -122,14 +122,15 @@ def pmap(  # noqa: D417 - some arguments described at once
       donate, share, passes, effort, static_argnums, static_argnames: as for `pytc.compile`.
       devices, axis_size, backend, static_broadcasted_argnums, donate_argnums: as for `jax.pmap`. With `axis_size` or
         `devices`, no argument need be mapped.
-      **jit_options: `compiler_options` and the like, as for `jax.jit`.
+      **jit_options: `compiler_options` and the like, as for `jax.jit`, but none that says where arrays go.
 
     Returns:
       A plain function, as `pytc.compile` does. An unmapped argument is spread over the devices as an unvarying result
       is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
 
     Raises:
-      TypeError: as `pytc.compile`; or `axis_size` is not an integer.
+      TypeError: as `pytc.compile`; or `axis_size` is not an integer, or there is an `in_shardings`, `out_shardings` or
+        `device`.
       ValueError: as `pytc.compile`; or `devices` is empty, or `axis_size` is below 1.
       At a call: `TypeError` naming the leaf for which `in_axes` or `out_axes` says what is not an axis. `ValueError`
         naming leaves, axes and sizes where an array has no such axis, where mapped leaves differ in size, or where
@@ -137,6 +138,8 @@ def pmap(  # noqa: D417 - some arguments described at once
         one that is not provably the same on all rows. And what a call of a `pytc.compile`d function raises.
     """
     check_options(pmap, jit_options)
+    if placement := _PLACEMENT.intersection(jit_options):
+        raise TypeError(f"pytc.pmap has no option {min(placement)}: in_axes, out_axes and devices say where arrays go")
     options = {**jit_options, "donate_argnums": donate_argnums} if donate_argnums is not None else jit_options
     numbers = None if static_argnums is None else numbers_in("static_argnums", static_argnums)
     if broadcast := numbers_in("static_broadcasted_argnums", static_broadcasted_argnums):
@@ -155,6 +158,10 @@ def pmap(  # noqa: D417 - some arguments described at once
         return wrap(MappedFunction(fun, mapped, donate, numbers, static_argnames, share, passes, effort, options))
 
     return decorate if fun is None else decorate(fun)
+
+
+_PLACEMENT = frozenset(("in_shardings", "out_shardings", "device"))
+"""Options of `jax.jit` that a map decides by itself."""
 
 
 def _size(axis_size: int) -> int:

@@ -48,8 +48,10 @@ def test_another_static_value_is_an_error_that_names_it():
         compiled(X, "negate")
     with pytest.raises(TypeError, match="`how` is an array, and activate was compiled for 'double'"):
         compiled(X, X)
-    with pytest.raises(TypeError, match=r"compiled for the leaves \['x', 'how'\], and called with \['x'\]"):
+    with pytest.raises(TypeError, match="of another structure: with `how` where there is no other leaf"):
         compiled(X)
+    with pytest.raises(TypeError, match=r"of another structure: with `x` where there is `x\[0\]`"):
+        compiled([X, X], "double")
     with pytest.raises(TypeError, match="`x` is 'double', and activate was compiled for an array"):
         compiled("double", "double")
 

@@ -386,6 +386,12 @@ def test_an_option_that_is_not_known_is_refused_with_what_may_be_meant(decorator
         decorator(fun=lambda x: x)
 
 
+@pytest.mark.parametrize("option", ["in_shardings", "out_shardings", "device"])
+def test_a_map_takes_no_option_that_says_where_arrays_go(option):
+    with pytest.raises(TypeError, match=f"^pytc.pmap has no option {option}: in_axes, out_axes and devices say where"):
+        pytc.pmap(lambda x: x, "i", **{option: None})
+
+
 @pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
 @pytest.mark.parametrize("passes", [(pytc.passes.prune, 3), None, pytc.passes.prune], ids=str)
 def test_what_is_no_pass_is_refused_when_decorating(decorator, passes):

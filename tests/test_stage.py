@@ -275,32 +275,32 @@ def in_an_empty_cell(x):
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore:Python iterable type")
 @pytest.mark.parametrize(
-    ("fun", "kind"),
+    ("fun", "what"),
     [
-        (lambda x: zip([x], [x], strict=True), "zip, which can be read only once"),
-        (lambda x: (each for each in [x]), "generator, which can be read only once"),
-        (coroutine, "coroutine, which can be read only once"),
-        (in_a_closure, "function, .* and holds a traced array"),
-        (lambda x: functools.partial(jnp.add, x), "partial, .* and holds a traced array"),
-        (lambda x: Box([{"x": x}]), "Box, .* and holds a traced array"),
-        (lambda x: Box(x + 1).get, "method, .* and holds a traced array"),
-        (lambda x: {"a": x}.values(), "dict_values, .* and holds a traced array"),
-        (lambda x: collections.deque([x]), "deque, .* and holds a traced array"),
-        (lambda x: Slotted(x), "Slotted, .* and holds a traced array"),
-        (lambda x: types.MappingProxyType({"a": [x]}), "mappingproxy, .* and holds a traced array"),
-        (lambda x: ValueError("bad", x), "ValueError, .* and holds a traced array"),
-        (lambda x: slice(x), "slice, .* and holds a traced array"),
-        (lambda x: property(lambda self, default=x: default), "property, .* and holds a traced array"),
-        (lambda x: [x].append, "builtin_function_or_method, .* and holds a traced array"),
+        (lambda x: zip([x], [x], strict=True), "of type zip, which can be read only once"),
+        (lambda x: (each for each in [x]), "of type generator, which can be read only once"),
+        (coroutine, "a coroutine, .*compile a plain function"),
+        (in_a_closure, "of type function, .* and holds a traced array"),
+        (lambda x: functools.partial(jnp.add, x), "of type partial, .* and holds a traced array"),
+        (lambda x: Box([{"x": x}]), "of type Box, .* and holds a traced array"),
+        (lambda x: Box(x + 1).get, "of type method, .* and holds a traced array"),
+        (lambda x: {"a": x}.values(), "of type dict_values, .* and holds a traced array"),
+        (lambda x: collections.deque([x]), "of type deque, .* and holds a traced array"),
+        (lambda x: Slotted(x), "of type Slotted, .* and holds a traced array"),
+        (lambda x: types.MappingProxyType({"a": [x]}), "of type mappingproxy, .* and holds a traced array"),
+        (lambda x: ValueError("bad", x), "of type ValueError, .* and holds a traced array"),
+        (lambda x: slice(x), "of type slice, .* and holds a traced array"),
+        (lambda x: property(lambda self, default=x: default), "of type property, .* and holds a traced array"),
+        (lambda x: [x].append, "of type builtin_function_or_method, .* and holds a traced array"),
     ],
 )
-def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, kind):
+def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, what):
     refused = pytc.compile(fun)
     for _ in range(2):
-        with pytest.raises(TypeError, match=f"`result`: it is of type {kind}"):
+        with pytest.raises(TypeError, match=f"`result`: it is {what}"):
             refused(ONE)
     if not inspect.iscoroutinefunction(fun):
-        with pytest.raises(TypeError, match=rf"`result\['a'\]\[0\]`: it is of type {kind}"):
+        with pytest.raises(TypeError, match=rf"`result\['a'\]\[0\]`: it is {what}"):
             pytc.compile(lambda x: {"a": [fun(x)], "b": x})(ONE)
 
 

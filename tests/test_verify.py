@@ -195,6 +195,11 @@ def test_the_variable_has_every_pass_checked(monkeypatch: pytest.MonkeyPatch) ->
         passes.run(staged, (passes.finalise, wrong))
 
 
+def test_passes_run_on_a_program() -> None:
+    with pytest.raises(TypeError, match=r"takes a Program, which pytc\.stage makes, not function"):
+        passes.run(lambda x: x)  # type: ignore[arg-type]
+
+
 def test_a_pass_need_not_have_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(factor: float, program: Program) -> Program:
         return _with_jaxpr_of(program, lambda x: x * factor, X)

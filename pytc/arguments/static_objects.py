@@ -31,8 +31,8 @@ def check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> None
         if leaf.is_static and (path := _path_in(arrays, owner, {id(owner)})) is not None:
             of = f"{leaf.path}.__self__" if owner is not leaf.value else leaf.path
             raise StaticLeafError(
-                f"`{of}`, a {type(owner).__name__}, is static, as it is no pytree, but the function reads an array in "
-                f"it, `{of}{path}`, which would stay what it is now. Make it a pytree "
+                f"`{of}` (of type {type(owner).__name__}) is not a pytree, so it is static. But the function reads the "
+                f"array `{of}{path}` in it, which would stay what it is now. Make it a pytree "
                 "(jax.tree_util.register_dataclass), pass the array as an argument, or name the object in "
                 "static_argnames."
             )

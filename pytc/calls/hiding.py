@@ -6,6 +6,7 @@ arguments themselves, would find another tree; so what comes of `lower` and `tra
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -123,9 +124,13 @@ class Hiding:
         """`jax.stages.Compiled.__call__`, for the function's own arguments."""
         args, kwargs = unmoved(args, kwargs)
         given = self._stageable.leaves(args, kwargs, share=False)
-        paths, wanted = ([leaf.path for leaf in leaves] for leaves in (given, self._leaves))
-        if paths != wanted:
-            raise TypeError(f"{self._stageable.name} was compiled for the leaves {wanted}, and called with {paths}")
+        for was, leaf in itertools.zip_longest(self._leaves, given):
+            if was is None or leaf is None or was.path != leaf.path:
+                there, wanted = (f"`{each.path}`" if each is not None else "no other leaf" for each in (leaf, was))
+                raise TypeError(
+                    f"{self._stageable.name} was compiled for arguments of another structure: with {wanted} where "
+                    f"there is {there}"
+                )
         for was, leaf in zip(self._leaves, given, strict=True):
             if _static(was) != _static(leaf):
                 raise TypeError(

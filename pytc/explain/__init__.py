@@ -139,7 +139,10 @@ def explain(
             f"{name} was not made by pytc.compile, so its calls were not recorded: give the arguments of one call"
         )
     if own:
-        raise TypeError(f"{', '.join(own)}: this is about a plan for arguments; give those of a call, too")
+        raise TypeError(
+            f"{', '.join(f'{name}=' for name in own)} is about a program for given arguments: "
+            "pytc.explain(fun, *args, ...), with those of a call"
+        )
     return calls_of(function)
 
 

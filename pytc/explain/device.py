@@ -84,6 +84,8 @@ def find(name: str, memory: int | None = None) -> Target:
     what to do.
     """
     check_memory(memory)
+    if not isinstance(name, str):
+        raise DeviceError(f"device is {name!r}; it can be a name, such as 'h200' or 'tpu v5e:16x16'")
     parts = _NAME.fullmatch(name.strip().lower())
     tpu, kind, shape = parts.group("tpu", "kind", "shape") if parts else (None, "", None)
     if kind in TPUS:

@@ -155,12 +155,17 @@ class Explanation:
           pytc.errors.RequirementError: a limit is exceeded; the message says which, and ends with the table. Nothing
             more is compiled for it.
           TypeError: `reused`, `copies` or `total_bytes` is not a number.
-          ValueError: `reused` is no share; or `fits` is required and the device's memory is not known.
+          ValueError: no limit is given; `reused` is no share, or another limit is below 0; or `fits` is required and
+            the device's memory is not known.
         """
         given: dict[str, Any] = {"reused": reused, "copies": copies, "total_bytes": total_bytes}
+        if not fits and all(value is None for value in given.values()):
+            raise ValueError("require needs a limit at least: reused, copies, total_bytes or fits")
         for name, value in given.items():
-            if value is not None and not isinstance(value, numbers.Real):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
                 raise TypeError(f"{name} is a number, not {value!r}")
+            if name != "reused" and value is not None and value < 0:
+                raise ValueError(f"{name} is 0 or more, not {value!r}")
         if reused is not None and not 0 <= reused <= 1:
             raise ValueError(f"reused is a share from 0 to 1, not {reused!r}")
         program = self.memory.program

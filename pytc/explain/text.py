@@ -145,7 +145,7 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     lines.append(f"  reused  {size(site.donated_bytes)} in {counted(site.donated, 'leaf', 'leaves')}, {when}")
     lines.append(f"  kept    {size(site.kept_bytes)} in {counted(site.kept, 'leaf', 'leaves')}")
     held = {*site.unseen, *(each.path for each in site.held)}
-    lines += _named("the code there reads it again", [path for path in site.spared if path not in held], width)
+    lines += _named("can be read after the call", [path for path in site.spared if path not in held], width)
     lines += _named("something else was holding it", [path for path in site.spared if path in held], width)
     if site.unfit:
         leaves = counted(site.unfit, "leaf", "leaves")

@@ -61,9 +61,11 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     A program runs without any of pytc's own passes. So where a jaxpr is nested so deeply that one of them fills
     Python's stack, though JAX itself gets by, that pass is left out and a note says so. A user's own pass raises.
 
-    Raises `TypeError` naming a pass that returns no `Program`, `VerificationError` naming one that changed the meaning,
-    and whatever a pass raises.
+    Raises `TypeError` for what is not a `Program`, and naming a pass that returns none; `VerificationError` naming a
+    pass that changed the meaning; and whatever a pass raises.
     """
+    if not isinstance(program, Program):
+        raise TypeError(f"passes.run takes a Program, which pytc.stage makes, not {type(program).__name__}")
     verifying = os.environ.get("PYTC_VERIFY") == "1"
     for each in passes:
         try:

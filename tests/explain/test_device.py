@@ -54,6 +54,16 @@ def test_an_unknown_device_is_refused_with_those_that_are_known(name):
         find(name)
 
 
+def test_a_device_is_for_the_arguments_of_a_call():
+    with pytest.raises(TypeError, match=r"device= is about a program for given arguments: pytc.explain\(fun, \*args"):
+        pytc.explain(pytc.compile(lambda x: x), device="cpu")
+
+
+def test_what_is_no_name_of_a_device_is_refused():
+    with pytest.raises(DeviceError, match="device is 3; it can be a name"):
+        find(3)
+
+
 EXTRAS = {"cuda": "cuda13", "tpu": "tpu"}
 
 

@@ -420,6 +420,12 @@ def test_require_returns_what_holds_and_raises_with_the_table():
         explanation.require(reused=95)
     with pytest.raises(TypeError, match="reused is a number, not 'params'"):
         explanation.require(reused="params")
+    with pytest.raises(TypeError, match="reused is a number, not True"):
+        explanation.require(reused=True)
+    with pytest.raises(ValueError, match="copies is 0 or more, not -1"):
+        explanation.require(copies=-1)
+    with pytest.raises(ValueError, match="a limit at least: reused, copies, total_bytes or fits"):
+        explanation.require()
 
 
 def test_json_has_everything():

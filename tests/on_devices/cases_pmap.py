@@ -257,7 +257,7 @@ def test_errors_name_leaf_axis_and_sizes():
         pytc.pmap(lambda x: x, "i", devices=[])
     with pytest.raises(TypeError, match="in_axes of `x` is 'zero'"):
         pytc.pmap(lambda x: x, "i", in_axes="zero")(ROWS)
-    with pytest.raises(ValueError, match=r"stacks `result` at axis 3, and stacked it has 2 axes"):
+    with pytest.raises(ValueError, match=r"out_axes of `result` is 3, and it has 2 axes once"):
         pytc.pmap(lambda x: x, "i", out_axes=3)(ROWS)
 
 
