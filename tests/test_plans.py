@@ -1053,18 +1053,18 @@ def test_nothing_is_left_behind_by_calls_that_copy():
 def test_liveness_is_computed_once_for_each_call_site(monkeypatch):
     made = []
 
-    class Counted(callers.Site):
+    class Counted(callers.CallSite):
         def __init__(self, *args):
             made.append(1)
             super().__init__(*args)
 
-    class Flow(callers.Flow):
+    class Flow(callers.ControlFlow):
         def dead(self, *args, **kwargs):
             made.append(2)
             return super().dead(*args, **kwargs)
 
-    monkeypatch.setattr(callers, "Site", Counted)
-    monkeypatch.setattr(callers, "Flow", Flow)
+    monkeypatch.setattr(callers, "CallSite", Counted)
+    monkeypatch.setattr(callers, "ControlFlow", Flow)
     step = pytc.compile(lambda x: x + 1)
 
     class Trainer:

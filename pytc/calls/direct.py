@@ -37,7 +37,7 @@ class Direct:
     site: Site
     plan: Plan
     emitted: EmittedWhole
-    proven: tuple[ownership.Walk, ownership.Site] | None
+    proven: tuple[ownership.Walk, ownership.CallSite] | None
     """The arguments that must be proven dead, and what the bytecode tells of the site; None if there are none."""
     static: Static | None
     """The values of the static arguments, if there are any."""

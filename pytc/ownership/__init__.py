@@ -25,7 +25,7 @@ meanwhile (`watchers`, `service_threads`, `compared`), code that reads variables
 from pytc.ownership.alive import is_dear
 from pytc.ownership.answers import glance, reasons, survivors, where
 from pytc.ownership.callers import Outcome, known_site
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import CallSite
 from pytc.ownership.collector import collected_since, collections_so_far
 from pytc.ownership.collector import resume as resume_collections
 from pytc.ownership.executions import executed
@@ -36,9 +36,9 @@ from pytc.ownership.walk import Walk
 from pytc.ownership.wanted import Wanted
 
 __all__ = [
+    "CallSite",
     "Held",
     "Outcome",
-    "Site",
     "Surviving",
     "Walk",
     "Wanted",

@@ -16,9 +16,9 @@ from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
 from pytc.ownership import loops
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import CallSite
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
-from pytc.ownership.liveness import Flow, Unknown
+from pytc.ownership.liveness import ControlFlow, UnknownInstruction
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import Starred
 from pytc.ownership.starred import called_from_the_stack, kept_by
@@ -68,24 +68,24 @@ class NotTrusted(Exception):
 
 # By the ids of code objects. An entry is removed when its code dies, unless the stack is full or a signal handler
 # raises just then; and the id may be reused. So each entry has a weak reference to its code, which is compared.
-_sites: dict[tuple[int, int], Site] = {}
-_flows: dict[int, tuple[weakref.ref[CodeType], Flow | str]] = {}
+_sites: dict[tuple[int, int], CallSite] = {}
+_flows: dict[int, tuple[weakref.ref[CodeType], ControlFlow | str]] = {}
 
 
-def flow_of(code: CodeType) -> Flow:
+def flow_of(code: CodeType) -> ControlFlow:
     """The analysis of a code object, made once and forgotten with it. Raises `NotTrusted` if it cannot be made."""
     key = id(code)
     known = _flows.get(key)
     if known is None or known[0]() is not code:
         # The dictionaries are defaults: this also runs when the interpreter ends and the module's names are gone.
-        def forget(_: object, flows: dict[int, Any] = _flows, sites: dict[tuple[int, int], Site] = _sites) -> None:
+        def forget(_: object, flows: dict[int, Any] = _flows, sites: dict[tuple[int, int], CallSite] = _sites) -> None:
             flows.pop(key, None)
             for place in [place for place in tuple(sites) if place[0] == key]:
                 sites.pop(place, None)
 
         try:
-            flow: Flow | str = Flow(code)
-        except Unknown as error:
+            flow: ControlFlow | str = ControlFlow(code)
+        except UnknownInstruction as error:
             flow = f"the bytecode of {code.co_qualname} has an instruction that is not known here, {error}"
         known = _flows[key] = weakref.ref(code, forget), flow
     if isinstance(known[1], str):
@@ -93,16 +93,16 @@ def flow_of(code: CodeType) -> Flow:
     return known[1]
 
 
-def site_of(frame: FrameType) -> Site:
+def site_of(frame: FrameType) -> CallSite:
     """The analysis of a frame's current instruction, made once. Raises `NotTrusted` if it cannot be made."""
     site = known_site(frame)
     if site is None:
         code, lasti = frame.f_code, frame.f_lasti
-        site = _sites[id(code), lasti] = Site(flow_of(code), lasti, frame.f_globals, frame.f_builtins)
+        site = _sites[id(code), lasti] = CallSite(flow_of(code), lasti, frame.f_globals, frame.f_builtins)
     return site
 
 
-def known_site(frame: FrameType) -> Site | None:
+def known_site(frame: FrameType) -> CallSite | None:
     """The analysis of a frame's current instruction if it has been made, else None."""
     code = frame.f_code
     site = _sites.get((id(code), frame.f_lasti))
@@ -121,7 +121,7 @@ def distance(frame: FrameType, level: int) -> int:
     return level
 
 
-def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
+def looked_up(frame: FrameType, references: int) -> tuple[CallSite, str]:
     """The site of a frame, and how something other than its own bytecode may read its variables; "" if nothing may.
 
     Variables that others may read count as slots. `references` is how many variables of ours refer to the frame object,
@@ -136,7 +136,7 @@ def looked_up(frame: FrameType, references: int) -> tuple[Site, str]:
     return site, site.refusal
 
 
-def remember(route: Route, site: Site) -> None:
+def remember(route: Route, site: CallSite) -> None:
     """Remember `route` for the next call from `site`; also in short form if it names nothing but local variables of the
     frame that called, and nothing else can read these."""
     site.hint = route
@@ -165,7 +165,7 @@ _IN_SOME_WAY = _Waiting(None, at_once=False, atomic=False, length=None)
 
 def _waiting(
     frame: FrameType,
-    site: Site,
+    site: CallSite,
     below: FrameType,
     readable: str,
     args: tuple[Any, ...],
@@ -186,7 +186,7 @@ def _waiting(
     return _Waiting(starred, at_once, atomic, length if direct else None)
 
 
-def _dead(site: Site, calls_compiled: bool, atomic: bool, length: int | None) -> frozenset[int]:
+def _dead(site: CallSite, calls_compiled: bool, atomic: bool, length: int | None) -> frozenset[int]:
     """The dead locals of a frame at `site`. The compiled function evaluates no strings in it; any other function that
     runs above the frame may yet do so."""
     dead = site.dead(atomic, length)
@@ -194,7 +194,7 @@ def _dead(site: Site, calls_compiled: bool, atomic: bool, length: int | None) ->
 
 
 def follow(
-    known: Site,
+    known: CallSite,
     frame: FrameType,
     references: int,
     args: tuple[Any, ...],

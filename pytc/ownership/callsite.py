@@ -13,17 +13,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytc.ownership.introspection import introspects
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.stack import iterators, starred_call
 from pytc.ownership.symbolic import behind, cannot_raise
 
 
-class Site:
+class CallSite:
     """What the bytecode tells of a call site, and where the last careful look has found the arguments.
 
-    Not to be confused with `calls.sites.Site`, which has the plan of a call site. One of these serves all compiled
-    functions that are called there, and each frame on the stack above a call has one for the instruction that it is at.
-    The code object is not kept alive; `callers` forgets a site with its code.
+    One of these serves all compiled functions that are called there (`calls.sites.Site` has the plan of each), and each
+    frame on the stack above a call has one for the instruction that it is at. The code object is not kept alive;
+    `callers` forgets a site with its code.
 
     `__init__` settles everything but three attributes, which `callers.remember` and `proof` write:
 
@@ -37,7 +37,7 @@ class Site:
     been enough there.
     """
 
-    def __init__(self, flow: Flow, lasti: int, names: Mapping[str, Any], builtins: Mapping[str, Any]):
+    def __init__(self, flow: ControlFlow, lasti: int, names: Mapping[str, Any], builtins: Mapping[str, Any]):
         """`names` are the globals that the code sees, and `builtins` those behind them."""
         code = flow.code
         self.of = flow.of

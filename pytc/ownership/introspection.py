@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from pytc.classes import attributes_of, bases_of
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 
 _OF_FRAMES = frozenset(
     "_getframe _current_frames currentframe getargvalues getinnerframes getouterframes getgeneratorlocals "
@@ -67,7 +67,7 @@ _READERS = frozenset(
 )
 
 
-def introspects(flow: Flow, names: Mapping[str, Any], builtins: Mapping[str, Any]) -> str:
+def introspects(flow: ControlFlow, names: Mapping[str, Any], builtins: Mapping[str, Any]) -> str:
     """What the code names by which any of its variables may be read; empty if there is nothing. `names` are the globals
     that it sees, and `builtins` what it finds where there is no such global."""
     used = flow.code.co_names
@@ -76,7 +76,7 @@ def introspects(flow: Flow, names: Mapping[str, Any], builtins: Mapping[str, Any
     return _by_global(used, seen) or _by_name(flow, seen)
 
 
-def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
+def _by_name(flow: ControlFlow, names: Mapping[str, Any]) -> str:
     """The name by which the code reads variables of its own, or lets others read them; empty if there is none.
 
     As an attribute, a name that is a builtin's or one module's is somebody else's (`model.eval()`, `jnp.stack`), unless
@@ -101,13 +101,13 @@ def _by_name(flow: Flow, names: Mapping[str, Any]) -> str:
     return ""
 
 
-def _no_attributes(flow: Flow) -> frozenset[str]:
+def _no_attributes(flow: ControlFlow) -> frozenset[str]:
     """The names that the code uses for something else than an attribute."""
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
     return frozenset(i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD"))
 
 
-def _in_strings(flow: Flow) -> frozenset[str]:
+def _in_strings(flow: ControlFlow) -> frozenset[str]:
     """The names in the string constants of the code that are no prose."""
     return frozenset(name for text in flow.strings() if _PATH.fullmatch(text) for name in re.split("[.:]", text))
 

@@ -19,7 +19,8 @@ stored in one (`formula = Formula("x + 1")`), it counts as a read where the vari
 into a container, it counts as a read at each instruction that is not known to run no code.
 
 The instructions that touch a fast local are few, and named below for CPython 3.11 to 3.13. Code with any other
-that `dis` says touches one is not analysed (`Unknown`), so that a new interpreter is a refusal and not a mistake.
+that `dis` says touches one is not analysed (`UnknownInstruction`), so that a new interpreter is a refusal and not a
+mistake.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ _LOCAL_OPCODES = frozenset(dis.haslocal)
 _JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 
 
-class Unknown(Exception):
+class UnknownInstruction(Exception):
     """The code has an instruction that this analysis does not know."""
 
 
-class Flow:
+class ControlFlow:
     """The control flow of one code object, and the locals live at each of its instructions."""
 
     def __init__(self, code: CodeType):
@@ -111,10 +112,10 @@ class Flow:
             captured.update(code.co_varnames[:1])  # `super()` reads the first argument, and no instruction says so
         self.locals = sum(1 << i for i, name in enumerate(code.co_varnames) if name not in captured)
         """The fast locals that only instructions read, as a set of bits: no cells."""
-        self._told: dict[Callable[[Flow], Any], Any] = {}
+        self._told: dict[Callable[[ControlFlow], Any], Any] = {}
         """By function: what it tells of this flow."""
 
-    def once(self, tell: Callable[[Flow], T]) -> T:
+    def once(self, tell: Callable[[ControlFlow], T]) -> T:
         """`tell(self)`, asked once: a table of the whole code, which each call site in it needs."""
         if tell not in self._told:
             self._told[tell] = tell(self)
@@ -319,7 +320,7 @@ class Flow:
         return self.once(_lines)[min(later or found)] if found else None
 
 
-def _lines(flow: Flow) -> list[int]:
+def _lines(flow: ControlFlow) -> list[int]:
     """The source line of each instruction; where that is not known, the one before it."""
     lines = []
     current = flow.code.co_firstlineno
@@ -369,7 +370,7 @@ def _effect(instruction: dis.Instruction) -> tuple[int, int]:
         return reads, writes
     if name in _READS_ONE or name in _WRITES_ONE:
         return (name in _READS_ONE) << argument, (name in _WRITES_ONE) << argument
-    raise Unknown(name)
+    raise UnknownInstruction(name)
 
 
 def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int]]:

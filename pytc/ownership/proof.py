@@ -12,7 +12,7 @@ from pytc.jax_compat.clients import may_be_cut
 from pytc.ownership import buffers, counts, executions, interpreter
 from pytc.ownership.alive import is_dear
 from pytc.ownership.callers import NotTrusted, Outcome, distance, follow, known_site, remember, site_of
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import CallSite
 from pytc.ownership.look import look_everywhere
 from pytc.ownership.slots import Slots
 from pytc.ownership.walk import Walk
@@ -60,7 +60,7 @@ def held(
 
 
 def all_dead(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, site: Site, outcome: Outcome
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, site: CallSite, outcome: Outcome
 ) -> bool:
     """Whether every array in the arguments that `walk` is about is proven dead once the call has begun, provided that
     these have the tree that `walk` was made for: `jax.jit` checks that before it donates. Where the answer is no,
@@ -96,7 +96,7 @@ def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | 
     return not buffers.shares_with_any(leaves, others, kinds)
 
 
-def _look_further(site: Site, leaves: Sequence[Any]) -> None:
+def _look_further(site: CallSite, leaves: Sequence[Any]) -> None:
     """See to it that the next quick look from this site looks through as many executions as would have been enough for
     these leaves: between two steps of a training there may be as many as an evaluation takes."""
     site.executions = max(site.executions, executions.reaching(leaves))
@@ -110,7 +110,7 @@ def _all_dead(
     leaves: Sequence[Any],
     wanted: Wanted,
     walk: Walk | None,
-    site: Site,
+    site: CallSite,
 ) -> bool:
     """The quick look: whether the places account for every reference to the leaves, and these are known to be on
     buffers of their own; and, if there are slots among the places, whether no code runs when those arguments die that

@@ -8,7 +8,7 @@ from collections.abc import Set
 from types import FrameType
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.symbolic import Place, places_by_instruction, renamed_by_instruction
 
 _HIGHEST = 16  # frames up the stack that are looked at
@@ -18,7 +18,7 @@ _HIGHEST = 16  # frames up the stack that are looked at
 class Loop:
     """The innermost loop around a call. (What a loop further out keeps, it keeps of one call of many.)"""
 
-    flow: Flow
+    flow: ControlFlow
     at: int
     """The call's instruction."""
     body: frozenset[int]
@@ -58,13 +58,13 @@ _EMPTY = ("pop", "popleft", "clear", "remove")
 _METHODS = ("LOAD_METHOD", "LOAD_ATTR")
 
 
-def loop_around(flow: Flow, at: int) -> Loop:
+def loop_around(flow: ControlFlow, at: int) -> Loop:
     """The innermost loop around instruction `at`."""
     bodies = [body for body in flow.once(_bodies) if at in body]
     return Loop(flow, at, min(bodies, key=len, default=frozenset()))
 
 
-def _bodies(flow: Flow) -> list[frozenset[int]]:
+def _bodies(flow: ControlFlow) -> list[frozenset[int]]:
     """The instructions of each loop.
 
     A jump backwards from `n` to `head` is the end of a loop that begins at `head`. Its instructions are those from
@@ -86,7 +86,7 @@ def _bodies(flow: Flow) -> list[frozenset[int]]:
     return [frozenset(body) for body in bodies.values()]
 
 
-def _appended(flow: Flow, method: int) -> list[Place]:
+def _appended(flow: ControlFlow, method: int) -> list[Place]:
     """The places that are loaded for the call of the method which an instruction loads, if its argument is one of them,
     or a tuple with some."""
     found: list[Place] = []
@@ -102,7 +102,7 @@ def _appended(flow: Flow, method: int) -> list[Place]:
     return []
 
 
-def is_stored_behind(flow: Flow, at: int, place: Place) -> bool:
+def is_stored_behind(flow: ControlFlow, at: int, place: Place) -> bool:
     """Whether a variable is written on some way from instruction `at` on."""
     (step,) = place
     behind = _reached(flow, at, range(len(flow.follows)))
@@ -112,7 +112,7 @@ def is_stored_behind(flow: Flow, at: int, place: Place) -> bool:
     return any(each.argval == step.name for each in stores)
 
 
-def _reached(flow: Flow, at: int, within: Set[int] | range) -> set[int]:
+def _reached(flow: ControlFlow, at: int, within: Set[int] | range) -> set[int]:
     """The instructions of `within` that are reached from `at`."""
     reached: set[int] = set()
     ahead = [at]

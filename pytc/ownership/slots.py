@@ -65,7 +65,7 @@ import numpy as np
 from pytc.classes import defines, is_own_array
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import interpreter
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import CallSite
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
@@ -141,7 +141,7 @@ class Slots:
     def add(
         self,
         frame: FrameType,
-        site: Site,
+        site: CallSite,
         length: int | None,
         at_once: bool,
         places: Sequence[Any],

@@ -1,7 +1,7 @@
 """What lies on the stack of a frame that is at a call, and where: told from its bytecode, once for each call site.
 
-How high the stack is before each instruction follows from the bytecode (`Flow.heights`). Positions are counted from the
-frame's first local variable, behind which the stack comes.
+How high the stack is before each instruction follows from the bytecode (`ControlFlow.heights`). Positions are counted
+from the frame's first local variable, behind which the stack comes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
 
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 
 
 class Starred(NamedTuple):
@@ -31,7 +31,7 @@ class Starred(NamedTuple):
     """The dictionary of keywords, if there is one."""
 
 
-def iterators(flow: Flow, at: int) -> tuple[int, ...]:
+def iterators(flow: ControlFlow, at: int) -> tuple[int, ...]:
     """The positions on the stack, counted from the first local, of the iterators of the loops that a call is in."""
     if not flow.instructions[at].opname.startswith("CALL"):
         return ()  # how much of the stack another instruction has taken when it calls is not known
@@ -39,7 +39,7 @@ def iterators(flow: Flow, at: int) -> tuple[int, ...]:
     return tuple(sorted(first + height - 1 for height in flow.once(_heights_of_loops).get(at, ())))
 
 
-def _heights_of_loops(flow: Flow) -> dict[int, set[int]]:
+def _heights_of_loops(flow: ControlFlow) -> dict[int, set[int]]:
     """By instruction in loops: how high the stack is up to the iterator of each loop that it is in."""
     found: dict[int, set[int]] = {}
     for loop, instruction in enumerate(flow.instructions):
@@ -49,7 +49,7 @@ def _heights_of_loops(flow: Flow) -> dict[int, set[int]]:
     return found
 
 
-def _within(flow: Flow, heights: Sequence[int | None], loop: int) -> set[int]:
+def _within(flow: ControlFlow, heights: Sequence[int | None], loop: int) -> set[int]:
     """The instructions that are reached from the beginning of a loop's body while its iterator is on the stack.
 
     `return` swaps its value with the iterator, to drop that before a `finally` around the loop: from there on the value
@@ -76,7 +76,7 @@ def first_of_stack(code: CodeType) -> int:
     return len(code.co_varnames) + len({*code.co_cellvars} - {*code.co_varnames}) + len(code.co_freevars)
 
 
-def starred_call(flow: Flow, at: int) -> Starred | None:
+def starred_call(flow: ControlFlow, at: int) -> Starred | None:
     """Where the function, the tuple and the dictionary of a starred call lie; None unless instruction `at` is one.
 
     None also from CPython 3.13 on, where no place on the stack tells that such a call is over: the result takes that of
@@ -111,14 +111,14 @@ def starred_call(flow: Flow, at: int) -> Starred | None:
     return Starred(first + positional - 1, first + positional, is_tuple, local, named)
 
 
-def _can_be_jumped_into(flow: Flow, made: int, at: int) -> bool:
+def _can_be_jumped_into(flow: ControlFlow, made: int, at: int) -> bool:
     """Whether some path to instruction `at` does not go through instruction `made`, so that what `at` finds may have
     been put there by another one."""
     before = flow.once(_before)
     return any(each not in range(made, at) for n in range(made + 1, at + 1) for each in before[n])
 
 
-def _before(flow: Flow) -> list[list[int]]:
+def _before(flow: ControlFlow) -> list[list[int]]:
     """Those that each instruction follows."""
     before: list[list[int]] = [[] for _ in flow.instructions]
     for n, follows in enumerate(flow.follows):

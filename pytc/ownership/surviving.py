@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 from jax.tree_util import all_leaves
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import CallSite
 from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.repeats import Loop, is_once, is_stored_behind, loop_around
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import first_of_stack
@@ -110,7 +110,7 @@ class _Survey:
         self.atomic = True
         """Whether nothing has been donated if they raise."""
 
-    def ask(self, frame: FrameType, flow: Flow, site: Site) -> bool:
+    def ask(self, frame: FrameType, flow: ControlFlow, site: CallSite) -> bool:
         """Find what one frame holds; return whether its variables have any of the leaves."""
         slots = Slots(self.roots, "")
         loop = loop_around(flow, site.at)
@@ -156,7 +156,7 @@ class _Survey:
         self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
         return any(variables)
 
-    def _variable(self, frame: FrameType, number: int, site: Site, loop: Loop, released: Leaves) -> None:
+    def _variable(self, frame: FrameType, number: int, site: CallSite, loop: Loop, released: Leaves) -> None:
         """Ask a variable that is read later."""
         value = variable(frame, number)
         # What is in a list or a dictionary may have been put there, and the next one will be, too.
@@ -168,7 +168,9 @@ class _Survey:
         else:
             self.survive |= fixed
 
-    def _loaded(self, frame: FrameType, place: Place, site: Site, loop: Loop, slots: Slots, released: Leaves) -> None:
+    def _loaded(
+        self, frame: FrameType, place: Place, site: CallSite, loop: Loop, slots: Slots, released: Leaves
+    ) -> None:
         """Ask a place that the call loads and that lives on."""
         slot, value = slots.slot(frame, place)
         self.read[slot] = self._in(value) - released - self.once
@@ -216,7 +218,7 @@ def _is_local(place: Place) -> bool:
     return len(place) == 1 and place[0].kind == "fast"
 
 
-def _passed(flow: Flow) -> list[int]:
+def _passed(flow: ControlFlow) -> list[int]:
     """The parameters (numbers) of a function that still have what it was called with. (Whoever resumes a generator or a
     coroutine passes it nothing.)"""
     code = flow.code
@@ -227,7 +229,7 @@ def _passed(flow: Flow) -> list[int]:
     return [n for n in range(code.co_argcount + code.co_kwonlyargcount + stars) if not written >> n & 1]
 
 
-def _beneath(frame: FrameType, flow: Flow, site: Site) -> Iterator[Any]:
+def _beneath(frame: FrameType, flow: ControlFlow, site: CallSite) -> Iterator[Any]:
     """What is on the stack beneath a call and what it passes: `last, x = x, step(x)`."""
     height = flow.heights[site.at + 1] if flow.instructions[site.at].opname.startswith("CALL") else None
     first = first_of_stack(flow.code)

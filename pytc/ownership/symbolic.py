@@ -12,7 +12,7 @@ import inspect
 from typing import Any, Literal, TypeAlias
 
 from pytc.ownership.collector import WHILE_ALLOCATING
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 
 Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
 
@@ -54,7 +54,7 @@ class Event:
     place: Place
 
 
-def loaded(flow: Flow, at: int) -> list[Place]:
+def loaded(flow: ControlFlow, at: int) -> list[Place]:
     """Every place that the expression of instruction `at` loads, as far as can be told: its arguments may come from
     there."""
     starts, loads = flow.once(_starts), flow.once(places_by_instruction)
@@ -66,7 +66,7 @@ def loaded(flow: Flow, at: int) -> list[Place]:
     return [place for n in range(first, at) for place in loads[n]]
 
 
-def _starts(flow: Flow) -> frozenset[int]:
+def _starts(flow: ControlFlow) -> frozenset[int]:
     """The instructions that do not just come behind the one before them: what is on the stack there is not told from
     that one alone."""
     targets = {n for follows in flow.follows for n in follows[:1]} | {h for h in flow.handlers if h is not None}
@@ -74,17 +74,17 @@ def _starts(flow: Flow) -> frozenset[int]:
     return frozenset({0} | {n for n in targets if n > 0 and flow.follows[n - 1] != (n,)} | ends)
 
 
-def places_by_instruction(flow: Flow) -> list[tuple[Place, ...]]:
+def places_by_instruction(flow: ControlFlow) -> list[tuple[Place, ...]]:
     """The places that each instruction loads, as far as can be told from those before it."""
     return [seen for seen, _ in flow.once(_moves)]
 
 
-def renamed_by_instruction(flow: Flow) -> list[frozenset[int]]:
+def renamed_by_instruction(flow: ControlFlow) -> list[frozenset[int]]:
     """The local variables (numbers) that each instruction gives the value of another place, as far as can be told."""
     return [renamed for _, renamed in flow.once(_moves)]
 
 
-def _moves(flow: Flow) -> list[tuple[tuple[Place, ...], frozenset[int]]]:
+def _moves(flow: ControlFlow) -> list[tuple[tuple[Place, ...], frozenset[int]]]:
     starts = flow.once(_starts)
     moves = []
     for n, instruction in enumerate(flow.instructions):
@@ -105,7 +105,7 @@ def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
     return start <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= end
 
 
-def behind(flow: Flow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
+def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
     """What happens behind the call at instruction `at`, up to the first instruction that may run Python code; whether
     the function then returns; and whether it returns the result of the call."""
     walk = _Walk(lenient=False)

@@ -19,7 +19,7 @@ from typing import Any
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.holders import DEEPEST, LARGEST, Held, by_globals, is_container, place_in
 from pytc.ownership.interpreter import UNBOUND, contents, variable
-from pytc.ownership.liveness import Flow, bits
+from pytc.ownership.liveness import ControlFlow, bits
 from pytc.ownership.slots import Slots
 from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import other_frames
@@ -128,7 +128,7 @@ def _items(container: Any) -> int:
     return len(container) * (2 if type(container) is dict else 1)
 
 
-def _assigned(flow: Flow, at: int, local: int) -> int | None:
+def _assigned(flow: ControlFlow, at: int, local: int) -> int | None:
     """The line of the last assignment to the local that may come before instruction `at`, which in a loop may stand
     behind it; the function's first line if there is none, as for a parameter."""
     code, jumps = flow.instructions, flow.once(_jumps_backward)
@@ -141,12 +141,12 @@ def _assigned(flow: Flow, at: int, local: int) -> int | None:
     return positions.lineno if positions else None
 
 
-def _jumps_backward(flow: Flow) -> list[int]:
+def _jumps_backward(flow: ControlFlow) -> list[int]:
     """The instructions that jump backwards, the last first."""
     return [n for n, each in enumerate(flow.instructions) if "JUMP_BACKWARD" in each.opname][::-1]
 
 
-def _writers(flow: Flow) -> dict[int, list[int]]:
+def _writers(flow: ControlFlow) -> dict[int, list[int]]:
     """By local: the instructions that write it."""
     writers: dict[int, list[int]] = {}
     for n, written in enumerate(flow.writes):

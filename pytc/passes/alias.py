@@ -42,7 +42,7 @@ from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
-from pytc.passes.temporaries import Memory, pointless
+from pytc.passes.temporaries import Temporaries, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
@@ -225,7 +225,7 @@ class Choices:
         self.program = program
         self.platform = device_of(leaf.placed for leaf in program.leaves).platform
         self.flow, self.read = _looked_at(program.jaxpr.jaxpr, self.platform)
-        self.memory = Memory(self.flow, self.read, self.platform)
+        self.memory = Temporaries(self.flow, self.read, self.platform)
         self._in_types, self._out_types = of_each(_type, program.in_avals), of_each(_type, program.out_avals)
         self._kept = _kept(program)
         self._inputs, self._results = self._candidates()

@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytc.passes.reads import Reads
 from pytc.passes.set_bits import set_bits
-from pytc.passes.temporaries import Memory
+from pytc.passes.temporaries import Temporaries
 from pytc.program import Alias
 
 
-def uncrossed(pairs: Sequence[Alias], pair_of: Callable[[int, int], Alias], read: Reads, memory: Memory) -> list[Alias]:
+def uncrossed(
+    pairs: Sequence[Alias], pair_of: Callable[[int, int], Alias], read: Reads, memory: Temporaries
+) -> list[Alias]:
     """`pairs`, which are of one type, with one in place of each two that need each other's input.
 
     `pair_of` makes a pair of an input and an output. Takes time linear in the pairs that read each other's inputs.
@@ -44,7 +46,7 @@ def _crossing(output: int, pairs: Mapping[int, Alias], read: Reads) -> list[Alia
     return [other for other in others if read.loops[other.input] >> output & 1]
 
 
-def _one_of(pair: Alias, other: Alias, pair_of: Callable[[int, int], Alias], memory: Memory) -> Alias | None:
+def _one_of(pair: Alias, other: Alias, pair_of: Callable[[int, int], Alias], memory: Temporaries) -> Alias | None:
     """The pair to keep: one of these, or of the same two the other way round, over whose copy the other output can be
     written."""
     # Preferably one whose own loop does not read its input at other places, which would take a copy by itself.

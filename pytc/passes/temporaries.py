@@ -64,7 +64,7 @@ _UNDONE = (("transpose", "transpose"), ("rev", "rev"), ("pad", "slice"), ("conca
 """Pairs of an operation and a later one that may undo it."""
 
 
-def pointless(pairs: Sequence[Alias], memory: Memory) -> list[Alias]:
+def pointless(pairs: Sequence[Alias], memory: Temporaries) -> list[Alias]:
     """The pairs whose copy costs time and saves no memory, on a CPU or a GPU. Cost: a walk over the flow.
 
     These are pairs that copy tiny arrays; and one that copies a large array, if nothing else needs memory. (Several
@@ -78,7 +78,7 @@ def pointless(pairs: Sequence[Alias], memory: Memory) -> list[Alias]:
     return tiny + [pair for pair in large if len(large) == 1 and not memory.gains(pair, written)]
 
 
-class Memory:
+class Temporaries:
     """What needs memory in a program besides arguments and results. Each property is computed when first needed."""
 
     def __init__(self, flow: Flow, read: Reads, platform: str) -> None:

@@ -44,7 +44,7 @@ from pytc.ownership import (
     symbolic,
     walk,
 )
-from pytc.ownership.callsite import Site
+from pytc.ownership.callsite import CallSite
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
 from tests.ownership import test_starred
 from tests.ownership import test_strange as strange
@@ -59,47 +59,49 @@ Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
 
 def everything_is_dead() -> Any:
     """No liveness: every local variable counts as dead."""
-    return mock.patch.object(liveness.Flow, "dead", lambda flow, at, calm=0: frozenset(liveness.bits(flow.locals)))
+    return mock.patch.object(
+        liveness.ControlFlow, "dead", lambda flow, at, calm=0: frozenset(liveness.bits(flow.locals))
+    )
 
 
 def handlers_do_not_count() -> Any:
     """No exception edges."""
-    return mock.patch.object(liveness.Flow, "_handled", lambda flow, live, at: 0)
+    return mock.patch.object(liveness.ControlFlow, "_handled", lambda flow, live, at: 0)
 
 
 def strings_read_nothing() -> Any:
     """Nobody evaluates a string in the frame of a caller."""
-    return mock.patch.object(liveness.Flow, "_named", lambda flow, at, numbers: 0)
+    return mock.patch.object(liveness.ControlFlow, "_named", lambda flow, at, numbers: 0)
 
 
 def strings_are_read_where_they_are_loaded() -> Any:
     """A string that has been loaded for a call is not evaluated by it."""
-    return mock.patch.object(liveness.Flow, "_takers", lambda flow, at: (set(), set()))
+    return mock.patch.object(liveness.ControlFlow, "_takers", lambda flow, at: (set(), set()))
 
 
 def strings_are_read_as_a_call_begins() -> Any:
     """A function has evaluated the strings that it was passed by the time that it calls another."""
-    return mock.patch.object(liveness.Flow, "evaluated", lambda flow, at: frozenset())
+    return mock.patch.object(liveness.ControlFlow, "evaluated", lambda flow, at: frozenset())
 
 
 def variables_have_no_strings() -> Any:
     """A variable has none of the strings that were stored there, or passed to the call whose result it is."""
     return mock.patch.object(
-        liveness.Flow, "_evaluated", lambda flow, at, loads: _evaluated_by(flow, at, [0] * len(loads))
+        liveness.ControlFlow, "_evaluated", lambda flow, at, loads: _evaluated_by(flow, at, [0] * len(loads))
     )
 
 
-_evaluated_by = liveness.Flow._evaluated
+_evaluated_by = liveness.ControlFlow._evaluated
 
 
 def results_are_stored_at_once() -> Any:
     """What a call returns is in a variable by the next instruction, or gone."""
-    takers = liveness.Flow._takers
+    takers = liveness.ControlFlow._takers
 
-    def without_results(flow: liveness.Flow, at: int, *, result: bool = False) -> Any:
+    def without_results(flow: liveness.ControlFlow, at: int, *, result: bool = False) -> Any:
         return (set(), set()) if result else takers(flow, at)
 
-    return mock.patch.object(liveness.Flow, "_takers", without_results)
+    return mock.patch.object(liveness.ControlFlow, "_takers", without_results)
 
 
 def only_calls_run_code() -> Any:
@@ -261,10 +263,10 @@ def unpacking_never_fails() -> Any:
     def walk(self: Any, frame: Any, events: Any, *rest: Any) -> bool:
         return _walk(self, frame, [event for event in events if event.does != "unpack"], *rest)
 
-    def dead(self: Site, atomic: bool, length: Any) -> Any:
+    def dead(self: CallSite, atomic: bool, length: Any) -> Any:
         return self._dead[2 if atomic and self.unpacks is not None else int(atomic)]
 
-    return _patches(mock.patch.object(slots.Slots, "_walk", walk), mock.patch.object(Site, "dead", dead))
+    return _patches(mock.patch.object(slots.Slots, "_walk", walk), mock.patch.object(CallSite, "dead", dead))
 
 
 _walk = slots.Slots._walk
@@ -301,7 +303,7 @@ def code_before_the_store_is_ignored() -> Any:
     return mock.patch.object(slots.Slots, "add", _add_always)
 
 
-def _add_always(self: Any, frame: Any, site: Site, length: Any, *_: Any) -> None:
+def _add_always(self: Any, frame: Any, site: CallSite, length: Any, *_: Any) -> None:
     self.forget()
     if not self.onlooker:
         self._walk(frame, site.events, length, False)
@@ -310,8 +312,8 @@ def _add_always(self: Any, frame: Any, site: Site, length: Any, *_: Any) -> None
 def routes_are_not_checked() -> Any:
     """What was dead at this site the last time is taken for dead again, whoever called."""
 
-    def follow(known: Site, frame: Any, references: int, args: Any, kwargs: Any, outcome: Any, walked: Any) -> Any:
-        with mock.patch.object(Site, "dead", lambda site, *_: _Everything()):
+    def follow(known: CallSite, frame: Any, references: int, args: Any, kwargs: Any, outcome: Any, walked: Any) -> Any:
+        with mock.patch.object(CallSite, "dead", lambda site, *_: _Everything()):
             return _follow(known, frame, references + 1, args, kwargs, outcome, walked)
 
     return mock.patch.object(proof, "follow", follow)
@@ -392,14 +394,14 @@ def frames_hold_variables_alone() -> Any:
 
 def helpers_return_the_result() -> Any:
     """What a function in between returns is taken for the call's result, whatever it is."""
-    init = Site.__init__
+    init = CallSite.__init__
 
-    def handing_on(self: Site, *args: Any) -> None:
+    def handing_on(self: CallSite, *args: Any) -> None:
         init(self, *args)
         self.hands_on = True
 
     return _patches(
-        mock.patch.object(Site, "__init__", handing_on),
+        mock.patch.object(CallSite, "__init__", handing_on),
         mock.patch.object(symbolic, "WHILE_ALLOCATING", False),  # which refuses a function that makes a tuple first
     )
 
@@ -410,7 +412,7 @@ def a_store_has_not_stored_yet() -> Any:
     def dead(flow: Any, at: int, calm: int = 0) -> frozenset[int]:
         return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | flow._from(at, calm))))
 
-    return mock.patch.object(liveness.Flow, "dead", dead)
+    return mock.patch.object(liveness.ControlFlow, "dead", dead)
 
 
 def stores_are_done_one_by_one() -> Any:
@@ -420,7 +422,7 @@ def stores_are_done_one_by_one() -> Any:
         live = flow._following(at, calm) if calm else flow._after(flow.live, at) | flow._handled(flow.live, at)
         return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | live)))
 
-    return mock.patch.object(liveness.Flow, "dead", dead)
+    return mock.patch.object(liveness.ControlFlow, "dead", dead)
 
 
 def a_store_does_not_load() -> Any:
@@ -432,7 +434,7 @@ def a_store_does_not_load() -> Any:
             live |= flow._after(flow.live, at + 1)
         return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | live)))
 
-    return mock.patch.object(liveness.Flow, "dead", dead)
+    return mock.patch.object(liveness.ControlFlow, "dead", dead)
 
 
 def nobody_interrupts() -> Any:

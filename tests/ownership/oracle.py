@@ -38,7 +38,7 @@ from typing import Any
 import jax
 
 from pytc.ownership.interpreter import UNBOUND, first_local, variable, words
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 from tests.ownership.syntax import Liveness, Point, has_known_length
 
 PLACES, VARIABLES, CODE = (
@@ -285,8 +285,8 @@ def _evaluate(node: ast.expr, frame: types.FrameType) -> Any:
 
 
 @functools.lru_cache(4096)
-def _heights(code: types.CodeType) -> tuple[Flow, list[int | None]]:
-    flow = Flow(code)
+def _heights(code: types.CodeType) -> tuple[ControlFlow, list[int | None]]:
+    flow = ControlFlow(code)
     return flow, flow.heights
 
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from pytc.ownership.callsite import Site
-from pytc.ownership.liveness import Flow
+from pytc.ownership.callsite import CallSite
+from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.symbolic import Step, loaded
 from pytc.ownership.variables import _assigned
 
@@ -21,10 +21,10 @@ def test_a_script_of_many_names_takes_no_longer_than_its_code() -> None:
 
     def seconds() -> tuple[float, float]:
         start = time.perf_counter()
-        flow = Flow(code)
+        flow = ControlFlow(code)
         middle = time.perf_counter()
         call = [each.offset for each in flow.instructions if each.opname == "CALL"][-1]
-        assert Site(flow, call, space, {}).dead(False, None) == {0}
+        assert CallSite(flow, call, space, {}).dead(False, None) == {0}
         return middle - start, time.perf_counter() - middle
 
     flows, sites = zip(*[seconds() for _ in range(3)], strict=True)
@@ -53,13 +53,13 @@ def _reads_for_one_more_site(lines: int) -> int:
     )
     space: dict[str, Any] = {}
     exec(f"def run(f, x, y):\n{body}    return x\n", space)
-    flow = Flow(space["run"].__code__)
+    flow = ControlFlow(space["run"].__code__)
     calls = [n for n, each in enumerate(flow.instructions) if each.opname == "CALL"]
     reads = []
     counted = flow.instructions = _Counted(flow.instructions)
     for call in (calls[0], calls[len(calls) // 2 // 3 * 3]):
         counted.reads = 0
-        site = Site(flow, flow.offsets[call], space, vars(builtins))
+        site = CallSite(flow, flow.offsets[call], space, vars(builtins))
         assert (Step("fast", 1),) in loaded(flow, site.at)
         assert flow.next_read(site.at, 1)
         assert _assigned(flow, site.at, 2)

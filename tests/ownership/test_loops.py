@@ -18,7 +18,7 @@ import pytest
 
 from pytc.ownership import loops
 from pytc.ownership.callers import site_of
-from pytc.ownership.liveness import Flow
+from pytc.ownership.liveness import ControlFlow
 from tests.ownership.harness import Stub, first
 
 A, B, C = "a state", "another", "a third"
@@ -184,7 +184,7 @@ def test_the_stack_is_looked_at_only_where_a_call_tells_how_high_it_is(monkeypat
 def test_the_stack_is_as_high_whatever_way_leads_there(module: types.ModuleType) -> None:
     source = inspect.getsource(module)
     for code in _all_code(compile(source, str(module.__file__), "exec")):
-        flow = Flow(code)
+        flow = ControlFlow(code)
         heights = flow.heights
         for at, instruction in enumerate(flow.instructions):
             height = heights[at]

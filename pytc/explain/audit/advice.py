@@ -18,7 +18,7 @@ from typing import Any
 from pytc import ownership, passes
 from pytc.explain.audit import edit, order
 from pytc.explain.audit.record import WatchedFunction, WatchedSignature
-from pytc.explain.audit.report import ArgumentReport, Figures, Finding, FunctionReport, SiteReport
+from pytc.explain.audit.report import ArgumentReport, CallerReport, Finding, FunctionReport, Savings
 from pytc.explain.audit.traced import Traced
 from pytc.explain.memory import Footprint
 from pytc.explain.sizes import size
@@ -174,14 +174,14 @@ def _silence(group: Sequence[WatchedFunction], calls: int) -> str:
     return ""
 
 
-def _sites(group: Sequence[WatchedFunction]) -> tuple[SiteReport, ...]:
+def _sites(group: Sequence[WatchedFunction]) -> tuple[CallerReport, ...]:
     merged: dict[tuple[str, int], list[int]] = {}
     for function in group:
         for site in function.sites.values():
             both = merged.setdefault((site.place.file, site.place.line), [0, 0])
             both[0] += site.calls
             both[1] += sum(s.seen[site].calls for s in function.signatures.values() if site in s.seen)
-    return tuple(SiteReport(*place, *both) for place, both in merged.items())
+    return tuple(CallerReport(*place, *both) for place, both in merged.items())
 
 
 def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Use], figures: bool) -> FunctionReport:
@@ -306,7 +306,7 @@ def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Hel
 
 def _compared(
     main: _Use, promised: Sequence[str], wanted: Sequence[str], api: str
-) -> tuple[list[str], Figures, Program]:
+) -> tuple[list[str], Savings, Program]:
     """The choice among `wanted` that takes least memory, the compiler's figures, and the program of `pytc.compile`.
 
     What the script donates already, as far as it is in `wanted`, stays donated. A compiler may copy what it is to write
@@ -330,7 +330,7 @@ def _compared(
     if base.total - tried[best].total < max(LEAST, base.total // WORTH):
         best = tuple(kept)
     program, footprint = _by_pytc(main)
-    return list(best), Figures(now.total, tried[best].total, footprint.total, now.devices), program
+    return list(best), Savings(now.total, tried[best].total, footprint.total, now.devices), program
 
 
 def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
@@ -346,7 +346,7 @@ def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
     return program, footprint_of(program, as_jit.values, as_jit.options, as_jit.compiler)
 
 
-def _add(added: Sequence[str], found: Figures | None) -> Finding:
+def _add(added: Sequence[str], found: Savings | None) -> Finding:
     text = f"{_listed(added)} dead at every call seen"
     return Finding("add", tuple(added), text, None if found is None else found.saves)
 
@@ -368,7 +368,7 @@ def _no_gain(names: Sequence[str]) -> Finding:
 
 
 def _conditional(
-    main: _Use, wanted: Sequence[str], found: Figures, arguments: Sequence[ArgumentReport], uses: Sequence[_Use]
+    main: _Use, wanted: Sequence[str], found: Savings, arguments: Sequence[ArgumentReport], uses: Sequence[_Use]
 ) -> list[Finding]:
     """Arguments that could be donated, too, if nobody reads them before they are overwritten: other threads, mostly."""
     reasons: dict[str, set[str]] = {}
@@ -412,7 +412,7 @@ def _by_site(uses: Sequence[_Use], held: Sequence[ArgumentReport]) -> list[Findi
     return findings
 
 
-def _pairing(main: _Use, wanted: Sequence[str], found: Figures, program: Program) -> list[Finding]:
+def _pairing(main: _Use, wanted: Sequence[str], found: Savings, program: Program) -> list[Finding]:
     """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments."""
     rest = found.advised - found.pytc
     if rest * WORTH_ORDER < found.advised or rest <= 0:

@@ -177,7 +177,7 @@ class WatchedFunction:
     # The proof relies on this: each frame between the caller's and `ownership` refers to the caller's frame by exactly
     # one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments.
 
-    def arrive(self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Look | None:
+    def arrive(self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Examined | None:
         """Examine a call that is about to be made; None if it is only counted.
 
         Raises what tracing the function raises, as the call itself would.
@@ -196,7 +196,7 @@ class WatchedFunction:
 
     def _look(
         self, site: CallSite, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Look | None:
+    ) -> Examined | None:
         started = time.perf_counter()
         try:
             leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
@@ -239,7 +239,7 @@ class WatchedFunction:
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
         started: float,
-    ) -> Look | None:
+    ) -> Examined | None:
         try:
             seen = signature.seen.setdefault(site, Seen())
             renewed = {} if self._renewed is None else self._renewed(args, kwargs, leaves)
@@ -288,14 +288,15 @@ class WatchedFunction:
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
         renewed: Mapping[int, list[Any]],
-    ) -> Look:
+    ) -> Examined:
         held = list(ownership.held(frame, args, kwargs, leaves, signature.arrays, signature.outcome))
         ownership.resume_collections()
         if renewed:
             held = [i for i in held if i not in renewed] + _held_elsewhere(leaves, renewed)
         held += [i for i in repeated(leaves, signature.arrays) if i not in held]
         if held and signature.traced is None:
-            return Look(signature, seen)  # the first call of a program that was not known: what is held says nothing
+            # The first call of a program that was not known: what is held says nothing.
+            return Examined(signature, seen)
         seen.calls += 1
         for i in held:
             seen.held[i] = seen.held.get(i, 0) + 1
@@ -307,7 +308,7 @@ class WatchedFunction:
             for i in asked:
                 found = _who_else(leaves[i], frame, leaves, renewed[i]) if i in renewed else why.get(i)
                 seen.why[i] = found or _SHARED
-        return Look(signature, seen)
+        return Examined(signature, seen)
 
     @staticmethod
     def _to_explain(signature: WatchedSignature, seen: Seen, held: Sequence[int]) -> list[int]:
@@ -319,7 +320,7 @@ class WatchedFunction:
                 asked.setdefault(signature.names[i][0], i)
         return list(asked.values())[: max(0, MOST_EXPLAINED - len(seen.why))]
 
-    def called(self, look: Look, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, tuple[str, str]]:
+    def called(self, look: Examined, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, tuple[str, str]]:
         """By id, the parameter and path of each array in the arguments of a call."""
         try:
             return _names(tree_leaves(self.parameters.wrap_static(args, kwargs)), look.signature)
@@ -327,7 +328,7 @@ class WatchedFunction:
             self.failed(error)
             return {}
 
-    def left(self, look: Look, result: Any) -> None:
+    def left(self, look: Examined, result: Any) -> None:
         """Note that an examined call has returned `result`."""
         started = time.perf_counter()
         signature = look.signature
@@ -348,7 +349,7 @@ class WatchedFunction:
 
 
 @dataclasses.dataclass
-class Look:
+class Examined:
     """An examined call."""
 
     signature: WatchedSignature

@@ -44,7 +44,7 @@ class ArgumentReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class SiteReport:
+class CallerReport:
     """One place that calls a watched function."""
 
     file: str
@@ -55,7 +55,7 @@ class SiteReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class Savings:
     """The compiler's own figures, in bytes on each device, for the call with the most bytes of arguments: arguments,
     outputs and temporaries, less what outputs share with arguments."""
 
@@ -123,11 +123,11 @@ class FunctionReport:
     """How many times the script made it there; the same line may run more than once."""
     calls: int
     seen: int
-    sites: tuple[SiteReport, ...]
+    sites: tuple[CallerReport, ...]
     arguments: tuple[ArgumentReport, ...]
     findings: tuple[Finding, ...]
     edit: Edit | None
-    figures: Figures | None
+    figures: Savings | None
     """None if nothing was compiled: there was nothing to advise, or compiling failed."""
     note: str
     """Why there is no advice; empty if there is."""

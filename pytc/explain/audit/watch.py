@@ -22,7 +22,7 @@ from jax.tree_util import tree_leaves
 
 from pytc.attributes import give
 from pytc.explain.audit.places import Place, place_of
-from pytc.explain.audit.record import Clock, Look, Tracing, WatchedFunction
+from pytc.explain.audit.record import Clock, Examined, Tracing, WatchedFunction
 from pytc.explain.audit.traced import Jit, Pmap
 from pytc.jax_compat.origins import is_library
 
@@ -112,7 +112,7 @@ class Watch:
         return _like(watched, made)
 
     def _looking_inside(
-        self, function: WatchedFunction, look: Look, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, function: WatchedFunction, look: Examined, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Make the first call of a function of Equinox or Flax; what it passes to `jax.jit` is its program."""
         expected = function, look, function.called(look, args, kwargs)
@@ -141,7 +141,7 @@ class Watch:
         return _like(tapped, jitted)
 
 
-_Expected = tuple[WatchedFunction, Look, Mapping[int, tuple[str, str]]]
+_Expected = tuple[WatchedFunction, Examined, Mapping[int, tuple[str, str]]]
 """A call, and by id the parameter and path of each array in its arguments."""
 
 
