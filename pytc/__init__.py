@@ -12,7 +12,7 @@ Once for each signature of the arguments, fun + arguments -> executable:
     emit        Program -> executable
     effort      which of several plans the compiler finds best: hlo reads its programs, measurements remembers
     context     the settings of JAX that a program was staged under
-    uncollected no garbage collection while all this is made
+    uncollected no garbage collection while programs are made
 
 At each call:
 
@@ -31,7 +31,8 @@ For people:
     __main__    `python -m pytc explain` and `python -m pytc audit`
 
 And for all of these: jax_compat has every use of JAX's less stable API, classes asks about a class without running its
-metaclass's code, unheld refers to a function without keeping it alive, picking takes items out of sequences.
+metaclass's code, unheld refers to a function without keeping it alive, picking takes items out of sequences, set_bits
+reads the numbers in a set that is kept as bits.
 `docs/pipeline.md` tells how the parts fit together.
 """
 

@@ -25,7 +25,7 @@ def is_of_jax(kind: type) -> bool:
 
 
 def is_own_array(kind: type) -> bool:
-    """Whether objects of the class are JAX's own arrays, or its keys, and not of a class that people derived of it."""
+    """Whether objects of the class are JAX's own arrays, or its keys, and not of a user's class derived from it."""
     return is_of_jax(kind) and issubclass(kind, jax.Array)
 
 

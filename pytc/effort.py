@@ -63,7 +63,7 @@ class Choice:
 
 
 def check_effort(effort: str) -> None:
-    """Raises `ValueError` for what is no effort."""
+    """Raises `ValueError` if this is not one of the efforts."""
     if effort not in get_args(Effort):
         raise ValueError(f"effort is {effort!r}; it can be 'default' or 'high'")
 

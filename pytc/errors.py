@@ -11,7 +11,8 @@ class DonationError(RuntimeError):
 
 
 class StaticLeafError(TypeError, ValueError):
-    """A static leaf cannot be part of the key under which a compiled program is kept, mostly as it cannot be hashed.
+    """A static leaf cannot be part of the key under which a compiled program is kept: it cannot be hashed, it can be
+    read only once, or the function reads an array in it, which may be another one at the next call.
 
     It is both a `TypeError`, which `jax.jit` raises for a leaf that is not an array, and a `ValueError`, which it
     raises for a static argument that cannot be hashed.

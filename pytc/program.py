@@ -153,7 +153,7 @@ class Program:
     """Leaves (indices) that the caller will read again: no output is written over them."""
     aliases: tuple[Alias, ...] = ()
     order: Order = "forwards"
-    """In which order the compiler is given the leaves and gives the results: compilers schedule by that among else."""
+    """In which order the compiler is given the leaves and gives the results: it influences the compiler's schedule."""
     notes: tuple[Note, ...] = ()
     in_tree: PyTreeDef | None = None
     """Of `(args, kwargs)`, static arguments as leaves; None where the leaves come from elsewhere."""
@@ -194,7 +194,7 @@ class Program:
 
     def for_leaves(self, leaves: Sequence[Leaf]) -> Program | None:
         """This program for leaves of the same types, of which others are `jax.Array`s rather than NumPy data or Python
-        scalars; None where it would be another program. (An array that is returned as it is is handed back.)"""
+        scalars; None where it would be another program. (An array that is returned unchanged is handed back.)"""
         pairs = list(zip(self.leaves, leaves, strict=True))
         converted = tuple(
             mine if mine.is_static else dataclasses.replace(mine, array=other.array, sharding=other.sharding)

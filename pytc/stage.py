@@ -297,11 +297,12 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     `fun` runs once, on tracers. Arrays among the arguments may be `jax.ShapeDtypeStruct`s. The options of a function
     made by `pytc.compile` (static arguments, shardings, ...) are kept.
 
-    Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` or
-    `out_shardings` do not match the arguments or the result, `RuntimeError` where they are a `PartitionSpec` and no
-    mesh is set, `TypeError` naming an output that cannot be returned (an iterator, an object that holds a tracer and is
-    no pytree) or where `fun` reads a tracer of another function, has a primitive with the name of one of JAX's or is no
-    function, and whatever `fun` or JAX's tracing raises.
+    Raises `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, or in which the function
+    reads an array; `ValueError` where `in_shardings` or `out_shardings` do not match the arguments or the result,
+    `RuntimeError` where they are a `PartitionSpec` and no mesh is set; `TypeError` naming an output that cannot be
+    returned (an iterator, an object that holds a tracer and is not a pytree), where `fun` is not a function, reads a
+    tracer of another function, or has a primitive with the name of one of JAX's; and whatever `fun` or JAX's tracing
+    raises.
     """
     if not callable(fun):
         raise TypeError(f"pytc.stage takes a function, not {fun!r}")

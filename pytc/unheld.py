@@ -1,4 +1,4 @@
-"""What may be remembered of a function for as long as it lives, and must not keep it alive."""
+"""What may be remembered about a function without keeping it alive."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class Parameters:
 
 
 def unhashable(path: str, value: Any) -> StaticLeafError:
-    """The error for a static leaf that cannot be a key, or for an array of what is no number."""
+    """The error for a static leaf that cannot be a key, or for an array whose items are not numbers."""
     if isinstance(value, np.ndarray | np.generic):
         return StaticLeafError(
             f"`{path}`: JAX has no type for a NumPy array of {value.dtype}: {_shown(value)}. Encode it as numbers, or "

@@ -45,7 +45,7 @@ def _asked(option: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
 
 
 def _placed(option: str, wanted: Any) -> Any:
-    """A spec on the mesh in context; what is no spec as it is."""
+    """A `PartitionSpec` on the mesh in context; anything else unchanged."""
     if not isinstance(wanted, PartitionSpec):
         return wanted
     mesh = mesh_in_context()

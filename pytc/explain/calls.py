@@ -148,20 +148,21 @@ def _report(function: Function, site: Site, arguments: tuple[tuple[str, str], ..
         HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why.get(i, ""))
         for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))
     ]
+    unseen = {program.leaves[i].path for i in site.unseen}
     return SiteReport(
-        site.where,
-        arguments,
-        site.calls,
-        site.changed,
-        len(donated),
-        sum(program.leaves[i].nbytes for i in donated),
-        len(kept),
-        sum(program.leaves[i].nbytes for i in kept),
-        spared,
-        tuple(path for path in spared if path in {program.leaves[i].path for i in site.unseen}),
-        len({note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}),
-        tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept),
-        site.copied_calls,
-        site.copied_bytes,
-        tuple(held),
+        where=site.where,
+        arguments=arguments,
+        calls=site.calls,
+        changed=site.changed,
+        donated=len(donated),
+        donated_bytes=sum(program.leaves[i].nbytes for i in donated),
+        kept=len(kept),
+        kept_bytes=sum(program.leaves[i].nbytes for i in kept),
+        spared=spared,
+        unseen=tuple(path for path in spared if path in unseen),
+        unfit=len({note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}),
+        why=tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept),
+        copied_calls=site.copied_calls,
+        copied_bytes=site.copied_bytes,
+        held=tuple(held),
     )

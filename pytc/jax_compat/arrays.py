@@ -1,7 +1,7 @@
 """Arrays that hold memory: copies of them, the shards that they consist of, and where they are.
 
-For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, what an array remembers of its own shards, from when on it
-knows its address, and that a deleted one is not asked whether it is ready.
+For JAX 0.10 to 0.12: `device_put(..., may_alias=False)`, what an array remembers of its own shards, when its address
+becomes known, and that a deleted one is not asked whether it is ready.
 """
 
 from __future__ import annotations

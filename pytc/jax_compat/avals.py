@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def of_each(function: Callable[[AbstractValue], T], avals: Sequence[AbstractValue]) -> list[T]:
-    """What `function` says of each type. It is asked once for each object: in a trace most of one type are one."""
+    """What `function` says of each type. It is asked once for each object: equal types of a trace mostly are one."""
     distinct = {id(aval): aval for aval in avals}
     found = {key: function(aval) for key, aval in distinct.items()}
     return [found[id(aval)] for aval in avals]

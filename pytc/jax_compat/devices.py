@@ -22,7 +22,7 @@ _COMPILERS = {"cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"), "tpu
 
 
 def compiler_is_installed(platform: str) -> bool:
-    """Whether JAX finds a compiler for `cuda` or `tpu` among the installed packages, be the hardware here or not."""
+    """Whether JAX finds a compiler for `cuda` or `tpu` among the installed packages, with or without the hardware."""
     return any(
         importlib.util.find_spec(name.partition(".")[0]) is not None and importlib.util.find_spec(name) is not None
         for name in _COMPILERS[platform]
@@ -51,8 +51,8 @@ def described_devices(platform: str, topology: str, description: str | None) -> 
 
 def with_placements(closed: ClosedJaxpr, move: Callable[[Any], Any]) -> ClosedJaxpr:
     """The jaxpr with every sharding, mesh and device in its equations' parameters, at every depth, replaced by what
-    `move` makes of it. `move` is given each value that stands in a parameter, and returns what is none of its business
-    as it is."""
+    `move` makes of it. `move` is given each value that stands in a parameter, and returns anything that is no placement
+    unchanged."""
     return close(_placed(closed.jaxpr, move), closed.consts)
 
 
@@ -73,6 +73,7 @@ def _placed(jaxpr: Jaxpr, move: Callable[[Any], Any]) -> Jaxpr:
 
 
 def _moved(value: Any, move: Callable[[Any], Any]) -> Any:
+    # From JAX 0.12 on the two are one class, and what has no consts may stand where an open jaxpr must.
     if isinstance(value, ClosedJaxpr) and value.consts:
         return with_placements(value, move)
     if isinstance(value, Jaxpr):

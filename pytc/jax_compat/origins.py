@@ -70,4 +70,4 @@ _LIBRARIES = (
     str(pathlib.Path(__file__).parent.parent / "_")[:-1],
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
-"""How the names of files begin that belong to the interpreter, to installed packages or to pytc itself."""
+"""What the names of files begin with that belong to the interpreter, to installed packages or to pytc itself."""

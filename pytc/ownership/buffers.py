@@ -8,7 +8,7 @@ look would cost more than the copy that it might save. It is "shared", too, wher
 because its execution has failed, or because it is not ready yet on a CPU, and cannot be waited for without the danger
 that the execution calls Python code that waits in turn.
 
-One array on its buffer does an array keep for itself: JAX 0.10 makes it where the array is asked for its value
+An array may itself keep one other array on its buffer: JAX 0.10 makes it where the array is asked for its value
 (`jax.device_get(state)`, `int(state.step)`), and later versions where it is asked for `addressable_data(0)`. As long as
 nothing else refers to it, it is reached through that array alone, and dies with it. So it does not count.
 """

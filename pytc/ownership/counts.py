@@ -36,21 +36,22 @@ from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
 
-_ATOMS = (type(None), bool, int, float, complex, str, bytes)
+ATOMS = (type(None), bool, int, float, complex, str, bytes)
+"""Types whose objects refer to nothing."""
 _shut: set[type] = {
-    *_ATOMS, type, np.ndarray,
+    *ATOMS, type, np.ndarray,
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, types.FrameType,
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
 }  # fmt: skip
 """Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen."""
-_PLAIN = frozenset({tuple, list, dict})
+PLAIN = frozenset({tuple, list, dict})
 """Types that are always opened."""
 
 
 def opens(value: Any) -> bool:
     """Whether the contents of `value` count as inside once `value` itself does."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return True
     # Never `isinstance`, which asks the object for its `__class__`.
     if kind in _shut or issubclass(kind, type) or not gc.is_tracked(value):
@@ -141,7 +142,7 @@ def _openable(values: list[Any]) -> list[Any]:
     """The containers in `values`, the contents of opened containers, that nothing else refers to."""
     nodes = [value for value in values if type(value) not in _shut]
     # The container that it is in, `values`, `nodes`, the variable `value`, and `getrefcount`'s argument.
-    return [value for value in nodes if getrefcount(value) == 5 and (type(value) in _PLAIN or opens(value))]
+    return [value for value in nodes if getrefcount(value) == 5 and (type(value) in PLAIN or opens(value))]
 
 
 Mark: TypeAlias = "weakref.ref[Any]"
@@ -281,7 +282,7 @@ def has_part(value: Any, parts: Set[int], depth: int = 3) -> bool:
     """Whether the value is one of these `parts` of the arguments (ids), or a container, not too large or deep, that
     holds one."""
     kind = type(value)
-    if id(value) in parts and kind not in _ATOMS and not issubclass(kind, type):
+    if id(value) in parts and kind not in ATOMS and not issubclass(kind, type):
         return True
     if depth == 0 or not (issubclass(kind, tuple) or opens(value)):
         return False

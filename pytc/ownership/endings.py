@@ -19,9 +19,9 @@ import jax
 import numpy as np
 
 from pytc.classes import base_of, defines, flags_of, size_of
+from pytc.ownership.counts import ATOMS
 
-_ATOMS = (type(None), bool, int, float, complex, str, bytes)
-LIVE_ON = frozenset((*_ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
+LIVE_ON = frozenset((*ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
 """Types whose objects run no code when they die, or never die with the arguments because others refer to them."""
 _COLLECTED = 1 << 14
 """The flag of classes whose objects tell the collector what they refer to (`Py_TPFLAGS_HAVE_GC`)."""

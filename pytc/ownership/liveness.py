@@ -36,6 +36,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeVar, cast
 
+from pytc.set_bits import set_bits
+
 T = TypeVar("T")
 
 _READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
@@ -257,7 +259,7 @@ class ControlFlow:
             live |= 1 << ((here.arg or 0) & 15)
         if [each.opname for each in self.instructions[at : at + 2]] == ["STORE_FAST", "STORE_FAST"]:
             live |= self._after(self.live, at + 1)
-        return frozenset(bits(self.locals & ~(self.reads[at] | live)))
+        return frozenset(set_bits(self.locals & ~(self.reads[at] | live)))
 
     def _following(self, at: int, calm: int) -> int:
         """What is live behind instruction `at`, where it and the next ones, `calm` in all, do not raise."""
@@ -270,7 +272,7 @@ class ControlFlow:
 
     def evaluated(self, at: int) -> frozenset[int]:
         """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
-        return frozenset(bits(self._by_strings[at]))
+        return frozenset(set_bits(self._by_strings[at]))
 
     def strings(self) -> Iterator[str]:
         """Those in the constants that the code uses, but for the names of keywords and imports."""
@@ -346,14 +348,6 @@ def _strings(constant: object) -> Iterator[str]:
     elif isinstance(constant, tuple | frozenset):
         for part in constant:
             yield from _strings(part)
-
-
-def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def _effect(instruction: dis.Instruction) -> tuple[int, int]:

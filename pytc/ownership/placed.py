@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from pytc.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership import counts
+from pytc.ownership.counts import PLAIN
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
-PLAIN = frozenset((tuple, list, dict))
 
 _Standing = Sequence[tuple[int, int]]
 """Pairs of the number of a place, and the position, among what the walk sees, of what stands there. The callers' dead

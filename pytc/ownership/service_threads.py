@@ -60,7 +60,7 @@ def _bars() -> list[Any]:
 
 def _is_plain(bar: Any) -> bool:
     """Whether a progress bar is drawn by tqdm alone, out of numbers and strings, onto a stream of Python's or
-    Jupyter's. (What it is around is not asked for anything then.)"""
+    Jupyter's. (The iterable that it wraps is not asked for anything then.)"""
     parts = dict(vars(bar))
     parts.pop("iterable", None)
     file = parts.get("fp")

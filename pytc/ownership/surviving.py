@@ -51,7 +51,7 @@ _NONE = Leaves()
 
 
 class Surviving(NamedTuple):
-    """Leaves that are still held after a call, and whose like will be at the calls that follow."""
+    """Leaves that are still held after a call, as their counterparts at the following calls will be."""
 
     seen: Leaves
     """By variables that are read later; by attributes, items, globals and cells that are not overwritten at once."""
@@ -92,7 +92,7 @@ class _Survey:
         self.everything = _NONE.union(*parts.values())
         self.survive = _NONE
         self.foreseen = _NONE
-        """Leaves whose like something will hold that variables do not show."""
+        """Leaves whose counterparts will be held by something that variables do not show."""
         self.read: dict[tuple[int, Any], Leaves] = {}
         """Slots that a function on the way reads, and that its callers, as far as is known, do not overwrite."""
         self.renewed = _NONE

@@ -19,10 +19,11 @@ from typing import Any
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.holders import DEEPEST, LARGEST, Held, by_globals, is_container, place_in
 from pytc.ownership.interpreter import UNBOUND, contents, variable
-from pytc.ownership.liveness import ControlFlow, bits
+from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.slots import Slots
 from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import other_frames
+from pytc.set_bits import set_bits
 
 _HIGHEST = 16  # frames up the stack that are looked at
 _MOST_ITEMS = 20_000
@@ -150,7 +151,7 @@ def _writers(flow: ControlFlow) -> dict[int, list[int]]:
     """By local: the instructions that write it."""
     writers: dict[int, list[int]] = {}
     for n, written in enumerate(flow.writes):
-        for local in bits(written):
+        for local in set_bits(written):
             writers.setdefault(local, []).append(n)
     return writers
 

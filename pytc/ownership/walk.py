@@ -32,8 +32,9 @@ from pytc.jax_compat.keys import bits_of
 from pytc.ownership import counts, endings, executions
 from pytc.ownership.alive import listed
 from pytc.ownership.buffers import Kinds
+from pytc.ownership.counts import PLAIN
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
-from pytc.ownership.placed import PLAIN, UNKNOWN, Placed, is_plain, stand
+from pytc.ownership.placed import UNKNOWN, Placed, is_plain, stand
 from pytc.picking import Picker, picker
 
 _referents = gc.get_referents

@@ -38,8 +38,8 @@ class Wanted(tuple[int, ...]):
         return self
 
     def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Look for the way to these arrays, as there is none or it no longer leads there; and return whether that was
-        done. After a few times it is not: a way that keeps changing costs more than it saves."""
+        """Look for the way to these arrays, because none is known or the known one no longer leads there; and return
+        whether that was done. After a few times it is not: a way that keeps changing costs more than it saves."""
         seeks = self.tries > 0
         self.walk = Walk.to(leaves, args, kwargs) if seeks else None
         self.tries -= seeks

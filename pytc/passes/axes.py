@@ -246,7 +246,7 @@ def _written(jaxpr: Jaxpr, given: Sequence[Axes], go_on: Axes) -> list[Axes]:
 
 
 def _names(axes: Any) -> Axes:
-    """The axes of a collective. (A number is a dimension of the array: `vmap` makes such of the axes that it names.)"""
+    """The axes of a collective. (A number is a dimension of the array: what `vmap` makes of the axis that it names.)"""
     return frozenset(axes if isinstance(axes, tuple | list | frozenset | set) else (axes,))
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from pytc.passes.reads import Reads
-from pytc.passes.set_bits import set_bits
 from pytc.passes.temporaries import Temporaries
 from pytc.program import Alias
+from pytc.set_bits import set_bits
 
 
 def uncrossed(

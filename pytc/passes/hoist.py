@@ -43,9 +43,9 @@ from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
 from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, is_known, same_by_anyone
-from pytc.passes.set_bits import set_bits
 from pytc.passes.unknown import may_be_anywhere, results_unknown
 from pytc.program import Input, Program
+from pytc.set_bits import set_bits
 
 # What may read a captured array, by the operands that it may be.
 _READERS = {"conv_general_dilated": (0, 1), "dot_general": (0, 1), "dynamic_slice": (0,), "gather": (0,)}

@@ -45,6 +45,7 @@ from pytc.ownership import (
     walk,
 )
 from pytc.ownership.callsite import CallSite
+from pytc.set_bits import set_bits
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
 from tests.ownership import test_starred
 from tests.ownership import test_strange as strange
@@ -59,9 +60,7 @@ Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
 
 def everything_is_dead() -> Any:
     """No liveness: every local variable counts as dead."""
-    return mock.patch.object(
-        liveness.ControlFlow, "dead", lambda flow, at, calm=0: frozenset(liveness.bits(flow.locals))
-    )
+    return mock.patch.object(liveness.ControlFlow, "dead", lambda flow, at, calm=0: frozenset(set_bits(flow.locals)))
 
 
 def handlers_do_not_count() -> Any:
@@ -410,7 +409,7 @@ def a_store_has_not_stored_yet() -> Any:
     """A destructor's caller, which is at a store, is taken not to have stored the new value."""
 
     def dead(flow: Any, at: int, calm: int = 0) -> frozenset[int]:
-        return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | flow._from(at, calm))))
+        return frozenset(set_bits(flow.locals & ~(flow.reads[at] | flow._from(at, calm))))
 
     return mock.patch.object(liveness.ControlFlow, "dead", dead)
 
@@ -420,7 +419,7 @@ def stores_are_done_one_by_one() -> Any:
 
     def dead(flow: Any, at: int, calm: int = 0) -> frozenset[int]:
         live = flow._following(at, calm) if calm else flow._after(flow.live, at) | flow._handled(flow.live, at)
-        return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | live)))
+        return frozenset(set_bits(flow.locals & ~(flow.reads[at] | live)))
 
     return mock.patch.object(liveness.ControlFlow, "dead", dead)
 
@@ -432,7 +431,7 @@ def a_store_does_not_load() -> Any:
         live = flow._following(at, calm) if calm else flow._after(flow.live, at) | flow._handled(flow.live, at)
         if [each.opname for each in flow.instructions[at : at + 2]] == ["STORE_FAST", "STORE_FAST"]:
             live |= flow._after(flow.live, at + 1)
-        return frozenset(liveness.bits(flow.locals & ~(flow.reads[at] | live)))
+        return frozenset(set_bits(flow.locals & ~(flow.reads[at] | live)))
 
     return mock.patch.object(liveness.ControlFlow, "dead", dead)
 
