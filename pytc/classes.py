@@ -1,4 +1,4 @@
-"""What a class is and has, told without asking its metaclass: that may be people's own, and run code."""
+"""What a class is and has, told without asking its metaclass: that may be a user's, and run code."""
 
 from __future__ import annotations
 

@@ -33,5 +33,5 @@ class Context:
         return self._traced() is None
 
     def _trace(self) -> Any:
-        with jax.no_tracing(False):  # that is about people's functions
+        with jax.no_tracing(False):  # that is about users' functions
             return self._witness.trace().jaxpr

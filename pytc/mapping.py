@@ -59,7 +59,7 @@ class Mapped:
         that every row gets, as it is for `jax.pmap`.
 
         Raises `ValueError` naming the leaf where an array has no such axis, and where `in_axes` does not match the
-        arguments; `TypeError` for what is no axis.
+        arguments; `TypeError` for what is not an axis.
         """
         specs = self._of_each_argument(parameters, args, kwargs)
         found: list[int | Literal["static"] | None] = []
@@ -108,7 +108,7 @@ class Mapped:
         what is not an array.
 
         Raises `ValueError` where `out_axes` does not match the result, or names an axis that a stacked leaf does not
-        have; `TypeError` for what is no axis.
+        have; `TypeError` for what is not an axis.
         """
         asked = per_leaf("out_axes", self.out_axes, tree_structure(result))
         return [

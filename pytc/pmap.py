@@ -165,7 +165,7 @@ _PLACEMENT = frozenset(("in_shardings", "out_shardings", "device"))
 
 
 def _size(axis_size: int) -> int:
-    """Raises `TypeError` or `ValueError` for what is no number of rows."""
+    """Raises `TypeError` or `ValueError` for what is not a number of rows."""
     try:
         size = operator.index(axis_size)
     except TypeError:

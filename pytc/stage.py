@@ -283,7 +283,7 @@ class LeftToJit(TypeError):
 
 
 def refuse_namesakes(jaxpr: ClosedJaxpr, of: str) -> None:
-    """Raises `LeftToJit` where somebody's primitive has the name of one of JAX's, by which passes know these."""
+    """Raises `LeftToJit` where a user's primitive has the name of one of JAX's, by which passes know these."""
     if (primitive := namesake(jaxpr)) is not None:
         raise LeftToJit(
             f"{of} has an operation of {home(primitive)} whose primitive is called `{primitive.name}`, and would be "

@@ -1,6 +1,6 @@
 """Arguments that are passed in parts, and put together where the function is called.
 
-What `jax.jit` is to trace has no static leaves, and an array that stands at two leaves is one. A class of people's own
+What `jax.jit` is to trace has no static leaves, and an array that stands at two leaves is one. A user-defined class
 may convert or check what it is made of, so nothing may stand there for such a leaf: an argument that has one is passed
 as a node with its other leaves as children, and made anew of these and what was left out, as the function is called.
 """

@@ -13,7 +13,7 @@ from pytc.jax_compat.trees import Container, container, keys_of
 def per_leaf(what: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
     """What a prefix of `tree` has for each leaf of it; None is a leaf of the prefix, and asks for nothing.
 
-    Nodes are compared, and none is made: one of people's own may check what it is made of. Raises `ValueError`, which
+    Nodes are compared, and none is made: a user-defined one may check what it is made of. Raises `ValueError`, which
     calls the prefix `what`, where it is none.
     """
     asked, asked_tree = tree_flatten(prefix, is_leaf=lambda x: x is None)

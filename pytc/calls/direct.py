@@ -99,7 +99,7 @@ class Direct:
         if site.plan is not plan or (plan.spared and site.to_be_looked_at()):
             return False
         try:
-            # The names of arguments may be of a class of people's, derived from `str`: `jax.jit` compares them.
+            # The names of arguments may be of a user's class derived from `str`: `jax.jit` compares them.
             if kwargs and not _STRINGS.issuperset(map(type, kwargs)):
                 return False
             # The proof comes last: nothing is looked into between it and the call.

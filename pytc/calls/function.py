@@ -310,7 +310,7 @@ class Function:
         return self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.eval_shape)
 
     def cache_size(self) -> int:
-        """How many signatures it has been compiled for: what people's tests ask `jax.jit(fun)._cache_size()`."""
+        """How many signatures it has been compiled for: what users' tests ask `jax.jit(fun)._cache_size()`."""
         by_jax = sum(cache_size(jitted) for jitted in (self.jitted, *self.hiding.jitted.values()))
         return sum(1 for _ in self.lookup) + by_jax
 

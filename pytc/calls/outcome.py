@@ -1,6 +1,6 @@
 """What the proof may assume of a call of a program: whether Python code may run meanwhile, and what is returned.
 
-JAX asks objects of people's own on the way: keys of dictionaries, numbers of derived classes, what it is set to.
+JAX asks user-defined objects on the way: keys of dictionaries, numbers of derived classes, what it is set to.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Emitted:
         program = self.program
         flat.__name__ = flat.__qualname__ = program.name
         paths = [leaf.path for leaf in self._passed] + [f"captured[{number}]" for number in range(captured)]
-        if len({*paths}) == len(paths):  # people's nodes may have one path for several leaves
+        if len({*paths}) == len(paths):  # users' nodes may have one path for several leaves
             parameters = [inspect.Parameter(_Path(path), inspect.Parameter.POSITIONAL_ONLY) for path in paths]
             flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         shardings: dict[str, Any] = {}

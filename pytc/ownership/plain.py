@@ -20,7 +20,7 @@ from typing import Any
 from pytc.classes import attributes_of, bases_of, defines, has_dictionary
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
-# By identity, since people's objects may be equal to anything.
+# By identity, since users' objects may be equal to anything.
 _PLAIN_ACCESS = frozenset(
     id(vars(kind)[name])
     for kind in (object, types.SimpleNamespace, ModuleType, tuple)

@@ -178,7 +178,7 @@ class _Survey:
             self.stored.add(slot)
 
     def _in(self, value: Any, movable: bool = True) -> Leaves:
-        """The leaves that the value is or has, or that containers in it hold: tuples, and trees of people's classes,
+        """The leaves that the value is or has, or that containers in it hold: tuples, and trees of users' classes,
         which may be taken apart for the call; if `movable`, also lists, dictionaries and queues."""
         found = _NONE
         ahead, left = [value], _MOST
@@ -195,7 +195,7 @@ class _Survey:
 
 
 def _inside(value: Any, movable: bool) -> Sequence[Any]:
-    """What a container holds, found without running anybody's code."""
+    """What a container holds, found without running user code."""
     kind = type(value)
     if kind is types.CellType:
         return (contents(value),)

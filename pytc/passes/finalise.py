@@ -93,7 +93,7 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
     primitives that have rules, but not `primitive` itself, at any depth or by way of these others' rules. A second rule
     for a primitive replaces the first.
 
-    Raises `TypeError` for what is no `jax.extend.core.Primitive`, and for a rule that is not callable.
+    Raises `TypeError` for what is not a `jax.extend.core.Primitive`, and for a rule that is not callable.
     """
     if not isinstance(primitive, Primitive):
         raise TypeError(f"register_finalisation takes a jax.extend.core.Primitive, not {type(primitive).__name__}")
