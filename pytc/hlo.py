@@ -18,6 +18,9 @@ import jax
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.rules import dce
 
+UNTIMED: dict[str, str | bool] = {"xla_gpu_autotune_level": "0"}
+"""Options for a GPU's compiler, which else chooses among algorithms by timing them. The memory is the same."""
+
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}, (?:may|must)-alias\)")
 _PARAMETER = re.compile(r"%?([\w.\-]+) = .* parameter\((\d+)\)")
 _COPY = re.compile(r"= (\(.*?\)|\S+) copy(?:-start)?\((?:[^%)]*?)%?([\w.\-]+)\)")
@@ -47,14 +50,25 @@ class Optimised:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """What the compiler tells of a program that it has compiled, in bytes on each device."""
+class Bytes:
+    """The memory of a compiled program on each device, as the compiler counts it."""
 
     argument: int
     output: int
     temp: int
     alias: int
     """Bytes of the outputs that are written into arguments."""
+
+    @property
+    def total(self) -> int:
+        """What the program needs at its peak: argument + output + temp - alias."""
+        return self.argument + self.output + self.temp - self.alias
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured(Bytes):
+    """All that the compiler tells of a program that it has compiled."""
+
     optimised: Optimised
 
 

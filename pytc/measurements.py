@@ -23,35 +23,23 @@ from typing import Any
 
 import jax
 
+from pytc.hlo import UNTIMED, Bytes
 from pytc.jax_compat.running import compilation_cache_dir, compiler_of, device_of
 from pytc.program import Program
 
 FORMAT = "pytc.measurements/1"
 
-_GPU: dict[str, str | bool] = {"xla_gpu_autotune_level": "0"}
-"""A GPU's compiler chooses among algorithms by timing them."""
-
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
-    """What the compiler says of one compiled plan, in bytes on each device."""
+class Figures(Bytes):
+    """What the compiler says of one compiled plan."""
 
-    argument: int
-    output: int
-    temp: int
-    alias: int
-    """Bytes of the outputs that are written into arguments."""
     copies: int
     """How many arrays the compiled program copies."""
     copied: int
     """Their bytes."""
     copied_inputs: tuple[int, ...]
     """Those of them that are inputs of the program (invar numbers)."""
-
-    @property
-    def total(self) -> int:
-        """What the program needs at its peak: argument + output + temp - alias."""
-        return self.argument + self.output + self.temp - self.alias
 
 
 class Measurements:
@@ -75,7 +63,7 @@ class Measurements:
     ) -> Measurements:
         """Those of the program that is `lowered` with its first plan; `compiler_options` as in `pytc.effort.choose`."""
         device = device_of(leaf.placed for leaf in program.leaves)
-        told = dict(compiler_options or {}) | (_GPU if device.platform in ("gpu", "cuda", "rocm") else {})
+        told = dict(compiler_options or {}) | (UNTIMED if device.platform in ("gpu", "cuda", "rocm") else {})
         folder = compilation_cache_dir()
         if folder is None:
             return cls(None, told)

@@ -26,6 +26,7 @@ import jax
 
 from pytc.errors import DeviceError
 from pytc.explain.hardware import GPUS, TPUS
+from pytc.hlo import UNTIMED
 from pytc.jax_compat.devices import compiler_is_installed, described_devices, platform_of
 
 GPUS_OF_A_HOST = 8
@@ -70,8 +71,7 @@ class Target:
     @property
     def compiler_options(self) -> Mapping[str, Any]:
         """Options that the compiler needs for this device."""
-        # Autotuning needs the GPU itself. The memory does not depend on it.
-        return {"xla_gpu_autotune_level": 0} if self.device.platform == "cuda" else {}
+        return UNTIMED if self.device.platform == "cuda" else {}  # to time needs the GPU itself
 
 
 _NAME = re.compile(r"(?P<tpu>tpu[ _-]+)?(?P<kind>[a-z0-9-]+)(?::(?P<shape>[0-9x]+))?")

@@ -39,14 +39,9 @@ class Copy:
 
 
 @dataclasses.dataclass(frozen=True)
-class Footprint:
-    """The memory of one compiled program in bytes, on each device, as the compiler counts it."""
+class Footprint(hlo.Bytes):
+    """The memory of one compiled program, and what it copies."""
 
-    argument: int
-    output: int
-    temp: int
-    alias: int
-    """Bytes of the outputs that are written into arguments."""
     copies: tuple[Copy, ...] = ()
     aliased: tuple[str, ...] = ()
     """Paths of the leaves that an output is written into, read back from the optimised program."""
@@ -55,11 +50,6 @@ class Footprint:
     refused: str = ""
     """The compiler's message if it gave up because the program does not fit. Then only the total is known: `temp` has
     it, and the other figures are 0."""
-
-    @property
-    def total(self) -> int:
-        """What the program needs at its peak: argument + output + temp - alias."""
-        return self.argument + self.output + self.temp - self.alias
 
     @property
     def copied(self) -> int:
