@@ -10,6 +10,7 @@ import gc
 import inspect
 import itertools
 import logging
+import operator
 import os
 import queue
 import subprocess
@@ -25,6 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import pytc
+from pytc.verify import same
 
 
 @pytest.fixture
@@ -91,9 +93,16 @@ def test_it_binds_as_a_method(x):
     np.testing.assert_array_equal(pytc.compile(trainer.step.__wrapped__)(trainer, x), x * 3)
 
 
-@pytest.mark.parametrize("odd", [functools.partial(jnp.add, 1.0), jnp.sin, np.vectorize, jax.nn.relu, max])
-def test_odd_callables_are_compiled(odd):
-    assert callable(pytc.compile(odd))
+@pytest.mark.parametrize("odd", [functools.partial(jnp.add, 1.0), jnp.sin, jax.nn.relu, np.shape, operator.neg])
+def test_odd_callables_are_compiled(odd, x):
+    jitted = jax.jit(lambda x: odd(x))  # by itself it has no use for what there can be no weak reference to
+    assert jax.tree.all(jax.tree.map(same, pytc.compile(odd)(x), jitted(x)))
+
+
+def test_a_function_that_tells_no_signature_raises_what_it_raises_under_jit(x):
+    for compiled in (jax.jit(max), pytc.compile(max)):
+        with pytest.raises(jax.errors.TracerBoolConversionError):
+            compiled(x[0], x[1])
 
 
 def test_a_partial_and_a_callable_object_run(x):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
+import pathlib
 import random
 import re
 import subprocess
@@ -452,10 +454,24 @@ def test_pallas_and_foreign_calls_declare_what_they_overwrite() -> None:
         assert total(program) <= total(without(program)) - BYTES
 
 
-def test_the_result_is_the_same_every_time() -> None:
+def adam_aliases() -> list[tuple[int, int]]:
     args = ([SQUARE] * 3, [SQUARE] * 3, [SQUARE] * 3, jax.ShapeDtypeStruct((16, N), jnp.float32))
-    program = program_of(adam, *args)
-    assert alias(program) == alias(program)
+    return [(each.input, each.output) for each in planned(adam, *args).aliases]
+
+
+def test_the_result_is_the_same_in_every_process() -> None:
+    """Whatever the order of its sets is."""
+    code = "from tests.passes.test_alias import adam_aliases; print(adam_aliases())"
+    for seed in ("0", "1", "2"):
+        ran = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=pathlib.Path(__file__).parents[2],
+        )
+        assert ran.stdout.strip() == str(adam_aliases())
 
 
 def test_a_hundred_thousand_equations() -> None:
