@@ -22,7 +22,7 @@ import pytest
 from jax import monitoring
 
 import pytc
-from pytc.ownership import callers
+from pytc.ownership import callers, proof
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -1231,3 +1231,85 @@ def test_what_others_may_read_is_taken_over_as_the_plan_changes():
     assert values == list(range(8))
     assert plans(step) == [2]
     assert len({*places}) == 1
+
+
+def each_in_a_list(step, states, rounds):
+    for _ in range(rounds):
+        states = [step(state) for state in states]
+    return states
+
+
+def each_in_a_generator(step, states, rounds):
+    for _ in range(rounds):
+        states = tuple(step(state) for state in states)
+    return states
+
+
+def each_in_a_copy_of_the_list(step, states, rounds):
+    for _ in range(rounds):
+        states = [step(state) for state in list(states)]
+    return states
+
+
+def each_appended(step, states, rounds):
+    for _ in range(rounds):
+        new = []
+        for state in list(states):
+            new.append(step(state))
+        states = new
+        del new
+    return states
+
+
+def each_in_a_dictionary(step, states, rounds):
+    states = dict(enumerate(states))
+    for _ in range(rounds):
+        states = {k: step(state) for k, state in states.items()}
+    return list(states.values())
+
+
+def each_in_a_helper(step, states, rounds):
+    def advance(states):
+        return [step(state) for state in states]
+
+    for _ in range(rounds):
+        states = advance(states)
+    return states
+
+
+def each_in_a_loop_of_a_helper(step, states, rounds):
+    def advance(states):
+        new = []
+        for _, state in enumerate(states):
+            new.append(step(state))
+        return new
+
+    for _ in range(rounds):
+        states = advance(states)
+    return states
+
+
+@pytest.mark.parametrize(
+    "advance",
+    [
+        each_in_a_list,
+        each_in_a_generator,
+        each_in_a_copy_of_the_list,
+        each_appended,
+        each_in_a_dictionary,
+        each_in_a_helper,
+        each_in_a_loop_of_a_helper,
+    ],
+)
+@pytest.mark.parametrize("keys", ["abc", "cab"])
+def test_states_that_take_turns_are_looked_for_with_care_at_first_alone(monkeypatch, advance, keys):
+    """The first states may have their keys in another order than JAX, which sorts them."""
+    careful = []
+    remember = proof.remember
+    monkeypatch.setattr(proof, "remember", lambda *args: (careful.append(1), remember(*args)))
+    step = pytc.compile(lambda state: {k: v + 1.0 for k, v in state.items()})
+    states = advance(step, [{k: jnp.full(3, i, jnp.float32) for k in keys} for i in range(2)], 50)
+    assert [float(state["a"][0]) for state in states] == [50.0, 51.0]
+    (site,) = pytc.explain(step).sites
+    assert site.donated == 3
+    assert len(careful) <= 12

@@ -237,16 +237,16 @@ def follow(
         given = args if level is route[0] else ()
         way = _waiting(frame, site, below, readable, given, atomic, length) if waits else _IN_SOME_WAY
         starred, at_once, atomic, length = way
-        if overwritten is not None:  # first, because it counts the references to what the frame has
+        if overwritten is not None:  # first, because it counts the references to what the frame has, as loops do next
             quietly = at_once and (starred is None or level is route[0])
             overwritten.add(frame, site, length, quietly, found, bool(readable))
+        if level.loops and not readable:
+            left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
         dead = () if readable else _dead(site, level is route[0], atomic, length)
         for number in level.locals:
             # The route belongs to the innermost site; the frames above may be at other instructions this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
-        if level.loops and not readable:
-            left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
         if level.starred and starred is not None:
             found += kept_by(frame, starred)
         atomic = atomic and site.passes_on
@@ -259,6 +259,7 @@ def follow(
     if overwritten is not None:
         found += overwritten.values
         overwritten.values.clear()
+    value = None  # or it would be one more reference to a container
     found += [each.value for each in loops.dead(left, found)]
     return found, overwritten
 

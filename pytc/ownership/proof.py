@@ -122,6 +122,7 @@ def _all_dead(
     lists = 1
     if len(leaves) != len(wanted):
         leaves, lists = wanted.take(leaves), 2
+    leads_there = walk is not None
     if walk is not None:
         ending = slots.die_quietly if slots is not None else None
         try:
@@ -129,7 +130,7 @@ def _all_dead(
         except LookupError as error:
             if is_from_outside(error):
                 raise
-            inside = None
+            inside, leads_there = None, False
         if inside is not None:
             return _on_their_own(*inside, wanted)
         if slots is not None and not slots.end_quietly(walk.arguments(args, kwargs)):
@@ -156,7 +157,7 @@ def _all_dead(
         return not counts.weakly_referenced(leaves) and _on_their_own(leaves, others, wanted)
     del unshared
     if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
-        if walk is None:
+        if not leads_there:
             wanted.seek(leaves, args, kwargs)  # it may account for more the next time
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.

@@ -211,7 +211,7 @@ class Walk:
         the last `most` executions.
 
         Returns the arrays, and all others made since the oldest of these executions, which may share their buffers;
-        None if the proof fails. Raises `LookupError` if the arguments are no such tree.
+        None if the proof fails. Raises `LookupError` if the arguments are no such tree, or the arrays stand elsewhere.
 
         `places` has the value of each dead place of the callers. Containers that only such places refer to are dead
         with all that they hold. `leaves` are what the arrays must be, if that is known; each is in so many `lists` of
@@ -222,23 +222,28 @@ class Walk:
         be there, so no count is below its share. Containers are counted before they are opened, and once more at the
         end: a hook of `sys.addaudithook` is shown what is opened, and `ending` may run users' code.
         """
+        # No variable here may keep anything of `seen`: that would be another reference to it.
         seen = self.arguments(args, kwargs)
         held: list[Any] = []
-        placed = self._placed
-        if not placed.stands_alike(places, seen):
-            # No variable here may keep anything of `seen`: that would be another reference to it.
+        placed = self._placed  # read once: another thread may replace it at any moment
+        opened = self._open(placed, places, held, seen) if placed.stands_alike(places, seen) else None
+        if opened is None:
+            # What stands in the places may stand elsewhere than at the last call, in a list that two calls take turns
+            # with, say. If that is not it, this fails, too.
+            seen = self.arguments(args, kwargs)
+            held.clear()
             nothing_else = {*map(id, places)} <= {*map(id, seen)}
             placed = Placed.of(places, seen if nothing_else else self._seen(args, kwargs), self._roots, self._where)
-            self._placed = placed
-        opened = self._open(placed, places, held, seen)
+            opened = self._open(placed, places, held, seen)
+            self._placed = placed if opened is not None else UNKNOWN
         if opened is None:
             return None
         arrays = self._arrays(seen)
         if len(arrays) != self.count:
-            return None
+            raise LookupError("there are fewer arrays")
         if lists:
             if len(leaves) != self.count or not all(map(operator.is_, arrays, leaves)):
-                return None
+                raise LookupError("the arrays are in another order")
         else:
             for k, types in self._keys:
                 if [*map(type, _referents(seen[k]))] != types:
@@ -300,14 +305,12 @@ class Walk:
             return None
         opened = placed.open(places, held) if placed.rounds else []
         if opened is None:
-            self._placed = UNKNOWN
             return None
         for level, standing, references in zip(self._levels, placed.standing, placed.references, strict=False):
             nodes = level.pick(seen)
             if [*map(type, nodes)] != level.types:
                 return None
             if standing and not stand(standing, places, held, seen):
-                self._placed = UNKNOWN
                 return None
             counted: Iterable[int] = map(getrefcount, nodes)
             if level.may_be_referred_to_weakly:
@@ -322,7 +325,6 @@ class Walk:
             seen += _referents(*nodes)
             opened.append((nodes, expected))
         if placed.standing[-1] and not stand(placed.standing[-1], places, held, seen):
-            self._placed = UNKNOWN
             return None
         return opened
 
