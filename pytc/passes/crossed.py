@@ -12,12 +12,15 @@ pairs are as good as one.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from pytc.passes.reads import Reads
 from pytc.passes.temporaries import Temporaries
 from pytc.program import Alias
 from pytc.set_bits import set_bits
+
+_FEW = 8
 
 
 def uncrossed(
@@ -26,11 +29,21 @@ def uncrossed(
     """`pairs`, which are of one type, with one in place of each two that need each other's input.
 
     `pair_of` makes a pair of an input and an output. Takes time linear in the pairs that read each other's inputs.
+    Where these are many (all results of a `cond` read all that it reads), those are not looked at whose loops cannot
+    read all temporaries between them.
     """
     left = {pair.output: pair for pair in pairs}
+
+    @functools.cache
+    def most_read() -> int:
+        return max(len(memory.read_by(pair.output)) for pair in pairs)
+
     # The one that is made last is kept as it is, if there is a choice: mostly it is written when the other has been.
     for output in sorted(left, key=lambda output: memory.flow.outputs[output] or 0, reverse=True):
-        for other in _crossing(output, left, read):
+        crossing = _crossing(output, left, read)
+        if len(crossing) > _FEW and len(memory.read_by(output)) + most_read() < len(memory.all):
+            continue
+        for other in crossing:
             if kept := _one_of(left[output], other, pair_of, memory):
                 del left[output], left[other.output]
                 left[kept.output] = kept

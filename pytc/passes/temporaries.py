@@ -85,6 +85,7 @@ class Temporaries:
         self.flow, self.read = flow, read
         self.platform = "cpu" if platform == "cpu" else "gpu"
         self._inside: dict[int, bool] = {}
+        self._read_by: dict[int, Set[int]] = {}
 
     def gains(self, pair: Alias, written: Set[int]) -> bool:
         """Whether the copy for this pair may take less memory than a buffer for the output, or may not be needed.
@@ -140,8 +141,19 @@ class Temporaries:
         """Whether there are temporaries that the loops which write these outputs, of `nbytes`, do not read."""
         if self._is_needed_inside_of_steps(nbytes):
             return True
-        loops = [self._loop(output) for output in outputs if self._maker(output) is not None]
-        return not self._temporaries <= _NONE.union(*(loop.in_step | loop.elsewhere for loop in loops))
+        read, count = [self.read_by(output) for output in outputs], len(self.all)
+        return sum(map(len, read)) < count or len(_NONE.union(*read)) < count
+
+    def read_by(self, output: int) -> Set[int]:
+        """The temporaries that the loop which writes an output reads. Remembered by the step that makes it: each output
+        is in many pairs, and all that a step makes (a `cond`, say) is made of the same."""
+        maker = self._maker(output)
+        if maker is None:
+            return _NONE
+        if maker.makes[0] not in self._read_by:
+            loop = self._loop(output)
+            self._read_by[maker.makes[0]] = self.all & (loop.in_step | loop.elsewhere)
+        return self._read_by[maker.makes[0]]
 
     def _is_needed_inside_of_steps(self, nbytes: int) -> bool:
         """Whether a step needs memory inside. Remembered by `nbytes`, since many pairs are of few sizes."""
@@ -163,12 +175,13 @@ class Temporaries:
         return {self._root[value] for value in self.flow.outputs if value is not None}
 
     @functools.cached_property
-    def _temporaries(self) -> set[int]:
+    def all(self) -> set[int]:
+        """The large values that may get a buffer and are no outputs."""
         return _stored(self.flow, self._root, self.platform) - self._outputs
 
     @functools.cached_property
     def _in_memory(self) -> set[int]:
-        return {*self.flow.inputs, *self._temporaries, *self._outputs}
+        return {*self.flow.inputs, *self.all, *self._outputs}
 
     def _maker(self, output: int) -> Step | None:
         """The step that computes an output."""

@@ -474,6 +474,15 @@ def test_the_result_is_the_same_in_every_process() -> None:
         assert ran.stdout.strip() == str(adam_aliases())
 
 
+def seconds_for(fun: Any, *args: Any) -> tuple[float, dict[int, int]]:
+    """How long the pass takes, and the pairs that it makes."""
+    program = program_of(fun, *args)
+    with uncollected():  # of what other tests have left, too
+        start = time.process_time()
+        done = alias(program)
+        return time.process_time() - start, pairs(done)
+
+
 def test_a_hundred_thousand_equations() -> None:
     """Ten times the equations take about ten times as long, not a hundred times."""
 
@@ -486,16 +495,36 @@ def test_a_hundred_thousand_equations() -> None:
             mu = [0.9 * m + norm * g for m, g in zip(mu, grads, strict=True)]
             return [p - 0.1 * m for p, m in zip(params, mu, strict=True)], mu
 
-        program = program_of(fun, [leaf] * n, [leaf] * n)
-        with uncollected():  # of what other tests have left, too
-            start = time.process_time()
-            done = alias(program)
-            taken = time.process_time() - start
-        assert pairs(done) == {i: i for i in range(2 * n)}
+        taken, made = seconds_for(fun, [leaf] * n, [leaf] * n)
+        assert made == {i: i for i in range(2 * n)}
         return taken
 
     seconds(10)
     assert seconds(2000) < 30 * seconds(200)
+
+
+def test_results_that_one_branch_makes_of_all_arguments() -> None:
+    """As where gradients are accumulated over several steps: each result reads each argument."""
+
+    def seconds(n: int) -> float:
+        leaf = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+
+        def update(grads: Any, mu: Any) -> Any:
+            mu = [0.9 * m + g for m, g in zip(mu, grads, strict=True)]
+            return [jnp.sqrt(m) for m in mu], mu
+
+        def fun(params: Any, mu: Any, total: Any, k: Any) -> Any:
+            total = [t + p * k for t, p in zip(total, params, strict=True)]
+            steps, mu = lax.cond(k > 2, update, lambda grads, mu: (grads, mu), total, mu)
+            params = [p - jnp.where(k > 2, s, 0) for p, s in zip(params, steps, strict=True)]
+            return params, mu, [jnp.where(k > 2, 0, t) for t in total]
+
+        taken, made = seconds_for(fun, [leaf] * n, [leaf] * n, [leaf] * n, jax.ShapeDtypeStruct((), jnp.float32))
+        assert len(made) >= 2 * n
+        return taken
+
+    seconds(5)
+    assert seconds(200) < 100 * seconds(20)
 
 
 @given(st.data())
