@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from pytc.jax_compat import api
+from pytc.jax_compat.running import settings
 
 
 class Context:
@@ -20,6 +21,8 @@ class Context:
         def pytc_context() -> None:
             """What JAX's log of what it traces calls it by."""
 
+        self.settings = settings()
+        """All of them, as far as JAX tells: enough to guess by which of several contexts is the current one."""
         self._witness = api.jit(pytc_context)
         self._traced = weakref.ref(self._trace())
 

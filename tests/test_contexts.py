@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pytc
+from pytc.calls.lookup import Lookup
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -237,3 +238,34 @@ def test_what_jax_has_let_go_of_is_let_go_of():
         f(x)
     assert copies() == before
     assert f._cache_size() == 1
+
+
+SETTINGS = {
+    "matmul precision": lambda: jax.default_matmul_precision("float32"),
+    "64 bits": lambda: jax.enable_x64(True),
+    "rank promotion": lambda: jax.numpy_rank_promotion("raise"),
+    "default device": lambda: jax.default_device(jax.devices()[0]),
+    "random numbers": lambda: jax.threefry_partitionable(False),
+}
+
+
+def in_turns(step, x, context, rounds):
+    def helper(x):
+        return step(x)
+
+    for _ in range(rounds):
+        x = helper(x)
+        with context():
+            x = helper(x)
+    return x
+
+
+@pytest.mark.parametrize("context", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize("donate", ["auto", "none"])
+def test_one_place_in_two_contexts_in_turn_finds_each_program_at_once(monkeypatch, context, donate):
+    """`jax.jit` takes milliseconds to refuse arguments."""
+    step = pytc.compile(lambda x: x @ x, donate=donate)
+    x = in_turns(step, jnp.eye(4), context, 12)
+    monkeypatch.setattr(Lookup, "candidates", lambda *_: pytest.fail("a program was tried in vain"))
+    np.testing.assert_array_equal(in_turns(step, x, context, 100), np.eye(4))
+    assert step._cache_size() == 2

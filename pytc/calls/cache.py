@@ -31,6 +31,7 @@ from pytc.jax_compat.arrays import place_of
 from pytc.jax_compat.avals import AbstractValue, of_each
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
+from pytc.jax_compat.running import settings
 from pytc.picking import picker
 from pytc.program import Program
 
@@ -237,14 +238,23 @@ class Signatures:
     newest: tuple[Signature, ...] = ()
     _alike: _Alike[Signature] = dataclasses.field(default_factory=_Alike)
     _probe: Probe = dataclasses.field(default_factory=Probe)
+    _differ_in_context: bool = False
+    """Whether some signatures differ in nothing but JAX's settings when they were staged."""
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
-        """The signature for these leaves as far as the probed ones tell; JAX checks the others."""
+        """The signature for these leaves as far as the probed ones and JAX's settings tell; JAX checks the others."""
         probe = self._probe
         if not probe.leaves:
-            return self.newest[0] if self.newest else None
-        tell = self.shared.describe if probe.by_place else describe
-        return probe.found.get(tuple(tell(leaves[i]) for i in probe.leaves))
+            found = self.newest[0] if self.newest else None
+        else:
+            tell = self.shared.describe if probe.by_place else describe
+            found = probe.found.get(tuple(tell(leaves[i]) for i in probe.leaves))
+        if found is None or not self._differ_in_context:
+            return found
+        # It is the newest of its description, and `jax.jit` takes milliseconds to refuse one of another context.
+        now = settings()
+        alike = self._alike.get(found.described, ())
+        return next((each for each in alike if each.staged.context.settings == now), found)
 
     def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
         """Every signature for leaves like these, newest first."""
@@ -266,6 +276,7 @@ class Signatures:
         self.shared.add(signature)
         others = tuple(each for each in self.newest if each is not signature)
         self._alike.add(signature)
+        self._differ_in_context = any(len(alike) > 1 for alike in [*self._alike.values()])
         self.newest = (signature, *others)
         self._probe = self._probe.add(signature, others)
 

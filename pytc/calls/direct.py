@@ -23,7 +23,7 @@ from pytc.calls.cache import Signature
 from pytc.calls.sites import MOST_MISSES, MOST_SITES, Plan, Site
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
-from pytc.jax_compat.running import is_of_no_tracing
+from pytc.jax_compat.running import is_of_no_tracing, settings
 from pytc.program import Leaf
 
 _STRINGS = frozenset((str,))
@@ -41,6 +41,8 @@ class Direct:
     """The arguments that must be proven dead, and what the bytecode tells of the site; None if there are none."""
     static: Static | None
     """The values of the static arguments, if there are any."""
+    settings: Any
+    """What JAX was set to."""
     others: ownership.Walk | None
     """The other arguments that are passed, if they must be compared with those of before: an array may be in them
     twice, or something may have come into them that `jax.jit` runs users' code for."""
@@ -79,6 +81,7 @@ class Direct:
             emitted,
             (proven, place) if proven.count and place is not None else None,
             Static({k: plan.program.leaves[i].value for k, i in static.items()}, args, kwargs) if static else None,
+            settings(),
             others
             if (proven.count and others.may_change) or (others.count > 1 and (share or plan.program.donated))
             else None,
@@ -99,6 +102,8 @@ class Direct:
         if site.plan is not plan or (plan.spared and site.to_be_looked_at()):
             return False
         try:
+            if self.settings != settings():
+                return False
             # The names of arguments may be of a user's class derived from `str`: `jax.jit` compares them.
             if kwargs and not _STRINGS.issuperset(map(type, kwargs)):
                 return False
@@ -209,8 +214,11 @@ class Ways(dict[tuple[int, int], Direct]):
         direct = Direct.of(signature, site, frame, args, kwargs, self._share) if tells else None
         if direct is None:
             site.miss()
-        else:
-            self[id(site.code), site.lasti] = direct
+            return
+        known = self.get((id(site.code), site.lasti))
+        if known is not None and known.site is not site:
+            known.site.miss()  # calls of two signatures, or in two contexts, come from there
+        self[id(site.code), site.lasti] = direct
 
     def went_well(self, site: Site, looked: bool) -> None:
         """Note that a call that took the usual path had nothing to copy, so that those after it may go straight.

@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -70,9 +70,11 @@ def cache_size(jitted: Any) -> int:
     return size
 
 
-settings: Any = getattr(getattr(getattr(jaxlib, "_jax", None), "config", None), "trace_context", None)
-"""What JAX is set to on this thread: what `jax.jit` compares at each call, beside the arguments. None where that is not
-to be had."""
+settings: Callable[[], tuple[Any, ...] | None] = getattr(
+    getattr(getattr(jaxlib, "_jax", None), "config", None), "trace_context", lambda: None
+)
+"""What JAX is set to on this thread: what `jax.jit` compares at each call, beside the arguments. It returns None where
+that is not to be had."""
 
 _let_go: Any = next((call for call in gc.callbacks if getattr(call, "__name__", "") == "_xla_gc_callback"), None)
 

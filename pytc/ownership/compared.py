@@ -60,9 +60,9 @@ def _is_compared_in_c(kind: type) -> bool:
 
 def odd_setting() -> str:
     """What is `odd` among JAX's settings, in words; empty if nothing."""
-    if settings is None:
-        return "something unknown"
     now = settings()
+    if now is None:
+        return "something unknown"
     if len(now) == len(_last_settings) and all(map(operator.is_, now, _last_settings)):
         return ""
     if not (found := odd(now)):
