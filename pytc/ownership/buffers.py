@@ -183,11 +183,16 @@ def _at(places: Container[int] | None, arrays: Iterable[tuple[Any, Sequence[int]
 
 
 def _are_kept_by(leaf: Any, shards: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether `others`, each of which three lists have, are arrays that a leaf, or a shard of it, keeps for itself."""
-    # The lists, what keeps it, and `getrefcount` itself.
-    if not others or max(map(interpreter.getrefcount, others)) > 5 or any(map(getweakrefcount, others)):
+    """Whether `others`, each of which three lists have, are arrays that a leaf, or a shard of it, keeps for itself: the
+    leaf's `shards` among them."""
+    counted = [*map(interpreter.getrefcount, others)]
+    own = {*map(id, shards)}
+    # The lists, what keeps it, and `getrefcount` itself; a shard is in `shards`, too.
+    if any(count > 5 + (id(other) in own) for count, other in zip(counted, others, strict=True)):
         return False
-    kept = {id(new_shard(part)) for part in (leaf, *shards) if part.is_fully_replicated}
+    if not others or any(map(getweakrefcount, others)):
+        return False
+    kept = own.union(id(new_shard(part)) for part in (leaf, *shards) if part.is_fully_replicated)
     return kept.issuperset(map(id, others))
 
 

@@ -14,6 +14,7 @@ import pytc
 from pytc.calls import plan
 from pytc.jax_compat.arrays import shards_of
 from pytc.jax_compat.keys import bits_of
+from pytc.ownership import proof
 from tests.on_devices import devices  # noqa: F401 - sets up
 
 P = jax.P
@@ -216,6 +217,30 @@ def test_what_an_array_keeps_for_itself_when_asked_for_its_value(spec, ask):
     loop(jax.device_put(jnp.zeros((8, 8)), jax.NamedSharding(mesh_of(AUTO), spec)))
     (site,) = pytc.explain(step).sites
     assert (site.donated, site.copied_calls) == (1, 0)
+
+
+@pytest.mark.parametrize("spec", [P(), P("a"), P("a", "b")], ids=str)
+def test_two_states_are_looked_at_with_care_at_first_alone(monkeypatch, spec):
+    """To look at all arrays makes the shards of the other state, which that keeps for itself."""
+    careful = []
+    remember = proof.remember
+    monkeypatch.setattr(proof, "remember", lambda *args: (careful.append(1), remember(*args)))
+    one, other = pytc.compile(lambda x: [v + 1 for v in x]), pytc.compile(lambda x: [v * 2 for v in x])
+    place = jax.NamedSharding(mesh_of(AUTO), spec)
+
+    def loop(x, y):
+        kept = []
+        for n in range(60):
+            x = one(x)
+            y = other(y)
+            if n in (40, 50):
+                kept.append(x[1].addressable_data(0))
+        return x, y, kept
+
+    x, _, kept = loop(*jax.device_put(([jnp.zeros((8, 8))] * 3, [jnp.ones((8, 8))] * 3), place))
+    assert [float(shard[0, 0]) for shard in (*kept, x[1])] == [41, 51, 60]
+    assert sum(site.copied_calls for step in (one, other) for site in pytc.explain(step).sites) <= 4
+    assert len(careful) <= 20
 
 
 def call_once(step, x):
