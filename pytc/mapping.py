@@ -157,7 +157,11 @@ class Mapped:
                 f"{size} rows in {', '.join(paths[:3])}{f' and {len(paths) - 3} more' if len(paths) > 3 else ''}"
                 for size, paths in sizes.items()
             )
-            raise ValueError(f"{self.called} has one size, and the mapped leaves have several: {told}")
+            raise ValueError(
+                f"{self.called} has one size, and the mapped leaves have several: {told}. Give in_axes=None for what "
+                "every row gets whole, such as what another pytc.pmap returned once; or have that return it stacked, "
+                "as jax.pmap does: out_axes=0"
+            )
         if not sizes:
             if self.axis_size is None and self.devices is None:
                 raise ValueError(
