@@ -1313,3 +1313,29 @@ def test_states_that_take_turns_are_looked_for_with_care_at_first_alone(monkeypa
     (site,) = pytc.explain(step).sites
     assert site.donated == 3
     assert len(careful) <= 12
+
+
+def advance_each(step, population, rounds):
+    for _ in range(rounds):
+        for i, state in enumerate(population):
+            population[i] = step(state)
+
+
+def advance_each_by_name(step, population, rounds):
+    for _ in range(rounds):
+        for name, state in population.items():
+            population[name] = step(state)
+
+
+@pytest.mark.parametrize(
+    ("advance", "kind"),
+    [(advance_each, list), (advance_each_by_name, lambda states: dict(zip("abc", states, strict=True)))],
+)
+def test_an_item_that_is_overwritten_is_taken_over_although_a_caller_has_the_container(advance, kind):
+    step = pytc.compile(lambda state: {k: v + 1.0 for k, v in state.items()})
+    population = kind([start() for _ in range(3)])
+    advance(step, population, 5)
+    assert population
+    (site,) = pytc.explain(step).sites
+    assert (site.donated, site.copied_calls) == (2, 0)
+    assert step._cache_size() == 1

@@ -99,6 +99,8 @@ class _Survey:
         """Leaves from places that have part of the result at the next call, if that comes from the same loop."""
         self.once = _NONE
         """Those of them whose loop is further in: variables further out hold them at one call of many."""
+        self.released = _NONE
+        """Leaves in items that are overwritten, even if their list or dictionary is read later, here or by a caller."""
         self.replaced = _NONE
         """Leaves in variables that the code further on overwrites: other calls, if any, will not find them there."""
         self.stored: set[tuple[int, Any]] = set()
@@ -123,13 +125,11 @@ class _Survey:
         dead = site.dead(self.atomic, site.unpacks) | {
             place[0].name for place in overwritten if _is_local(place) and place[0].name not in by_handlers
         }
-        released = _NONE
-        """What overwritten items hold, even if their list or dictionary is read later."""
         for place in overwritten:
             slot, value = slots.slot(frame, place)
             self.read.pop(slot, None)
             if len(place) > 1:
-                released |= self._in(value)
+                self.released |= self._in(value)
             if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
                 self.renewed |= self.parts.get(id(value), _NONE)
             if not _is_local(place) and (not at_once or onlooker()):
@@ -145,10 +145,10 @@ class _Survey:
             if number in by_handlers:
                 self.foreseen |= has
             elif has and number not in dead:
-                self._variable(frame, number, site, loop, released)
+                self._variable(frame, number, site, loop)
         for place in loaded_here:
             if place not in overwritten and _outlives(slots, frame, place, dead):
-                self._loaded(frame, place, site, loop, slots, released)
+                self._loaded(frame, place, site, loop, slots)
         if loop.body:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
@@ -156,24 +156,22 @@ class _Survey:
         self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
         return any(variables)
 
-    def _variable(self, frame: FrameType, number: int, site: CallSite, loop: Loop, released: Leaves) -> None:
+    def _variable(self, frame: FrameType, number: int, site: CallSite, loop: Loop) -> None:
         """Ask a variable that is read later."""
         value = variable(frame, number)
         # What is in a list or a dictionary may have been put there, and the next one will be, too.
         fixed = self._in(value, movable=False)
-        self.survive |= self._in(value) - fixed - released
+        self.survive |= self._in(value) - fixed - self.released
         fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
         if is_stored_behind(loop.flow, site.at, (Step("fast", number),)):
             self.replaced |= fixed
         else:
             self.survive |= fixed
 
-    def _loaded(
-        self, frame: FrameType, place: Place, site: CallSite, loop: Loop, slots: Slots, released: Leaves
-    ) -> None:
+    def _loaded(self, frame: FrameType, place: Place, site: CallSite, loop: Loop, slots: Slots) -> None:
         """Ask a place that the call loads and that lives on."""
         slot, value = slots.slot(frame, place)
-        self.read[slot] = self._in(value) - released - self.once
+        self.read[slot] = self._in(value) - self.released - self.once
         if len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
             self.stored.add(slot)
 
