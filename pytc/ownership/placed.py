@@ -78,9 +78,15 @@ class Placed:
             for number in range(start, len(values)):
                 if id(values[number]) not in opened and _leads_to(values[number], known):
                     found.setdefault(id(values[number]), []).append(number)
+            opened |= found.keys()
+            # In one that others refer to, too, nothing is dead. References: `nodes` and `getrefcount`'s argument; and
+            # for each number `values`, and a place with its list, or what holds it.
+            nodes = [values[numbers[0]] for numbers in found.values()]
+            for key, count in zip([*found], map(getrefcount, nodes), strict=True):
+                if count != 2 + sum(2 + (number < len(places)) for number in found[key]):
+                    del found[key]
             if not found:
                 break
-            opened |= found.keys()
             nodes = [values[numbers[0]] for numbers in found.values()]
             expected = sum(2 * len(numbers) + 2 for numbers in found.values())
             start = len(values)
