@@ -76,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream = sys.stderr if options.json else sys.stdout
         stream.write(f"\n{explanation.largest(options.largest)}\n")
     try:
-        explanation.require(**requirements)
+        if requirements:
+            explanation.require(**requirements)
     except RequirementError as error:
         sys.stderr.write(str(error).partition("\n")[0] + "\n")
         return UNMET
