@@ -9,6 +9,7 @@ looks at these alone. Both check for each frame whether others may read its vari
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +43,16 @@ class Outcome:
     """The classes of the containers in the result, if they are known."""
     static: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
     """Objects that the compiled function holds and that may also be in its arguments: static leaves and the like."""
+
+    @functools.cached_property
+    def lasting(self) -> frozenset[int]:
+        """The ids of these objects, and of what is in tuples among them, which cannot be changed."""
+        found: list[Any] = []
+        level = [*self.static]
+        while level:
+            found += level
+            level = [part for each in level if type(each) is tuple for part in each]
+        return frozenset(map(id, found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,7 +280,8 @@ def slots_of(
 ) -> Slots:
     """The `Slots` of a call, with no frame added yet. The names of keyword arguments are among the roots: they may be
     of a user's class derived from `str`, and they die with the arguments."""
-    return Slots([*args, *kwargs, *kwargs.values()], onlooker, outcome.classes, walked, outcome.static)
+    roots = [*args, *kwargs, *kwargs.values()]
+    return Slots(roots, onlooker, outcome.classes, walked, outcome.static, outcome.lasting)
 
 
 @dataclasses.dataclass

@@ -33,9 +33,10 @@ _SECRETIVE: frozenset[Any] = frozenset((
 ))  # fmt: skip
 """Types whose objects have contents that they do not tell the collector of: a scanner has the text that it searches, a
 capsule may have anything (that of `__dlpack__` has an array)."""
-OFTEN_SHARED = frozenset((type(jax.jit(abs)), *(getattr(types, f"{name}Type") for name in (
-    "Function", "BuiltinFunction", "Method", "Module", "Frame",
-))))  # fmt: skip
+OFTEN_SHARED = frozenset((
+    type(jax.jit(abs)), jax.custom_jvp, jax.custom_vjp,
+    *(getattr(types, f"{name}Type") for name in ("Function", "BuiltinFunction", "Method", "Module", "Frame")),
+))  # fmt: skip
 """Types of objects that mostly live on: a function that is part of one state is also part of the next."""
 BOUND = frozenset((types.MethodType, types.BuiltinMethodType))
 """Those of them whose objects are mostly made anew for each use, and may be equal without being identical."""

@@ -55,7 +55,7 @@ import collections
 import gc
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import FrameType
 from typing import Any
 from weakref import getweakrefcount
@@ -87,7 +87,8 @@ class Slots:
     `roots` are the arguments. `onlooker` says who may read slots before they are overwritten; if it is not empty, no
     slot is dead. `classes` are those of the containers in the result, if they are known. `walked` are arguments whose
     end is not examined here: the `Walk` asks `die_quietly` about their parts. `static` are objects that the compiled
-    function holds: they, and what they refer to, live on, except for what the stores overwrite in them.
+    function holds: they, and what they refer to, live on, except for what the stores overwrite in them. `lasting` has
+    the ids of those of them in which no store can change that.
     """
 
     def __init__(
@@ -97,12 +98,14 @@ class Slots:
         classes: Iterable[type] | None = None,
         walked: Iterable[Any] = (),
         static: Iterable[Any] = (),
+        lasting: Set[int] = frozenset(),
     ):
         self.onlooker = onlooker
         self._classes = classes
         self._walked = frozenset(map(id, walked))
         self._static = static
-        self._living: set[int] = set()
+        self._lasting = lasting
+        self._living = {*lasting}
         """Ids of parts of `static` that are known to live on, given the stores so far."""
         self.values: list[Any] = []
         self._open = not onlooker
@@ -244,7 +247,7 @@ class Slots:
                 if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
                     return False
                 self._counted.add((key, id(value)))
-                self._living = set()
+                self._living = {*self._lasting}
             if container is not frame or readable:  # `liveness` decides about the frame's other variables
                 self.values.append(value)
                 self._listed[id(value)] += 1

@@ -5,6 +5,7 @@ Each program takes a state out of a slot and puts the next one there. What looks
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import types
 import weakref
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.ownership import watchers
+from pytc.ownership import slots, watchers
 from tests.ownership.harness import Stub, both
 from tests.ownership.odd_objects import Last, Node
 
@@ -396,3 +397,42 @@ if sys.version_info >= (3, 13):
         seen, _ = run(call(), lambda i: i > 5)
         assert seen
         assert not any(seen)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Configured:
+    """A state with a part that is static by its class."""
+
+    x: Any
+    settings: Any = dataclasses.field(metadata={"static": True})
+
+
+class Settings:
+    """Many objects, compared by identity."""
+
+    def __init__(self):
+        self.all = [object() for _ in range(100)]
+
+
+LARGE = Settings()
+
+
+@pytest.mark.parametrize("large", [jax.nn.relu, LARGE, ("one", (LARGE,))], ids=["relu", "leaf", "tuple"])
+@pytest.mark.parametrize(
+    "make", [lambda large: {"x": jnp.zeros(9), "large": large}, lambda large: Configured(jnp.zeros(9), large)]
+)
+def test_what_is_static_is_not_examined_at_each_call(monkeypatch, make, large):
+    """The compiled function has it, too, so it lives on; and `relu` is part of a module."""
+    step = pytc.compile(lambda state: jax.tree.map(lambda v: v + 1 if isinstance(v, jax.Array) else v, state))
+    box = types.SimpleNamespace(state=make(large))
+
+    def loop(calls):
+        for _ in range(calls):
+            box.state = step(box.state)
+
+    loop(3)
+    monkeypatch.setattr(slots, "MOST", 60)
+    loop(12)
+    (site,) = pytc.explain(step).sites
+    assert (site.donated, site.copied_calls) == (1, 0)
