@@ -7,6 +7,7 @@ from unittest import mock
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 # The same small programs are compiled by many tests, and by the interpreters that these start: both are told.
 _COMPILED = tempfile.TemporaryDirectory(prefix="pytc-tests-")
@@ -20,6 +21,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 def _compiled_anew():
     """What is compiled is not remembered on disk, nor is what pytc has found out about it."""
     jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()  # or JAX would go on with the one that it has opened
     yield
     jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
 
