@@ -5,7 +5,8 @@ direct      calls that go straight to `jax.jit`, with nothing flattened
 lookup      which staged program serves a call
 sites       plans, and what the calls from a place that uses one have shown
 cache       what a compiled function remembers; known: what several made of the same function share
-plan        which leaves a program takes over, decided once for a call site, and the proof of it at each call
+decide      which plan a call site uses, and what it gives the program: the proof at each call
+plan        the plans of a signature: programs compiled to take over these leaves or those
 outcome     what the proof may assume of a call: whether Python code may run meanwhile
 asking      questions to `ownership` whose answer to an exception is: keep everything
 hiding      static leaves, where `jax.jit` stands in: under a transformation, and ahead of time (`lower`, `trace`)

@@ -276,7 +276,7 @@ class Signatures:
         self.shared.add(signature)
         others = tuple(each for each in self.newest if each is not signature)
         self._alike.add(signature)
-        self._differ_in_context = any(len(alike) > 1 for alike in [*self._alike.values()])
+        self._differ_in_context = self._differ_in_context or len(self._alike[signature.described]) > 1
         self.newest = (signature, *others)
         self._probe = self._probe.add(signature, others)
 

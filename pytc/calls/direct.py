@@ -92,9 +92,9 @@ class Direct:
     ) -> bool | None:
         """Make the call, if it is like those before it at this site.
 
-        True: it was made, and `landed` is [emitted, (), results]. False: not this time (the proof failed, or it is time
-        to look at the site again); nothing ran. None: nothing ran, and this way is to be forgotten, since `jax.jit`
-        refused the arguments, or looking at them raised.
+        True: it was made, and `landed` is [emitted, (), results]. False: not this time (the proof failed, JAX is set to
+        something else, or it is time to look at the site again); nothing ran. None: nothing ran, and this way is to be
+        forgotten, since `jax.jit` refused the arguments, or looking at them raised.
 
         Raises whatever running the program raises.
         """

@@ -30,12 +30,13 @@ from pytc import ownership
 from pytc import passes as _passes
 from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.attributes import give, plain, resemble
+from pytc.calls import decide
 from pytc.calls.cache import Describe, Signature, describe, describe_placed
 from pytc.calls.direct import Ways, check_not_deleted
 from pytc.calls.hiding import JitHiding
 from pytc.calls.known import known_of
 from pytc.calls.lookup import Lookup, Stopped
-from pytc.calls.plan import Planner, apart
+from pytc.calls.plan import Planner
 from pytc.calls.tracebacks import leave_out_own_frames
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
@@ -146,7 +147,7 @@ class Function:
         if site is None:
             self.directly.make_room()
         if site is None or looked:
-            site = self.planner.look(signature, site, frame, args, kwargs, leaves)
+            site = decide.look(self.planner, signature, site, frame, args, kwargs, leaves)
         if site.goes_well:
             self.directly.learn(signature, site, frame, args, kwargs)
             looked = True
@@ -160,11 +161,11 @@ class Function:
         try:
             plan = site.plan
             if plan.proven:
-                plan, given = self.planner.prove(signature, site, frame, args, kwargs, leaves)
+                plan, given = decide.prove(self.planner, signature, site, frame, args, kwargs, leaves)
             emitted = plan.emitted
             copied = [] if given is leaves else [i for i in emitted.program.donated if given[i] is not leaves[i]]
             if may_share:
-                given = apart(given, emitted.program)
+                given = decide.apart(given, emitted.program)
             warm = not emitted.is_new
             landed[:] = emitted, leaves
             collections = ownership.collections_so_far()
@@ -260,7 +261,7 @@ class Function:
                         emitted = self.planner.plan_moved(signature, leaves, moved).emitted
                         results: list[Any] = []
                         given = [bits_of(leaf) for leaf in leaves]
-                        emitted.call(apart(given, emitted.program), results)
+                        emitted.call(decide.apart(given, emitted.program), results)
                         result = emitted.result(results[0], given)
                     except Retrace:
                         continue

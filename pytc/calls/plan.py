@@ -1,37 +1,29 @@
-"""Which leaves a call may take over: by the `donate` option, by what the caller's code reads later, and by the proof.
+"""The plans that there are for a signature: programs compiled to take over these leaves or those.
 
-One executable serves every call of a signature where it can. The first call decides from the caller's code what to
-take over (`grads = grad_fn(params, batch)` reads `params` again, so nothing is written there). A later call that
-finds such a leaf alive gives the program a private copy, which costs what not donating would have cost. Where that
-happens again and again, one more executable is compiled, and never a third; one of the two takes over whatever can be.
-(What callers `move` is another matter: each choice of it has an executable of its own.)
+One executable serves every call of a signature where it can. Where callers go on to hold leaves that it takes over, one
+more is compiled, and never a third (`decide` says when); one of the two takes over whatever can be. What callers `move`
+is another matter: each choice of it has an executable of its own.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
-import gc
 import sys
-import types
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from pytc import ownership, passes
-from pytc.calls import asking
 from pytc.calls.cache import Signature, Staged
 from pytc.calls.outcome import outcome_of
-from pytc.calls.sites import MOST_SITES, PATIENCE, Plan, Site
+from pytc.calls.sites import Plan
 from pytc.calls.tracebacks import is_own
-from pytc.donation import Policy
+from pytc.donation import Mode, Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
-from pytc.errors import DonationError, DonationWarning
-from pytc.interrupt import has_room
-from pytc.jax_compat.arrays import private_copies
+from pytc.errors import DonationWarning
 from pytc.jax_compat.avals import short
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
@@ -46,118 +38,16 @@ MANY_EQUATIONS = 100
 """A program of fewer equations is compiled once more even for a trifle: that takes as long as is lost in a few thousand
 calls that cannot pass arguments whole (`emit.whole`), because one leaf of an argument is not taken over."""
 
-MOST_EXPLAINED = 2
-"""Leaves at a call site whose holders are looked for among all objects there are."""
-MOST_GLANCED = 4
-"""Leaves at a call site whose holders are looked for among the callers' variables and in their code, which is cheap."""
-
-TOO_MANY = "so many arrays are alive that to look at each takes longer than to copy this"
-"""Why leaves are kept where `ownership.is_dear`."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Planner:
-    """Chooses the plan of a call site, and proves at each call what the plan takes over."""
+    """Makes the plans of signatures, and chooses among them."""
 
     policy: Policy
     pipeline: tuple[passes.Pass, ...]
     options: Mapping[str, Any]
     effort: Effort = "default"
     emit: Callable[..., Emitted] = emit_jit
-
-    def look(
-        self,
-        signature: Signature,
-        site: Site | None,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-    ) -> Site:
-        """Decide, from what the caller's code does after the call, which plan this call site uses."""
-        program = signature.program
-        if site is None:
-            site = signature.resumed(frame.f_code, frame.f_lasti)
-            if site is not None and not site.to_be_looked_at() and (site.unseen or not site.plan.spared):
-                return site
-        survivors = ownership.Surviving(frozenset(), frozenset())
-        # Where other processes run the same program, what is read later may differ between them, and the executables
-        # must not: all take over what they can, and copy what they have to.
-        if "auto" in self.policy.modes and jax.process_count() == 1:
-            survivors = asking.survivors(frame, args, kwargs, leaves)
-        never = self._never(program, leaves)
-        lives_on = self._lives_on(program, survivors.expected if site is None else survivors.seen)
-        if site is not None:
-            # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
-            # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
-            # nothing of the next call; it is copied this once.
-            lives_on &= site.plan.program.keep
-        plan = self.plan(signature, never | lives_on, leaves, patient=site is None)
-        if site is None:
-            if len(signature.sites) >= MOST_SITES:
-                signature.sites.clear()
-            site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
-            site.unseen = lives_on - self._lives_on(program, survivors.seen)
-            site = signature.sites.setdefault((id(site.code), site.lasti), site)
-        elif plan is not site.plan:
-            if site.unseen:
-                # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
-                site.streak = PATIENCE - 1
-            site.use(plan)
-        copies = not lives_on.isdisjoint(plan.proven)
-        if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
-            largest = self._largest(program, unknown, MOST_GLANCED)
-            found = asking.glance(frame, args, kwargs, leaves, largest)
-            site.why = site.why | {i: why.text for i, why in found.items()}
-        return site
-
-    def prove(
-        self,
-        signature: Signature,
-        site: Site,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-    ) -> tuple[Plan, Sequence[Any]]:
-        """The plan for a call, and the leaves to run it with: of each leaf that the plan takes over and that is not
-        proven dead, a private copy.
-
-        `leaves` has PRNG keys as their bits. The plan is read from the site once, and proven and returned together with
-        its leaves, since another thread may change the site's plan at any moment; so may this method. Raises
-        `DonationError` naming each leaf that is not proven dead under `donate="require"`.
-        """
-        plan, program = site.plan, signature.program
-        if site.collects:
-            _collect()
-        on_trial = plan.emitted.is_new and site.streak == PATIENCE - 1
-        held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
-        if held and (site.streak == PATIENCE - 1 or self._required(program, held)) and _collect():
-            # Perhaps only garbage in a cycle refers to them: `flax.nnx.state(model)` leaves such behind at each call.
-            held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
-            site.collects = not held
-        if not held:
-            site.streak, site.unseen = 0, site.unseen & plan.program.keep
-            return plan, leaves
-        if required := self._required(program, held):
-            why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
-            raise _donation_error(program, required, why)
-        site.streak += 1
-        alive = held
-        if site.has_lost_patience() and jax.process_count() == 1:
-            # The caller's code lets go of these, but something else has held on to them each time. (Where there are
-            # other processes, see `look`.)
-            plan = self.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
-            site.use(plan)
-            site.unseen |= plan.program.keep.intersection(held)
-            held, outcome = _held(plan, frame, args, kwargs, leaves)
-        first = plan.emitted.is_new
-        if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):
-            site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
-            site.why = site.why | self._why(plan, not first, frame, args, kwargs, leaves, unknown)
-            # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
-            held = {*held, *asking.alive(plan, outcome, frame, args, kwargs, leaves)}
-        return plan, _with_copies(leaves, held)
 
     def plan(
         self,
@@ -177,7 +67,7 @@ class Planner:
         these would not serve calls with those.
         """
         staged = signature.staged
-        never = self._never(signature.program, leaves)
+        never = self.never(signature.program, leaves)
         program = self._paired(staged, keep)
         for plan in signature.plans:
             if _is_for(plan, program):
@@ -230,7 +120,7 @@ class Planner:
 
     def promised(self, leaf: Leaf) -> bool:
         """Whether the caller has promised that this leaf is not read after a call."""
-        return self._mode(leaf) in ("all", "warn")
+        return self.mode(leaf) in ("all", "warn")
 
     def plan_moved(self, signature: Signature, leaves: Sequence[Any], moved: frozenset[int]) -> Plan:
         """The plan that takes over exactly what the caller moved."""
@@ -293,57 +183,22 @@ class Planner:
         program = self.prepared(staged)
         return self.paired(program, frozenset(i for i, leaf in enumerate(staged.leaves) if not self.promised(leaf)))
 
-    def _why(
-        self,
-        plan: Plan,
-        everywhere: bool,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        held: Sequence[int],
-    ) -> dict[int, str]:
-        """For the largest of the leaves that are held, what holds them, in words; what is not seen is left out.
-        `everywhere` says that it may take long."""
-        few, more = (self._largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
-        if ownership.is_dear(plan.proven):
-            return dict.fromkeys(few, TOO_MANY)
-        found = asking.glance(frame, args, kwargs, leaves, more)
-        if everywhere:
-            found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
-        return {i: holder.text for i, holder in found.items()}
-
-    @staticmethod
-    def _largest(program: Program, leaves: Collection[int], most: int) -> list[int]:
-        """The largest of `leaves`, at most so many: those whose holders are worth finding out."""
-        return sorted(leaves, key=lambda i: -program.leaves[i].nbytes)[:most]
-
-    def _required(self, program: Program, held: Collection[int]) -> list[int]:
-        """Those of the leaves that are alive and must not be, by `donate="require"`."""
-        return [i for i in held if self._mode(program.leaves[i]) == "require"]
-
-    def _mode(self, leaf: Leaf) -> str:
+    def mode(self, leaf: Leaf) -> Mode:
+        """What `donate=` says of a leaf."""
         return self.policy.of(leaf.parameter)
 
     def _proven(self, program: Program) -> ownership.Wanted:
         """The leaves that a call must prove dead."""
-        proven = [i for i in program.donated if self._mode(program.leaves[i]) in ("auto", "require")]
-        required = any(self._mode(program.leaves[i]) == "require" for i in proven)
+        proven = [i for i in program.donated if self.mode(program.leaves[i]) in ("auto", "require")]
+        required = any(self.mode(program.leaves[i]) == "require" for i in proven)
         return ownership.Wanted(proven, None if required else sum(program.leaves[i].nbytes for i in proven))
 
-    def _never(self, program: Program, values: Sequence[Any]) -> frozenset[int]:
+    def never(self, program: Program, values: Sequence[Any]) -> frozenset[int]:
         """The leaves that no output may be written over, whatever the caller does with them."""
         return frozenset(
             i if leaf.same_as is None else leaf.same_as
             for i, leaf in enumerate(program.leaves)
-            if not isinstance(values[i], jax.Array) or self._mode(leaf) == "none"
-        )
-
-    def _lives_on(self, program: Program, read_later: frozenset[int]) -> frozenset[int]:
-        """Those of `read_later` that are the caller's code's to decide on: whose mode is `"auto"`."""
-        leaves = program.leaves
-        return frozenset(
-            i if (same := leaves[i].same_as) is None else same for i in read_later if self._mode(leaves[i]) == "auto"
+            if not isinstance(values[i], jax.Array) or self.mode(leaf) == "none"
         )
 
     def _warn_of_unusable(self, program: Program) -> None:
@@ -351,7 +206,7 @@ class Planner:
         lines = [
             f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {program.why_kept(i)}"
             for i, leaf in enumerate(program.leaves)
-            if leaf.array and self._mode(leaf) == "warn" and i not in program.donated
+            if leaf.array and self.mode(leaf) == "warn" and i not in program.donated
         ]
         if lines:
             what = "1 donated leaf" if len(lines) == 1 else f"{len(lines)} donated leaves"
@@ -382,78 +237,12 @@ def _takes_as_much(plan: Plan, program: Program) -> bool:
     return _is_for(plan, program) or sum(leaves[i].nbytes for i in plan.could_donate) >= most
 
 
-def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
-    """The leaves, with a copy of each donated one that is passed as another one, too: an array that is donated may be
-    passed only once."""
-    places = collections.Counter(id(leaves[i]) for i in program.passed)
-    shared = [i for i in program.donated if places[id(leaves[i])] > 1]
-    return _with_copies(leaves, shared) if shared else leaves
-
-
-def _with_copies(leaves: Sequence[Any], of: Collection[int]) -> list[Any]:
-    """The leaves, with copies in place of some."""
-    given = list(leaves)
-    for i, copy in zip(of, private_copies([leaves[i] for i in of]), strict=True):
-        given[i] = copy
-    return given
-
-
-def _held(
-    plan: Plan,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    on_trial: bool = False,
-) -> tuple[Collection[int], ownership.Outcome]:
-    """The leaves that the plan takes over and that are not proven dead, and the outcome that this holds for.
-
-    A plan's first call compiles, and returns through Python code of JAX, which may have to keep leaves that a
-    later call takes over. If there are such leaves, the plan is compiled now, and the proof made as for a later call.
-    (Not if it is `on_trial` and will not be used, since that would not prove all.)
-    """
-    outcome = plan.outcome_now
-    held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
-    if not held or outcome is plan.outcome:
-        return held, outcome
-    alive = asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
-    ownership.resume_collections()
-    if on_trial and alive:
-        return alive, outcome
-    if len(alive) == len(held) or not has_room():
-        return held, outcome
-    plan.emitted.compile(leaves)
-    return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves), plan.outcome
-
-
-def _collect() -> bool:
-    """Collect the garbage made lately, if the collector is on, and return whether it is."""
-    ownership.resume_collections()
-    if gc.isenabled():
-        gc.collect(0)
-        return True
-    return False
-
-
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:
     """Bytes that the plan would copy where `wanted` keeps them, then bytes that it leaves unused."""
     takes, would_take = set(plan.program.donated), set(wanted.donated)
     copied = sum(wanted.leaves[i].nbytes for i in takes - would_take)
     unused = sum(wanted.leaves[i].nbytes for i in would_take - takes)
     return copied, unused
-
-
-def _donation_error(program: Program, held: Collection[int], reasons: Mapping[int, ownership.Held]) -> DonationError:
-    lines = [
-        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {reasons[i].text if i in reasons else 'unknown'}"
-        for i, leaf in ((i, program.leaves[i]) for i in held)
-    ]
-    what, they, them = ("1 leaf", "it is", "it") if len(lines) == 1 else (f"{len(lines)} leaves", "they are", "them")
-    return DonationError(
-        f"{program.name}: the memory of {what} could be reused, but {they} still in use:\n"
-        + "\n".join(lines)
-        + f'\nLet go of {them} before the call, or use donate="auto", which keeps {them}.'
-    )
 
 
 def _frames_to_the_caller() -> int:

@@ -60,7 +60,7 @@ class Plan:
 class Site:
     """One place in the caller's code that calls with one signature, and what its calls have shown.
 
-    Three things are decided over its calls, independently. Which plan it uses (`plan.Planner` writes):
+    Three things are decided over its calls, independently. Which plan it uses (`decide` writes):
 
         (no site)         first call: `look` at the caller's code       -> spared, or not spared
         either            `PATIENCE`, 8, 16, ... proofs in a row failed -> spared, with a plan that spares these leaves
@@ -77,10 +77,11 @@ class Site:
         straight          not this time, though nothing had to be copied: a miss -> ready, with the old entry
         straight          `jax.jit` refuses the arguments: a miss       -> usual path
         straight          the plan has changed                          -> usual path
+        straight          another signature's calls there `learn`, a miss -> ready
         any of them       the `MOST_MISSES`-th miss, each less than `MANY_CALLS` calls after the last -> given up
         given up          usual path for good
 
-    A call that copies is no miss, nor one that looks again or learns. What `pytc.explain` tells (`plan.Planner`):
+    A call that copies is no miss, nor one that looks again or learns. What `pytc.explain` tells (`decide` writes):
 
         (no site)         first call: `why` of leaves that are spared, as far as the code shows
         not asked         first call of a plan that copies leaves       -> not asked: their `why`, as far as it shows

@@ -21,6 +21,7 @@ from pytc.program import Alias
 from pytc.set_bits import set_bits
 
 _FEW = 8
+"""So many pairs that cross one are looked at without asking first whether any of them can do."""
 
 
 def uncrossed(

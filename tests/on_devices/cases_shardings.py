@@ -11,7 +11,7 @@ from jax import monitoring
 from jax.experimental.layout import Format, Layout
 
 import pytc
-from pytc.calls import plan
+from pytc.calls import decide
 from pytc.jax_compat.arrays import shards_of
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import proof
@@ -521,9 +521,9 @@ def test_a_state_that_begins_elsewhere_than_it_comes_back(start, monkeypatch):
         return weights
 
     copied, by_training = [], []
-    copies = plan.private_copies
+    copies = decide.private_copies
     monkeypatch.setattr(
-        plan, "private_copies", lambda arrays: copied.extend(a.sharding for a in arrays) or copies(arrays)
+        decide, "private_copies", lambda arrays: copied.extend(a.sharding for a in arrays) or copies(arrays)
     )
     batch, step = weights * 2, pytc.compile(update)
     wanted = train(jax.jit(update), weights, momentum, batch)

@@ -1,0 +1,236 @@
+"""What a call gives to the program: which plan its place in the caller's code uses, and the proof of it at each call.
+
+The first call from a place decides from the caller's code what to take over (`grads = grad_fn(params, batch)` reads
+`params` again, so nothing is written there). A later call that finds such a leaf alive gives the program a private
+copy, which costs what not donating would have cost. Where that happens again and again, the place gets a plan that
+leaves the leaf alone (`plan`).
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import types
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from pytc import ownership
+from pytc.calls import asking
+from pytc.calls.cache import Signature
+from pytc.calls.plan import Planner
+from pytc.calls.sites import MOST_SITES, PATIENCE, Plan, Site
+from pytc.errors import DonationError
+from pytc.interrupt import has_room
+from pytc.jax_compat.arrays import private_copies
+from pytc.jax_compat.avals import short
+from pytc.program import Program
+
+MOST_EXPLAINED = 2
+"""Leaves at a call site whose holders are looked for among all objects there are."""
+MOST_GLANCED = 4
+"""Leaves at a call site whose holders are looked for among the callers' variables and in their code, which is cheap."""
+
+TOO_MANY = "so many arrays are alive that to look at each takes longer than to copy this"
+"""Why leaves are kept where `ownership.is_dear`."""
+
+
+def look(
+    planner: Planner,
+    signature: Signature,
+    site: Site | None,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> Site:
+    """Decide, from what the caller's code does after the call, which plan this call site uses."""
+    program = signature.program
+    if site is None:
+        site = signature.resumed(frame.f_code, frame.f_lasti)
+        if site is not None and not site.to_be_looked_at() and (site.unseen or not site.plan.spared):
+            return site
+    survivors = ownership.Surviving(frozenset(), frozenset())
+    # Where other processes run the same program, what is read later may differ between them, and the executables
+    # must not: all take over what they can, and copy what they have to.
+    if "auto" in planner.policy.modes and jax.process_count() == 1:
+        survivors = asking.survivors(frame, args, kwargs, leaves)
+    never = planner.never(program, leaves)
+    lives_on = _lives_on(planner, program, survivors.expected if site is None else survivors.seen)
+    if site is not None:
+        # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
+        # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
+        # nothing of the next call; it is copied this once.
+        lives_on &= site.plan.program.keep
+    plan = planner.plan(signature, never | lives_on, leaves, patient=site is None)
+    if site is None:
+        if len(signature.sites) >= MOST_SITES:
+            signature.sites.clear()
+        site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
+        site.unseen = lives_on - _lives_on(planner, program, survivors.seen)
+        site = signature.sites.setdefault((id(site.code), site.lasti), site)
+    elif plan is not site.plan:
+        if site.unseen:
+            # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
+            site.streak = PATIENCE - 1
+        site.use(plan)
+    copies = not lives_on.isdisjoint(plan.proven)
+    if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
+        largest = _largest(program, unknown, MOST_GLANCED)
+        found = asking.glance(frame, args, kwargs, leaves, largest)
+        site.why = site.why | {i: why.text for i, why in found.items()}
+    return site
+
+
+def prove(
+    planner: Planner,
+    signature: Signature,
+    site: Site,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> tuple[Plan, Sequence[Any]]:
+    """The plan for a call, and the leaves to run it with: of each leaf that the plan takes over and that is not
+    proven dead, a private copy.
+
+    `leaves` has PRNG keys as their bits. The plan is read from the site once, and proven and returned together with
+    its leaves, since another thread may change the site's plan at any moment; so may this function. Raises
+    `DonationError` naming each leaf that is not proven dead under `donate="require"`.
+    """
+    plan, program = site.plan, signature.program
+    if site.collects:
+        _collect()
+    on_trial = plan.emitted.is_new and site.streak == PATIENCE - 1
+    held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
+    if held and (site.streak == PATIENCE - 1 or _required(planner, program, held)) and _collect():
+        # Perhaps only garbage in a cycle refers to them: `flax.nnx.state(model)` leaves such behind at each call.
+        held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
+        site.collects = not held
+    if not held:
+        site.streak, site.unseen = 0, site.unseen & plan.program.keep
+        return plan, leaves
+    if required := _required(planner, program, held):
+        why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
+        raise _donation_error(program, required, why)
+    site.streak += 1
+    alive = held
+    if site.has_lost_patience() and jax.process_count() == 1:
+        # The caller's code lets go of these, but something else has held on to them each time. (Where there are
+        # other processes, see `look`.)
+        plan = planner.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
+        site.use(plan)
+        site.unseen |= plan.program.keep.intersection(held)
+        held, outcome = _held(plan, frame, args, kwargs, leaves)
+    first = plan.emitted.is_new
+    if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):
+        site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
+        site.why = site.why | _why(plan, not first, frame, args, kwargs, leaves, unknown)
+        # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
+        held = {*held, *asking.alive(plan, outcome, frame, args, kwargs, leaves)}
+    return plan, _with_copies(leaves, held)
+
+
+def _why(
+    plan: Plan,
+    everywhere: bool,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    held: Sequence[int],
+) -> dict[int, str]:
+    """For the largest of the leaves that are held, what holds them, in words; what is not seen is left out.
+    `everywhere` says that it may take long."""
+    few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
+    if ownership.is_dear(plan.proven):
+        return dict.fromkeys(few, TOO_MANY)
+    found = asking.glance(frame, args, kwargs, leaves, more)
+    if everywhere:
+        found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
+    return {i: holder.text for i, holder in found.items()}
+
+
+def _largest(program: Program, leaves: Collection[int], most: int) -> list[int]:
+    """The largest of `leaves`, at most so many: those whose holders are worth finding out."""
+    return sorted(leaves, key=lambda i: -program.leaves[i].nbytes)[:most]
+
+
+def _required(planner: Planner, program: Program, held: Collection[int]) -> list[int]:
+    """Those of the leaves that are alive and must not be, by `donate="require"`."""
+    return [i for i in held if planner.mode(program.leaves[i]) == "require"]
+
+
+def _lives_on(planner: Planner, program: Program, read_later: frozenset[int]) -> frozenset[int]:
+    """Those of `read_later` that are the caller's code's to decide on: whose mode is `"auto"`."""
+    leaves = program.leaves
+    return frozenset(
+        i if (same := leaves[i].same_as) is None else same for i in read_later if planner.mode(leaves[i]) == "auto"
+    )
+
+
+def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
+    """The leaves, with a copy of each donated one that is passed as another one, too: an array that is donated may be
+    passed only once."""
+    places = collections.Counter(id(leaves[i]) for i in program.passed)
+    shared = [i for i in program.donated if places[id(leaves[i])] > 1]
+    return _with_copies(leaves, shared) if shared else leaves
+
+
+def _with_copies(leaves: Sequence[Any], of: Collection[int]) -> list[Any]:
+    """The leaves, with copies in place of some."""
+    given = list(leaves)
+    for i, copy in zip(of, private_copies([leaves[i] for i in of]), strict=True):
+        given[i] = copy
+    return given
+
+
+def _held(
+    plan: Plan,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    on_trial: bool = False,
+) -> tuple[Collection[int], ownership.Outcome]:
+    """The leaves that the plan takes over and that are not proven dead, and the outcome that this holds for.
+
+    A plan's first call compiles, and returns through Python code of JAX, which may have to keep leaves that a
+    later call takes over. If there are such leaves, the plan is compiled now, and the proof made as for a later call.
+    (Not if it is `on_trial` and will not be used, since that would not prove all.)
+    """
+    outcome = plan.outcome_now
+    held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
+    if not held or outcome is plan.outcome:
+        return held, outcome
+    alive = asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
+    ownership.resume_collections()
+    if on_trial and alive:
+        return alive, outcome
+    if len(alive) == len(held) or not has_room():
+        return held, outcome
+    plan.emitted.compile(leaves)
+    return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves), plan.outcome
+
+
+def _collect() -> bool:
+    """Collect the garbage made lately, if the collector is on, and return whether it is."""
+    ownership.resume_collections()
+    if gc.isenabled():
+        gc.collect(0)
+        return True
+    return False
+
+
+def _donation_error(program: Program, held: Collection[int], reasons: Mapping[int, ownership.Held]) -> DonationError:
+    lines = [
+        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {reasons[i].text if i in reasons else 'unknown'}"
+        for i, leaf in ((i, program.leaves[i]) for i in held)
+    ]
+    what, they, them = ("1 leaf", "it is", "it") if len(lines) == 1 else (f"{len(lines)} leaves", "they are", "them")
+    return DonationError(
+        f"{program.name}: the memory of {what} could be reused, but {they} still in use:\n"
+        + "\n".join(lines)
+        + f'\nLet go of {them} before the call, or use donate="auto", which keeps {them}.'
+    )
