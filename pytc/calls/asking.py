@@ -36,11 +36,15 @@ def alive(
 
 
 def survivors(
-    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    outcome: ownership.Outcome,
 ) -> ownership.Surviving:
     """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
     try:
-        return ownership.survivors(frame, args, kwargs, leaves)
+        return ownership.survivors(frame, args, kwargs, leaves, outcome)
     except Exception as error:
         if is_from_outside(error):
             raise
@@ -70,10 +74,11 @@ def glance(
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
     wanted: Sequence[int],
+    outcome: ownership.Outcome,
 ) -> dict[int, ownership.Held]:
     """For each leaf of `wanted`, what holds it as far as variables show; for none where to find out raises."""
     try:
-        return ownership.glance(frame, args, kwargs, leaves, wanted)
+        return ownership.glance(frame, args, kwargs, leaves, wanted, outcome)
     except Exception as error:
         if is_from_outside(error):
             raise

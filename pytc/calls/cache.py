@@ -24,6 +24,7 @@ import numpy as np
 
 from pytc.arguments.leaves import Kind, static_key
 from pytc.calls.sites import Plan, Site
+from pytc.calls.unflattening import doubt_of
 from pytc.context import Context
 from pytc.emit import Emitted
 from pytc.interrupt import is_from_outside
@@ -70,6 +71,11 @@ class Staged:
     def calls_python(self) -> bool:
         """Whether Python code may run while the program does."""
         return may_call_python(self.program.jaxpr)
+
+    @functools.cached_property
+    def doubt(self) -> str:
+        """What may raise as it puts a result together, in words; empty if nothing may."""
+        return doubt_of(self.program)
 
 
 class _IsDescribed(Protocol):

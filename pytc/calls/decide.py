@@ -19,6 +19,7 @@ import jax
 from pytc import ownership
 from pytc.calls import asking
 from pytc.calls.cache import Signature
+from pytc.calls.outcome import outcome_of
 from pytc.calls.plan import Planner
 from pytc.calls.sites import MOST_SITES, PATIENCE, Plan, Site
 from pytc.errors import DonationError
@@ -55,7 +56,8 @@ def look(
     # Where other processes run the same program, what is read later may differ between them, and the executables
     # must not: all take over what they can, and copy what they have to.
     if "auto" in planner.policy.modes and jax.process_count() == 1:
-        survivors = asking.survivors(frame, args, kwargs, leaves)
+        outcome = outcome_of(program, leaves, signature.staged.doubt) if site is None else site.plan.outcome
+        survivors = asking.survivors(frame, args, kwargs, leaves, outcome)
     never = planner.never(program, leaves)
     lives_on = _lives_on(planner, program, survivors.expected if site is None else survivors.seen)
     if site is not None:
@@ -78,7 +80,7 @@ def look(
     copies = not lives_on.isdisjoint(plan.proven)
     if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
-        found = asking.glance(frame, args, kwargs, leaves, largest)
+        found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
         site.why = site.why | {i: why.text for i, why in found.items()}
     return site
 
@@ -146,7 +148,7 @@ def _why(
     few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
     if ownership.is_dear(plan.proven):
         return dict.fromkeys(few, TOO_MANY)
-    found = asking.glance(frame, args, kwargs, leaves, more)
+    found = asking.glance(frame, args, kwargs, leaves, more, plan.outcome)
     if everywhere:
         found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
     return {i: holder.text for i, holder in found.items()}

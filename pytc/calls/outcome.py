@@ -21,11 +21,12 @@ from pytc.ownership.compared import odd_setting
 from pytc.program import Program
 
 
-def outcome_of(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
+def outcome_of(program: Program, leaves: Sequence[Any], doubt: str) -> ownership.Outcome:
     """What the proof may assume of a call with leaves of these types: whether Python code may run meanwhile, and how
-    long the result is.
+    long the result is. `doubt` says what may raise as it puts the result together (`unflattening`).
 
-    If none may, a call that raises has donated nothing: `pytc.interrupt` sees to that.
+    If none may, and what puts the result together cannot raise, a call that raises has donated nothing:
+    `pytc.interrupt` sees to that.
     """
     trees = (program.in_tree, program.out_tree)
     calls_python = (
@@ -36,7 +37,7 @@ def outcome_of(program: Program, leaves: Sequence[Any]) -> ownership.Outcome:
     )
     classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
     length = length_of(program.out_tree)
-    return ownership.Outcome(calls_python, length, not calls_python, classes, tuple(_static(program)))
+    return ownership.Outcome(calls_python, length, not (calls_python or doubt), classes, tuple(_static(program)), doubt)
 
 
 _NUMBERS = frozenset((bool, int, float, complex))

@@ -97,7 +97,7 @@ class Planner:
         plan = Plan(
             emitted,
             proven=self._proven(program),
-            outcome=outcome_of(program, leaves),
+            outcome=outcome_of(program, leaves, staged.doubt),
             spared=keep != never and self._paired(staged, never).donated != could_donate,
             could_donate=could_donate,
         )
@@ -111,7 +111,7 @@ class Planner:
             dataclasses.replace(
                 plan,
                 proven=ownership.Wanted(tuple(plan.proven), plan.proven.nbytes),
-                outcome=outcome_of(plan.program, leaves),
+                outcome=outcome_of(plan.program, leaves, plan.outcome.doubt),
                 inherited=True,
             )
             for plan in plans
@@ -135,7 +135,11 @@ class Planner:
             emitted = self.emitted(program, paired, leaves)
             emitted.context = staged.context
             staged.moved[moved] = Plan(
-                emitted, ownership.Wanted(()), outcome_of(program, leaves), spared=False, could_donate=paired.donated
+                emitted,
+                ownership.Wanted(()),
+                outcome_of(program, leaves, staged.doubt),
+                spared=False,
+                could_donate=paired.donated,
             )
         return staged.moved[moved]
 

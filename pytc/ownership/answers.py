@@ -18,10 +18,12 @@ from pytc.ownership.paths import paths_to
 from pytc.ownership.referrers import Referrers
 from pytc.ownership.surviving import Surviving, surviving
 from pytc.ownership.variables import Insides
-from pytc.ownership.watchers import interrupter
+from pytc.ownership.watchers import in_program, interrupter
 
 
-def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Surviving:
+def survivors(
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], outcome: Outcome
+) -> Surviving:
     """The leaves (indices) that outlive the call for reasons that its site alone shows, without counting.
 
     `params` in `grads = grad_fn(params, batch)` where the variable is read later; an attribute that the next
@@ -38,7 +40,7 @@ def survivors(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], l
     for value in _nodes(roots):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    found = surviving(frame, roots, parts)
+    found = surviving(frame, roots, parts, outcome)
     return Surviving(found.seen & arrays, found.expected & arrays)
 
 
@@ -85,7 +87,7 @@ def reasons(
     return {
         i: Held("buffer", "another array on the same buffer")
         if i in look.shared
-        else _reason(path, frame, look, referrers, insides)
+        else _reason(path, frame, look, referrers, insides, outcome)
         for i, path in zip(kept, paths, strict=True)
     }
 
@@ -99,7 +101,9 @@ def _held_from(path: list[Any], look: Look) -> list[Any]:
     return []
 
 
-def _reason(path: list[Any], frame: FrameType, look: Look, referrers: Referrers, insides: Insides) -> Held:
+def _reason(
+    path: list[Any], frame: FrameType, look: Look, referrers: Referrers, insides: Insides, outcome: Outcome
+) -> Held:
     """What holds the last object of the path."""
     if path:
         value = path[-1]
@@ -113,8 +117,13 @@ def _reason(path: list[Any], frame: FrameType, look: Look, referrers: Referrers,
         )
         if found is not None:
             return variables.lasting(found, frame, look.refusals)
-        if (named := variables.in_handlers(frame, value)) and (who := interrupter()):
-            return Held("thread", f"{named}: {who}, may raise an exception in the midst of the call")
+        if named := variables.in_handlers(frame, value):
+            if who := interrupter():
+                return Held("thread", f"{named}: {who}, may raise an exception in the midst of the call")
+            if outcome.doubt:
+                return Held("variable", f"{named}: {outcome.doubt} may raise as it puts the result together")
+            if not outcome.atomic:
+                return Held("variable", f"{named}: the call may raise after it has donated")
     if look.refusals:
         return Held("introspection", look.refusals[0])
     if path and not referrers.are_known_of(path[-1]):
@@ -123,7 +132,12 @@ def _reason(path: list[Any], frame: FrameType, look: Look, referrers: Referrers,
 
 
 def glance(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], wanted: Sequence[int]
+    frame: FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    wanted: Sequence[int],
+    outcome: Outcome,
 ) -> dict[int, Held]:
     """For each leaf of `wanted`, what holds it as far as the callers' variables and the code of the call show. Quick,
     unlike `reasons`, which looks at every object there is; what is not seen so is left out."""
@@ -133,12 +147,14 @@ def glance(
     roots = [*args, *kwargs.values()]
     found: dict[int, Held] = {}
     insides = Insides()
+    onlooker = in_program(outcome.calls_python, outcome.atomic, outcome.doubt)
+    refusals = [onlooker] if onlooker else []
     paths = paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
     for i, path in zip(wanted, paths, strict=True):
         for value in path:
             held = variables.in_variables(frame, value, insides) or variables.in_members(frame, value, roots)
             if held is not None:
-                found[i] = variables.lasting(held, frame, ())
+                found[i] = variables.lasting(held, frame, refusals)
                 break
     return found
 

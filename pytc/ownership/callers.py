@@ -43,6 +43,8 @@ class Outcome:
     """The classes of the containers in the result, if they are known."""
     static: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
     """Objects that the compiled function holds and that may also be in its arguments: static leaves and the like."""
+    doubt: str = dataclasses.field(default="", compare=False)
+    """What may raise as it puts the result together, in words; empty if nothing may."""
 
     @functools.cached_property
     def lasting(self) -> frozenset[int]:
@@ -236,7 +238,7 @@ def follow(
     atomic, length = outcome.atomic, outcome.length
     overwritten = None
     if any(level.slots for level in route):
-        onlooker = onlookers(outcome.calls_python, outcome.atomic)
+        onlooker = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
         walked = walk.arguments(args, kwargs) if walk is not None else ()
         overwritten = slots_of(args, kwargs, onlooker, outcome, walked)
         overwritten.call(below, 1 + waits_for_c(frame))

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import all_leaves
 
-from pytc.ownership.callers import NotTrusted, flow_of, site_of
+from pytc.ownership.callers import NotTrusted, Outcome, flow_of, site_of
 from pytc.ownership.callsite import CallSite
 from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
@@ -60,10 +60,10 @@ class Surviving(NamedTuple):
     threads or a history will hold, and without what a variable holds this once."""
 
 
-def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves]) -> Surviving:
+def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], outcome: Outcome) -> Surviving:
     """The leaves that live on, as far as the code shows. `parts` has the leaves in each object of the arguments, by
     id."""
-    survey = _Survey(roots, parts)
+    survey = _Survey(roots, parts, outcome.atomic)
     above: FrameType | None = frame
     for level in range(_HIGHEST):
         if above is None:
@@ -87,8 +87,8 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves]) 
 class _Survey:
     """What is found frame by frame, from the one that called upwards."""
 
-    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves]):
-        self.roots, self.parts = roots, parts
+    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], atomic: bool):
+        self.roots, self.parts, self.may_raise = roots, parts, not atomic
         self.everything = _NONE.union(*parts.values())
         self.survive = _NONE
         self.foreseen = _NONE
@@ -109,7 +109,7 @@ class _Survey:
         """What the function below was passed."""
         self.straight = True
         """Whether the functions so far return the result at once."""
-        self.atomic = True
+        self.atomic = atomic
         """Whether nothing has been donated if they raise."""
 
     def ask(self, frame: FrameType, flow: ControlFlow, site: CallSite) -> bool:
@@ -132,7 +132,7 @@ class _Survey:
                 self.released |= self._in(value)
             if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
                 self.renewed |= self.parts.get(id(value), _NONE)
-            if not _is_local(place) and (not at_once or onlooker()):
+            if not _is_local(place) and (not at_once or self.may_raise or onlooker()):
                 self.foreseen |= self._in(value)
         if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
             self.foreseen |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`

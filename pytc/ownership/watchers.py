@@ -34,21 +34,29 @@ _this_thread.restype = ctypes.c_ulong
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
 
-def onlookers(calls_python: bool, atomic: bool) -> str:
+def onlookers(calls_python: bool, atomic: bool, doubt: str) -> str:
     """Who, besides this thread's next instructions, may read a slot before it is overwritten; empty if nobody.
 
-    If so, garbage collections are put off until the result is returned, or `collector.resume` is called.
+    The arguments are what is known of the call's outcome (`callers.Outcome`). If there is nobody, garbage collections
+    are put off until the result is returned, or `collector.resume` is called.
     """
-    if calls_python:
-        return "the compiled program may call Python while it runs (jax.debug.print, a callback), which may read it"
-    if not atomic:
-        return "the call may raise after it has donated, and the old value would then still be there"
+    if found := in_program(calls_python, atomic, doubt):
+        return found
     if not let_go():
         return "JAX may let go of an object whose finaliser reads it"
     collector.pause()  # finalisers of cyclic garbage may look, and may change what is asked next
     if found := onlooker():
         collector.resume()
     return found
+
+
+def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
+    """Who of them is a part of the program that is called; empty if nobody."""
+    if calls_python:
+        return "the compiled program may call Python while it runs (jax.debug.print, a callback), which may read it"
+    if doubt:
+        return f"{doubt} may raise, or read it, as it puts the result together"
+    return "" if atomic else "the call may raise after it has donated, and the old value would then still be there"
 
 
 def onlooker() -> str:

@@ -40,8 +40,8 @@ class Asking(Stub):
 
     def _ask(self, frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
         self.where.append(ownership.where(frame))
-        self.survivors.append(ownership.survivors(frame, args, kwargs, leaves).expected)
-        self.glances.append(ownership.glance(frame, args, kwargs, leaves, wanted))
+        self.survivors.append(ownership.survivors(frame, args, kwargs, leaves, outcome).expected)
+        self.glances.append(ownership.glance(frame, args, kwargs, leaves, wanted, outcome))
         self.why.append(ownership.reasons(frame, args, kwargs, leaves, wanted, outcome))
         return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
 

@@ -1,0 +1,311 @@
+"""What puts a result together may raise, when the arguments are gone: then whoever can still name these keeps them."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+import types
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
+from jax.tree_util import register_dataclass, register_pytree_node, register_pytree_node_class, tree_structure
+
+import pytc
+from pytc.calls.unflattening import doubtful
+
+X = jnp.arange(3.0)
+
+
+class Bare:
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+def node(unflatten):
+    """One of a class whose `x` and `more` are its children, and that is put together by `unflatten`."""
+    kind = type("Node", (Bare,), {})
+    register_pytree_node(
+        kind, lambda each: ((each.x, each.more), (True, "name")), lambda *given: unflatten(kind, *given)
+    )
+    return kind(x=X, more=X)
+
+
+# -- what a user sees --------------------------------------------------------------------------------------------------
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    x: jax.Array
+
+    def __post_init__(self):
+        if isinstance(self.x, jax.Array) and not isinstance(self.x, jax.core.Tracer) and float(self.x[0]) > 5:
+            raise FloatingPointError(float(self.x[0]))
+
+
+def in_a_variable(step):
+    state = Checked(jnp.zeros(3))
+    try:
+        for _ in range(10):
+            state = step(state)
+    except FloatingPointError:
+        return state.x.tolist()
+
+
+def in_an_attribute(step):
+    holder = types.SimpleNamespace(state=Checked(jnp.zeros(3)))
+    try:
+        for _ in range(10):
+            holder.state = step(holder.state)
+    except FloatingPointError:
+        return holder.state.x.tolist()
+
+
+def through_a_helper(step):
+    def advance(state):
+        return step(state)
+
+    state = Checked(jnp.zeros(3))
+    try:
+        for _ in range(10):
+            state = advance(state)
+    finally:
+        return state.x.tolist()  # noqa: B012 - the error is the test's own
+
+
+@pytest.mark.parametrize("caller", [in_a_variable, in_an_attribute, through_a_helper])
+def test_the_last_good_state_is_there_when_the_next_one_is_refused(caller):
+    assert caller(pytc.compile(lambda state: Checked(state.x + 1))) == [5, 5, 5]
+
+
+def test_a_variable_that_nobody_reads_when_it_raises_is_reused():
+    step = pytc.compile(lambda state: Checked(state.x * 1))
+
+    def run():
+        state = Checked(jnp.zeros(3))
+        for _ in range(4):
+            state = step(state)
+            where.append(state.x.unsafe_buffer_pointer())
+
+    where: list[int] = []
+    run()
+    assert len(set(where[1:])) == 1
+
+
+def test_explain_tells_who_might():
+    step = pytc.compile(lambda state: Checked(state.x + 1))
+    holder = types.SimpleNamespace(state=Checked(jnp.zeros(3)))
+    for _ in range(4):
+        holder.state = step(holder.state)
+    assert "`Checked.__post_init__` may raise" in str(pytc.explain(step))
+
+
+# -- which code may --------------------------------------------------------------------------------------------------
+
+
+@register_dataclass
+@dataclasses.dataclass
+class Plain:
+    x: jax.Array
+    more: Any = dataclasses.field(default_factory=list)
+
+
+@register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: jax.Array
+    more: Any = None
+
+
+class Named(NamedTuple):
+    x: jax.Array
+
+
+class Made(collections.namedtuple("Made", "x y")):
+    def __new__(cls, x, y=None):
+        return super().__new__(cls, x, y)
+
+
+@register_pytree_node_class
+class Base:
+    def __init__(self, x, *, scale=None):
+        self.x = x
+        if scale is None:
+            scale = 1.0
+        self.scale = scale
+
+    def tree_flatten(self):
+        return (self.x,), {"scale": self.scale}
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(*children, **aux)
+
+
+@register_pytree_node_class
+class Derived(Base):
+    def __init__(self, x, **more):
+        super().__init__(x, **more)
+        self.shape = x.shape
+
+
+def assigned(kind, aux, children):
+    made = object.__new__(kind)
+    for name, child in zip(("x", "more"), children, strict=True):
+        setattr(made, name, child)
+    made.__dict__.update({name: name for name in aux[1:]})
+    return made
+
+
+def taken_apart(kind, _, children):
+    x, more = children
+    made = kind(x=x)
+    object.__setattr__(made, "more", tuple(each for each in [more])[0])  # noqa: RUF015
+    return made
+
+
+class Module(eqx.Module):
+    x: jax.Array
+    mlp: eqx.nn.MLP
+    size: int = eqx.field(static=True, default=3)
+
+    def __check_init__(self):
+        if self.size > 5:
+            raise ValueError(self.size)
+
+
+@flax.struct.dataclass
+class Struct:
+    x: jax.Array
+    size: int = flax.struct.field(pytree_node=False, default=3)
+
+
+def train_state():
+    return TrainState.create(apply_fn=print, params={"w": X}, tx=optax.MultiSteps(optax.adamw(1e-3), 2))
+
+
+CERTAIN = {
+    "a dataclass": lambda: Plain(X),
+    "a frozen dataclass": lambda: Frozen(X, Frozen(X)),
+    "a named tuple": lambda: Named(X),
+    "a named tuple with a constructor": lambda: Made(X),
+    "ordered": lambda: collections.OrderedDict(b=X, a=X),
+    "with a default": lambda: collections.defaultdict(list, a=X),
+    "a constructor": lambda: Base(X),
+    "a derived class": lambda: Derived(X, scale=2.0),
+    "attributes that are assigned": lambda: node(assigned),
+    "children that are taken apart": lambda: node(taken_apart),
+    "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
+    "flax.struct": lambda: Struct(X),
+    "flax.core": lambda: flax.core.freeze({"a": {"b": X}}),
+    "TrainState": train_state,
+    "nnx": lambda: nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))),
+}
+
+
+@pytest.mark.parametrize("what", CERTAIN)
+def test_what_only_builds(what):
+    tree = tree_structure(CERTAIN[what]())
+    assert doubtful(tree, [jax.ShapeDtypeStruct((3,), np.float32)] * tree.num_leaves) == ""
+
+
+SEEN: list[Any] = []
+HOOK = None
+
+
+def compares(kind, _, children):
+    made = kind(x=children[0], more=children[1])
+    made.same = made.x == 0
+    return made
+
+
+def raises(kind, aux, children):
+    if aux is None:
+        raise ValueError(aux)
+    return kind(x=children[0], more=children[1])
+
+
+def tries(kind, _, children):
+    try:
+        return kind(x=children[0], more=children[1])
+    finally:
+        SEEN.clear()
+
+
+def reads_a_value(kind, _, children):
+    return kind(x=children[0], more=float(children[1]))
+
+
+def computes(kind, _, children):
+    return kind(x=children[0] + 0, more=children[1])
+
+
+def takes_the_last(kind, _, children):
+    return kind(x=children[0], more=children[1], last=SEEN.pop())
+
+
+def takes_the_next(kind, _, children, numbers=iter(range(7))):  # noqa: B008
+    return kind(x=children[0], more=children[1], number=next(numbers))
+
+
+def looks_up(kind, aux, children):
+    names = {"name": 1}
+    return kind(x=children[0], more=children[1], found=names[aux[1]])
+
+
+def has_a_hook(kind, _, children):
+    hook = HOOK
+    if hook is not None:
+        hook(children)
+    return kind(x=children[0], more=children[1])
+
+
+def counts(kind, _, children):
+    return kind(x=children[0], more=children[1], counted=len(SEEN) + 1)
+
+
+def asserts(kind, _, children):
+    assert children
+    return kind(x=children[0], more=children[1])
+
+
+def looks_at_its_callers(kind, _, children):
+    return kind(x=children[0], more=children[1], above=sys._getframe(1))
+
+
+@pytest.mark.parametrize(
+    "unflatten",
+    [
+        compares, raises, tries, reads_a_value, computes, takes_the_last, takes_the_next, looks_up, has_a_hook, counts,
+        asserts, looks_at_its_callers,
+    ],
+)  # fmt: skip
+def test_what_may_do_something_else_the_next_time(unflatten):
+    SEEN[:] = [1, 2, 3]
+    tree = tree_structure(node(unflatten))
+    assert f"`{unflatten.__name__}`" in doubtful(tree, [jax.ShapeDtypeStruct((3,), np.float32)] * 2)
+
+
+def test_a_profiler_is_left_alone():
+    tree = tree_structure(Base(X))
+
+    def profile(*_):
+        pass
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        found = doubtful(tree, [X])
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(before)
+    assert "profiler" in found
