@@ -1,17 +1,19 @@
-"""Ctrl-C between the moment a call has donated its arguments and the moment the caller has stored the result.
+"""Exceptions from outside between the moment a call has donated its arguments and the moment the caller has stored the
+result: by Ctrl-C, or from another thread (`PyThreadState_SetAsyncExc`).
 
-There an interrupt would leave `self.state`, or a notebook's `state`, naming an array that is gone. So it is put off:
-the result is delivered first, and the interrupt strikes right after the caller's store.
+There one would leave `self.state`, or a notebook's `state`, naming an array that is gone. So it is put off: the result
+is delivered first, and the exception strikes right after the caller's store.
 
-What makes this possible is where CPython looks for signals: when a Python function starts, at a jump backwards, and
-after a call of a C function; not when a Python function returns, nor at a store. Hence two steps.
+What makes this possible is where CPython looks for signals and for exceptions from other threads: when a Python
+function starts, at a jump backwards, and after a call of a C function; not when a Python function returns, nor at a
+store. Hence two steps.
 
 - What the program returns is put into a list by C code alone (`list.extend` over `itertools.starmap`), so that there
   is no instruction between the two at which it could be lost.
-- The signal is raised anew by an instruction that is no call, a subscript, followed by nothing but returns.
+- The exception is raised anew by an instruction that is no call, a subscript, followed by nothing but returns.
 
 The first call of a program returns through Python code of JAX. If it has been compiled ahead, that takes a moment, in
-which the signal is only noted (`put_off`).
+which a signal is only noted (`put_off`). An exception from another thread cannot be put off there.
 """
 
 from __future__ import annotations
@@ -60,20 +62,37 @@ class _RaiseSignal:
 
 _RAISE_SIGNAL = _RaiseSignal()
 
+this_thread: Callable[[], int] = ctypes.PYFUNCTYPE(ctypes.c_ulong)(("PyThread_get_thread_ident", ctypes.pythonapi))
+"""This thread by the number that the interpreter has for it. (gevent's `threading.get_ident` tells a greenlet's.)"""
+
+
+class _RaiseInThread:
+    """`_RaiseInThread()[thread] = kind` raises an exception of a class in a thread, at a later instruction. (By a
+    function object of our own: users give that of `ctypes.pythonapi` what types of arguments they like.)"""
+
+    __setitem__ = staticmethod(
+        ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.py_object)(
+            ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
+        )
+    )
+
+
+_RAISE_IN_THREAD = _RaiseInThread()
+
 
 def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -> None:
     """`landed.append(fun(*args))` without an instruction in between; `fun` is written in C."""
     landed.extend(itertools.starmap(fun, (args,)))
 
 
-def can_be_put_off(raised: BaseException) -> bool:
-    """Whether the result of a call can be delivered in spite of this exception: that of a full stack or a full memory,
-    or a Ctrl-C, which is raised anew behind the caller's store. Not what a user's own signal handler has raised, which
-    may tell it apart from another one."""
-    if isinstance(raised, RecursionError):
-        return True
-    if type(raised) is MemoryError:
-        return not _handlers(raised)
+def _is_of_full(raised: BaseException) -> bool:
+    """Whether it is an exception of a full stack or a full memory."""
+    return isinstance(raised, RecursionError) or (type(raised) is MemoryError and not _handlers(raised))
+
+
+def _is_by_ctrl_c(raised: BaseException) -> bool:
+    """Whether it is a Ctrl-C. Not what a user's own signal handler has raised, which may tell it apart from another
+    one."""
     if type(raised) is not KeyboardInterrupt or _handlers(raised) - {"asyncio.runners"}:
         return False
     return is_ctrl_c(signal.getsignal(signal.SIGINT)) and bool(_in_main_thread())
@@ -152,22 +171,37 @@ def _is_handlers(frame: types.FrameType) -> bool:
     return frame.f_back is not None and any(each is frame.f_back for each in given)
 
 
-def deliver(landed: Sequence[Any], raised: BaseException) -> tuple[Any, ...]:
-    """The result of a call that has landed, alone in a tuple, though something was raised; the interrupt follows,
-    behind the caller's store. An empty tuple where the call has not landed, or must raise.
+def deliver(landed: Sequence[Any], *raised: BaseException) -> tuple[Any, ...]:
+    """The result of a call that has landed, alone in a tuple, though something was raised, and more while that was
+    handled; what came from outside follows, behind the caller's store. An empty tuple where the call has not landed, or
+    must raise.
 
-    Another interrupt may strike in here. Nothing is lost by that: whoever calls this calls it again. (A loop could not
-    do that, since the interpreter looks for signals at each jump backwards, where no handler would be.)
+    Another exception may strike in here. Nothing is lost by that: whoever calls this calls it again, with that one,
+    too. (A loop could not do that, since the interpreter looks for signals at each jump backwards, where no handler
+    would be.)
 
-    A full stack, or memory, is not raised again: the program has run and its results are there, so nothing is left to
-    report.
+    What is raised once the results have landed is a Ctrl-C, or that the stack or memory is full, or what a handler of a
+    signal has raised; or, if the code that puts the results together is `certain` not to raise, it comes from another
+    thread, which cannot have given it anything but its class. A full stack, or memory, is not raised again: the program
+    has run and its results are there, so nothing is left to report.
+
+    Raises what was raised while something else was handled if the call has not landed.
     """
-    if len(landed) < 3 or not can_be_put_off(raised):
+    if len(landed) < 3:
+        if len(raised) > 1:
+            raise raised[-1]
         return ()
     emitted, leaves, results = landed
+    others = [each for each in raised if not _is_of_full(each)]
+    from_threads = [each for each in others if not _is_by_ctrl_c(each)]
+    if from_threads and (not emitted.certain or any(_handlers(each) for each in from_threads)):
+        return ()
+    thread = this_thread()
     delivered = (emitted.result(results, leaves),)
-    if isinstance(raised, KeyboardInterrupt):
+    if len(from_threads) < len(others):
         _RAISE_SIGNAL[signal.SIGINT]  # from here on nothing but returns
+    if from_threads:
+        _RAISE_IN_THREAD[thread] = type(from_threads[-1])  # there is room for one
     return delivered
 
 

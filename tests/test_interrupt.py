@@ -549,15 +549,21 @@ def test_an_exception_for_another_thread():
     assert caught == [KeyboardInterrupt, Timeout] * 4
 
 
-def test_a_handler_that_raises_when_the_results_have_landed():
+def test_a_handler_that_raises_when_the_results_have_landed(at_alarm):
     """They are not thrown away to make the call again, of which the arguments are gone."""
     call_whole = EmittedWhole.call_whole
     armed = []
 
+    def handler(*_):
+        raise KeyError(armed.pop())
+
+    at_alarm(handler)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
     def interrupted(emitted, args, kwargs, landed):
         call_whole(emitted, args, kwargs, landed)
         if armed:
-            raise KeyError(armed.pop())
+            signal.raise_signal(signal.SIGALRM)
 
     def run(step, x):
         for k in range(6):

@@ -206,14 +206,15 @@ def _held(
     held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
     if not held or outcome is plan.outcome:
         return held, outcome
-    alive = asking.alive(plan, plan.outcome, frame, args, kwargs, leaves)
+    alive = asking.alive(plan, plan.outcome_ahead, frame, args, kwargs, leaves)
     ownership.resume_collections()
     if on_trial and alive:
         return alive, outcome
     if len(alive) == len(held) or not has_room():
         return held, outcome
     plan.emitted.compile(leaves)
-    return asking.alive(plan, plan.outcome, frame, args, kwargs, leaves), plan.outcome
+    outcome = plan.outcome_ahead  # a listener of JAX's may have started a thread
+    return asking.alive(plan, outcome, frame, args, kwargs, leaves), outcome
 
 
 def _collect() -> bool:

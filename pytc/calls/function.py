@@ -405,14 +405,14 @@ def wrap(function: Function) -> Callable[..., Any]:
                     pass
             return function.call(frame, args, kwargs, leaves, tree, landed)
         except BaseException as raised:
-            # Several interrupts may come at once: of different signals, or one behind the other.
+            # Several may come at once: by different signals, from other threads, or one behind the other.
             try:
                 delivered = deliver(landed, raised)
-            except KeyboardInterrupt:
+            except BaseException as second:  # noqa: BLE001 - it is raised again
                 try:
-                    delivered = deliver(landed, raised)
-                except KeyboardInterrupt:
-                    delivered = deliver(landed, raised)
+                    delivered = deliver(landed, raised, second)
+                except BaseException as third:  # noqa: BLE001 - as above
+                    delivered = deliver(landed, raised, second, third)
             if delivered:
                 return delivered[0]
             leave_out_own_frames(raised)

@@ -90,8 +90,7 @@ class Planner:
         if emitted is None:
             if not (staged.context.is_current() and signature.is_for(leaves)):
                 raise Retrace
-            emitted = staged.compiled[could_donate] = self.emitted(staged.program, program, leaves)
-            emitted.context = staged.context
+            emitted = staged.compiled[could_donate] = self.emitted(staged, program, leaves)
             self._warn_of_unusable(emitted.program)
         program = emitted.program
         plan = Plan(
@@ -128,12 +127,12 @@ class Planner:
         if moved not in staged.moved:
             if not (staged.context.is_current() and signature.is_for(leaves)):
                 raise Retrace
-            program = staged.program
-            keep = {i if (same := leaf.same_as) is None else same for i, leaf in enumerate(program.leaves)}
+            same_as = [leaf.same_as for leaf in staged.program.leaves]
+            keep = {i if same is None else same for i, same in enumerate(same_as)}
             keep -= {i for i in moved if isinstance(leaves[i], jax.Array)}
             paired = self._paired(staged, frozenset(keep))
-            emitted = self.emitted(program, paired, leaves)
-            emitted.context = staged.context
+            program = staged.program
+            emitted = self.emitted(staged, paired, leaves)
             staged.moved[moved] = Plan(
                 emitted,
                 ownership.Wanted(()),
@@ -156,11 +155,14 @@ class Planner:
         known = staged.paired.get(keep)
         return known if known is not None else staged.paired.setdefault(keep, self.paired(staged.program, keep))
 
-    def emitted(self, prepared: Program, paired: Program, leaves: Sequence[Any]) -> Emitted:
+    def emitted(self, staged: Staged, paired: Program, leaves: Sequence[Any]) -> Emitted:
         """A paired program ready for calls; with the pairs that the compiler finds best, where that is asked for."""
         if self.effort == "default":
-            return self.emit(paired, **self.options)
-        return self.choose(prepared, paired, leaves).emitted
+            emitted = self.emit(paired, **self.options)
+        else:
+            emitted = self.choose(staged.program, paired, leaves).emitted
+        emitted.context, emitted.certain = staged.context, not staged.doubt
+        return emitted
 
     def choose(
         self,

@@ -51,6 +51,13 @@ class Plan:
         return ownership.Outcome(calls_python=True, length=self.outcome.length, atomic=False)
 
     @property
+    def outcome_ahead(self) -> ownership.Outcome:
+        """`outcome` for a first call that was compiled ahead, while no handler of a signal runs. Another thread may
+        raise an exception in the Python code of JAX through which it returns."""
+        atomic = self.outcome.atomic and not ownership.meddler()
+        return dataclasses.replace(self.outcome, atomic=atomic)
+
+    @property
     def program(self) -> Program:
         """The program with its aliases."""
         return self.emitted.program

@@ -114,6 +114,8 @@ class Emitted:
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
         self.context: Context | None = None
         """The context that the program was staged in, if it must not be traced in another one."""
+        self.certain = False
+        """Whether `result` is known to raise nothing of its own."""
         self._untraced = True
         self._ahead = False
         self.is_new = True

@@ -34,6 +34,7 @@ from pytc.ownership.proof import all_dead, held
 from pytc.ownership.surviving import Surviving
 from pytc.ownership.walk import Walk
 from pytc.ownership.wanted import Wanted
+from pytc.ownership.watchers import meddler
 
 __all__ = [
     "CallSite",
@@ -50,6 +51,7 @@ __all__ = [
     "held",
     "is_dear",
     "known_site",
+    "meddler",
     "reasons",
     "resume_collections",
     "survivors",

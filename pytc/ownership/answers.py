@@ -119,7 +119,7 @@ def _reason(
             return variables.lasting(found, frame, look.refusals)
         if named := variables.in_handlers(frame, value):
             if who := interrupter():
-                return Held("thread", f"{named}: {who}, may raise an exception in the midst of the call")
+                return Held("thread", f"{named}: {who} may raise an exception in the midst of the call")
             if outcome.doubt:
                 return Held("variable", f"{named}: {outcome.doubt} may raise as it puts the result together")
             if not outcome.atomic:

@@ -8,7 +8,6 @@ then. A few threads of libraries are known to do nothing of the kind (`service_t
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import ctypes
 import gc
 import operator
 import sys
@@ -16,7 +15,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from pytc.interrupt import is_ctrl_c
+from pytc.interrupt import is_ctrl_c, this_thread
 from pytc.jax_compat.running import let_go
 from pytc.ownership import collector, interpreter
 from pytc.ownership.compared import odd_setting, odd_sharding
@@ -26,10 +25,6 @@ _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _last_handlers: list[Any] = []
 """The handlers of all signals when they were last looked at, if none of them was one that counts."""
-
-_this_thread: Any = ctypes.pythonapi.PyThread_get_thread_ident
-"""This thread by the number that the interpreter has for it. (gevent's `threading.get_ident` tells a greenlet's.)"""
-_this_thread.restype = ctypes.c_ulong
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
@@ -61,9 +56,9 @@ def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
 
 def onlooker() -> str:
     """Who may do so whatever the program is; empty if nobody."""
-    if not interpreter.alone() and (name := other_thread()):
-        return f"another thread, {name}, may read it"
-    if handler := _signal_handler():
+    if thread := meddler():
+        return f"{thread}, may read it"
+    if handler := interrupter():
         return f"{handler} may read it"
     for callback in gc.callbacks:
         if (getattr(callback, "__module__", "") or "").partition(".")[0] not in _QUIET_COLLECTING:
@@ -76,20 +71,20 @@ def onlooker() -> str:
 
 
 def interruptible() -> bool:
-    """Whether a Ctrl-C may raise an exception behind a call made by the interpreter's own C code (`f(*args)`), which
-    looks for signals before the result is stored."""
-    return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED
+    """Whether a Ctrl-C or another thread may raise an exception behind a call made by the interpreter's own C code
+    (`f(*args)`), which looks for these before the result is stored."""
+    return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED or bool(meddler())
 
 
-def interrupter() -> str:
-    """Who may raise an exception in the midst of a call, after it has donated; empty if nobody. (A handler of a signal,
-    or a thread by `PyThreadState_SetAsyncExc`. The default Ctrl-C is put off until the result is stored.)"""
-    if handler := _signal_handler():
-        return handler
+def meddler() -> str:
+    """The thread that may read anything at any time, and raise exceptions in this one (`PyThreadState_SetAsyncExc`), in
+    words; empty if there is none."""
     return f"another thread, {name}" if not interpreter.alone() and (name := other_thread()) else ""
 
 
-def _signal_handler() -> str:
+def interrupter() -> str:
+    """The handler of a signal that may raise an exception in the midst of a call, after it has donated; empty if there
+    is none. (The default Ctrl-C, and what another thread raises, are put off until the result is stored.)"""
     ctrl_c = _signal.getsignal(_signal.SIGINT)
     put_off = is_ctrl_c(ctrl_c)  # asked each time, as that of asyncio is one only at times
     known = put_off or id(ctrl_c) in _NOT_HANDLED
@@ -107,7 +102,7 @@ def other_frames() -> dict[int, FrameType]:
     """Where the other threads are. (A function's own frame in one of its variables would live on, with all that the
     frames above it refer to, until garbage is collected.)"""
     frames = sys._current_frames()
-    del frames[_this_thread()]
+    del frames[this_thread()]
     return frames
 
 

@@ -8,6 +8,7 @@ import functools
 import gc
 import itertools
 import re
+import signal
 import sys
 import threading
 import types
@@ -248,7 +249,16 @@ def _another_thread(name: str) -> Iterator[None]:
         thread.join()
 
 
-def test_a_handler_that_another_thread_may_cause_to_run(made: Functions) -> None:
+@contextlib.contextmanager
+def _a_handler_of_a_signal() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_handler_that_the_handler_of_a_signal_may_cause_to_run(made: Functions) -> None:
     stub, f = made
 
     def run() -> Any:
@@ -261,12 +271,15 @@ def test_a_handler_that_another_thread_may_cause_to_run(made: Functions) -> None
             stub.read(x)
         return x
 
-    with _another_thread("prefetch"):
+    with _a_handler_of_a_signal():
         run()
     stub.says(
-        r"^`x` in test_reasons.py:\d+, which an exception handler reads: another thread, 'prefetch', may raise an "
-        "exception in the midst of the call$"
+        rf"^`x` in test_reasons.py:\d+, which an exception handler reads: a handler of signal {int(signal.SIGUSR1)} "
+        "may raise an exception in the midst of the call$"
     )
+    with _another_thread("prefetch"):
+        run()
+    expect(stub.why[-1] == {})
     run()
     expect(stub.why[-1] == {})
 
