@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import sys
 import types
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from flax.training.train_state import TrainState
 from jax.tree_util import register_dataclass, register_pytree_node, register_pytree_node_class, tree_structure
 
 import pytc
-from pytc.calls.unflattening import doubtful
+from pytc.calls.unflattening import Standing, doubtful
 
 X = jnp.arange(3.0)
 
@@ -215,7 +216,7 @@ CERTAIN = {
 @pytest.mark.parametrize("what", CERTAIN)
 def test_what_only_builds(what):
     tree = tree_structure(CERTAIN[what]())
-    assert doubtful(tree, [jax.ShapeDtypeStruct((3,), np.float32)] * tree.num_leaves) == ""
+    assert doubtful(tree, [Standing((3,), np.float32)] * tree.num_leaves) == ""
 
 
 SEEN: list[Any] = []
@@ -278,6 +279,19 @@ def asserts(kind, _, children):
     return kind(x=children[0], more=children[1])
 
 
+@functools.cache
+def remembered(x):
+    return x
+
+
+def remembers(kind, _, children):
+    return kind(x=remembered(children[0]), more=children[1])
+
+
+def asks_for_its_truth(kind, _, children):
+    return kind(x=children[0], more=bool(children[1]))
+
+
 def looks_at_its_callers(kind, _, children):
     return kind(x=children[0], more=children[1], above=sys._getframe(1))
 
@@ -286,13 +300,13 @@ def looks_at_its_callers(kind, _, children):
     "unflatten",
     [
         compares, raises, tries, reads_a_value, computes, takes_the_last, takes_the_next, looks_up, has_a_hook, counts,
-        asserts, looks_at_its_callers,
+        asserts, remembers, asks_for_its_truth, looks_at_its_callers,
     ],
 )  # fmt: skip
 def test_what_may_do_something_else_the_next_time(unflatten):
     SEEN[:] = [1, 2, 3]
     tree = tree_structure(node(unflatten))
-    assert f"`{unflatten.__name__}`" in doubtful(tree, [jax.ShapeDtypeStruct((3,), np.float32)] * 2)
+    assert f"`{unflatten.__name__}`" in doubtful(tree, [Standing((3,), np.float32)] * 2)
 
 
 def test_a_profiler_is_left_alone():

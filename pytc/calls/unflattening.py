@@ -31,7 +31,7 @@ from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Kept, Passed, Program
 from pytc.uncollected import uncollected
 
-_BUILDERS = frozenset((*sys.stdlib_module_names, "jax", "jaxlib", "equinox", "flax", "chex", "optax"))
+_BUILDERS = frozenset((*sys.stdlib_module_names, "pytc", "jax", "jaxlib", "equinox", "flax", "chex", "optax"))
 """Packages whose own code builds containers of whatever it is given."""
 
 _FUNCTIONS = (getattr, isinstance, iter, len, setattr, vars, object.__new__, tuple.__new__, dict.__new__, list.__new__)
@@ -71,7 +71,16 @@ def _standing_for(program: Program, origin: Computed | Passed | Kept) -> Any:
             aval = program.out_avals[index]
     if not hasattr(aval, "shape"):
         return object()
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)  # type: ignore[no-untyped-call]
+    return Standing(aval.shape, aval.dtype)  # type: ignore[no-untyped-call]
+
+
+class Standing(jax.ShapeDtypeStruct):
+    """The type of an array that is not there yet. It cannot do what an array cannot."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise TypeError("it has no value yet")
 
 
 def doubtful(tree: PyTreeDef, types_of_leaves: Sequence[Any]) -> str:
@@ -108,7 +117,7 @@ class _Seen:
         """The function that was called last, in words."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event not in ("call", "c_call") or frame.f_code is doubtful.__code__:
+        if event not in ("call", "c_call"):
             return
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in _BUILDERS:
             return
