@@ -21,7 +21,7 @@ from flax.training.train_state import TrainState
 from jax.tree_util import register_dataclass, register_pytree_node, register_pytree_node_class, tree_structure
 
 import pytc
-from pytc.calls.unflattening import Standing, doubtful
+from pytc.calls.unflattening import ArrayOf, doubtful
 
 X = jnp.arange(3.0)
 
@@ -34,9 +34,7 @@ class Bare:
 def node(unflatten):
     """One of a class whose `x` and `more` are its children, and that is put together by `unflatten`."""
     kind = type("Node", (Bare,), {})
-    register_pytree_node(
-        kind, lambda each: ((each.x, each.more), (True, "name")), lambda *given: unflatten(kind, *given)
-    )
+    register_pytree_node(kind, lambda each: ((each.x, each.more), (True, "name")), functools.partial(unflatten, kind))
     return kind(x=X, more=X)
 
 
@@ -174,6 +172,10 @@ def taken_apart(kind, _, children):
     return made
 
 
+def converted(kind, _, children):
+    return kind(x=jnp.asarray(children[0], jnp.float32), more=jnp.atleast_1d(children[1]))
+
+
 class Module(eqx.Module):
     x: jax.Array
     mlp: eqx.nn.MLP
@@ -205,6 +207,7 @@ CERTAIN = {
     "a derived class": lambda: Derived(X, scale=2.0),
     "attributes that are assigned": lambda: node(assigned),
     "children that are taken apart": lambda: node(taken_apart),
+    "children that are converted": lambda: node(converted),
     "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
     "flax.struct": lambda: Struct(X),
     "flax.core": lambda: flax.core.freeze({"a": {"b": X}}),
@@ -216,7 +219,7 @@ CERTAIN = {
 @pytest.mark.parametrize("what", CERTAIN)
 def test_what_only_builds(what):
     tree = tree_structure(CERTAIN[what]())
-    assert doubtful(tree, [Standing((3,), np.float32)] * tree.num_leaves) == ""
+    assert doubtful(tree, [ArrayOf((3,), np.float32)] * tree.num_leaves) == ""
 
 
 SEEN: list[Any] = []
@@ -244,10 +247,6 @@ def tries(kind, _, children):
 
 def reads_a_value(kind, _, children):
     return kind(x=children[0], more=float(children[1]))
-
-
-def computes(kind, _, children):
-    return kind(x=children[0] + 0, more=children[1])
 
 
 def takes_the_last(kind, _, children):
@@ -292,6 +291,15 @@ def asks_for_its_truth(kind, _, children):
     return kind(x=children[0], more=bool(children[1]))
 
 
+def checks_by_jax(kind, _, children):
+    return kind(x=eqx.error_if(children[0], children[0] < 0, "negative"), more=children[1])
+
+
+def calls_back(kind, _, children):
+    jax.debug.callback(SEEN.append, children[0])
+    return kind(x=children[0], more=children[1])
+
+
 def looks_at_its_callers(kind, _, children):
     return kind(x=children[0], more=children[1], above=sys._getframe(1))
 
@@ -299,14 +307,14 @@ def looks_at_its_callers(kind, _, children):
 @pytest.mark.parametrize(
     "unflatten",
     [
-        compares, raises, tries, reads_a_value, computes, takes_the_last, takes_the_next, looks_up, has_a_hook, counts,
-        asserts, remembers, asks_for_its_truth, looks_at_its_callers,
+        compares, raises, tries, reads_a_value, takes_the_last, takes_the_next, looks_up, has_a_hook, counts,
+        asserts, remembers, asks_for_its_truth, checks_by_jax, calls_back, looks_at_its_callers,
     ],
 )  # fmt: skip
 def test_what_may_do_something_else_the_next_time(unflatten):
     SEEN[:] = [1, 2, 3]
     tree = tree_structure(node(unflatten))
-    assert f"`{unflatten.__name__}`" in doubtful(tree, [Standing((3,), np.float32)] * 2)
+    assert f"`{unflatten.__name__}`" in doubtful(tree, [ArrayOf((3,), np.float32)] * 2)
 
 
 def test_a_profiler_is_left_alone():

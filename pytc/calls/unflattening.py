@@ -3,10 +3,11 @@
 When `tree_unflatten` runs, the arguments are gone: if it raised then, an exception handler, or an attribute, would be
 left with a deleted array. A constructor that checks values does that (a `__post_init__` that raises at NaN).
 
-Which code runs is observed: the tree is unflattened once, as JAX does, too, with types in place of arrays. The next
+Which code runs is observed: the tree is unflattened once while JAX traces, with tracers in place of arrays. The next
 time it will do the same, whatever the values are, if
 
-- it did not raise now, as what asks a type for its value does: `float(x)`, `x + 1`, `x[0]`;
+- it did not raise now, as what asks a tracer for its value does: `float(x)`, `if x > 0`;
+- what it computes has no effects and does not call Python, as a check of values by JAX does;
 - no instruction depends on values: no `raise`, no `try`, no comparison or branch but on the identity of what is passed;
 - it calls no functions of the interpreter's own but a few that build and assign.
 
@@ -21,17 +22,20 @@ import sys
 import types
 from collections.abc import Sequence
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.tree_util import PyTreeDef
 
 from pytc.interrupt import is_from_outside
+from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.trees import is_plain_tree
 from pytc.program import Computed, Kept, Passed, Program
 from pytc.uncollected import uncollected
 
-_BUILDERS = frozenset((*sys.stdlib_module_names, "pytc", "jax", "jaxlib", "equinox", "flax", "chex", "optax"))
+_BUILDERS = frozenset(
+    (*sys.stdlib_module_names, "pytc", "jax", "jaxlib", "numpy", "ml_dtypes", "equinox", "flax", "chex", "optax")
+)
 """Packages whose own code builds containers of whatever it is given."""
 
 _FUNCTIONS = (getattr, isinstance, iter, len, setattr, vars, object.__new__, tuple.__new__, dict.__new__, list.__new__)
@@ -69,39 +73,44 @@ def _standing_for(program: Program, origin: Computed | Passed | Kept) -> Any:
             aval: Any = program.leaves[leaf].aval
         case Computed(index):
             aval = program.out_avals[index]
-    if not hasattr(aval, "shape"):
-        return object()
-    return Standing(aval.shape, aval.dtype)  # type: ignore[no-untyped-call]
+    return ArrayOf(aval.shape, aval.dtype) if hasattr(aval, "shape") else object()
 
 
-class Standing(jax.ShapeDtypeStruct):
-    """The type of an array that is not there yet. It cannot do what an array cannot."""
+class ArrayOf(NamedTuple):
+    """An array that is not there yet."""
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __bool__(self) -> bool:
-        raise TypeError("it has no value yet")
+    shape: tuple[int, ...]
+    dtype: Any
 
 
-def doubtful(tree: PyTreeDef, types_of_leaves: Sequence[Any]) -> str:
-    """The same of those that unflatten a tree. `types_of_leaves` has a type for each leaf, or whatever else stands
-    there."""
+def doubtful(tree: PyTreeDef, leaves: Sequence[Any]) -> str:
+    """The same of those that unflatten a tree with these leaves, of which an `ArrayOf` stands for an array."""
     if is_plain_tree(tree):
         return ""
     if sys.getprofile() is not None:
         return "a function that is not known, since a profiler was on when the function was compiled,"
     seen = _Seen()
+    arrays = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is ArrayOf}
+
+    def unflatten(*tracers: Any) -> None:
+        standing = dict(zip(arrays, tracers, strict=True))
+        given = [standing.get(k, leaf) for k, leaf in enumerate(leaves)]
+        sys.setprofile(seen)
+        try:
+            tree.unflatten(given)
+        finally:
+            sys.setprofile(None)
+
     try:
         with uncollected():
-            sys.setprofile(seen)
-            try:
-                tree.unflatten(types_of_leaves)
-            finally:
-                sys.setprofile(None)
+            types: list[Any] = [jax.ShapeDtypeStruct(*each) for each in arrays.values()]  # type: ignore[no-untyped-call]
+            computed = jax.make_jaxpr(unflatten)(*types)
     except Exception as error:  # users' code, which may raise anything
         if is_from_outside(error):
             raise
         return seen.last
+    if may_call_python(computed):
+        return next((f"`{code.co_qualname}`" for code in seen.codes), seen.last)
     return next((f"`{code.co_qualname}`" for code in seen.codes if not _only_builds(code)), seen.odd)
 
 
