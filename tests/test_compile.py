@@ -982,7 +982,7 @@ class Told(list):
     @classmethod
     def tree_unflatten(cls, _, children):
         made = cls(children)
-        if all(isinstance(child, jax.Array) for child in made):
+        if all(isinstance(child, jax.Array) and not isinstance(child, jax.core.Tracer) for child in made):
             cls.arrived.put(made)
         return made
 
