@@ -9,7 +9,8 @@ function starts, at a jump backwards, and after a call of a C function; not when
 store. Hence two steps.
 
 - What the program returns is put into a list by C code alone (`list.extend` over `itertools.starmap`), so that there
-  is no instruction between the two at which it could be lost.
+  is no instruction between the two at which it could be lost. So a program returns only what JAX makes by C++ code
+  alone: no keys and no named tuples (`emit`).
 - The exception is raised anew by an instruction that is no call, a subscript, followed by nothing but returns.
 
 The first call of a program returns through Python code of JAX. If it has been compiled ahead, that takes a moment, in

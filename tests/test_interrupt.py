@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import types
+from typing import NamedTuple
 from unittest import mock
 
 import jax
@@ -194,14 +195,26 @@ def strike(step, holder, seconds):
             signal.setitimer(signal.ITIMER_REAL, 0)
         except (KeyboardInterrupt, ValueError):  # as the latter where it strikes Python code that jaxlib called
             struck += 1
-        lost += any(x.is_deleted() for x in holder.state.values())
+        lost += any(x.is_deleted() for x in jax.tree.leaves(holder.state))
     signal.signal(signal.SIGALRM, before)
     return struck, lost
 
 
-def draw(state):
-    """What makes JAX put results together by Python code."""
-    return {"key": jax.random.split(state["key"])[0]} if "key" in state else {}
+class Moments(NamedTuple):
+    """As in the states of Optax: a class of named tuples has a `__new__` in Python."""
+
+    mean: jax.Array
+    square: jax.Array
+
+
+def renewed(state):
+    """The parts of a state that are put together by Python code."""
+    parts = {}
+    if "key" in state:
+        parts["key"] = jax.random.split(state["key"])[0]
+    if "moments" in state:
+        parts["moments"] = Moments(*(moment + 1 for moment in state["moments"]))
+    return parts
 
 
 def reuses(step, holder):
@@ -212,9 +225,13 @@ def reuses(step, holder):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no interval timers")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts in finalisers
-@pytest.mark.parametrize("others", [{}, {"key": jax.random.key(0)}], ids=["arrays", "a key"])
+@pytest.mark.parametrize(
+    "others",
+    [{}, {"key": jax.random.key(0)}, {"moments": Moments(jnp.zeros(8), jnp.zeros(8))}],
+    ids=["arrays", "a key", "a named tuple"],
+)
 def test_interrupts_at_random_moments(others):
-    step = pytc.compile(lambda state: {**state, "a": state["a"] + 1, "n": state["n"] + 1} | draw(state))
+    step = pytc.compile(lambda state: {**state, "a": state["a"] + 1, "n": state["n"] + 1} | renewed(state))
     holder = Holder()
     holder.state = {"a": jnp.zeros(64), "n": jnp.zeros((), jnp.int32), **others}
     reuses(step, holder)

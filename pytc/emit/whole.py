@@ -6,6 +6,10 @@ given the arguments whole and returns the result whole: a call then costs little
 `jax.jit(donate_argnums=...)`. Only the containers that PRNG keys are in are made anew, with bits in their places; and
 where the program wants its results in another order, and the result is a tuple, that tuple is. Arguments that are
 static are left out: the program is for their values.
+
+A named tuple is made by Python code, its class's `__new__`. There the interpreter looks for signals: in a result of
+`jax.jit`, when the arguments are gone and the results have not landed. So where there is one in the result, the program
+returns a list of its leaves, and the result is put together once that has landed.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import keyword
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any, cast
 
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure
@@ -24,7 +29,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure
 from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
-from pytc.jax_compat.trees import container, is_plain_tree
+from pytc.jax_compat.trees import container, is_plain_tree, nodes
 from pytc.picking import picker
 from pytc.program import Computed, Program
 
@@ -46,11 +51,12 @@ class EmittedWhole(Emitted):
         tree: PyTreeDef,
         static: frozenset[int | str],
         taken: tuple[tuple[int, ...], tuple[str, ...]],
-        parts: Sequence[int],
+        parts: Sequence[int] | None,
     ) -> None:
         """`parts` are those of the result, a tuple, in the order in which they are returned; none if it is returned as
-        it is."""
+        it is. They are None if the program returns a list of the leaves."""
         self.tree, self.static, self.taken = tree, static, taken
+        self._in_a_list = parts is None
         super().__init__(program, options)
         args, kwargs = tree.unflatten(range(tree.num_leaves))
         count = len(args) + sum(isinstance(key, int) for key in static)
@@ -75,6 +81,8 @@ class EmittedWhole(Emitted):
             if tree != this.tree:
                 raise Retrace
             results = this._flat(values)
+            if this._in_a_list:
+                return results
             result = this.program.out_tree.unflatten(results[k] for k in _places(this._order))
             return this._pick_parts(result) if this._pick_parts else result
 
@@ -117,16 +125,20 @@ class EmittedWhole(Emitted):
 
     def result(self, results: Any, leaves: Sequence[Any]) -> Any:
         """What the function returns: what `call` appended, with keys in the places of their bits."""
+        if self._in_a_list:
+            return super().result(results, leaves)
         if self._to_keys:
             results = _changed(results, self._to_keys)
         return self._put_back(results) if self._put_back else results
 
     def arrays(self, results: Any) -> Sequence[Any]:
         """As of any program."""
-        return tree_leaves(results)
+        return super().arrays(results) if self._in_a_list else tree_leaves(results)
 
     def marked(self, results: Any) -> Sequence[Any]:
         """As of any program."""
+        if self._in_a_list:
+            return super().marked(results)
         return [functools.reduce(operator.getitem, way, results) for way in self._ways]
 
 
@@ -146,10 +158,19 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
         return None
     if any(output.requested is not None for output in program.outputs):
         return None
-    aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
-    parts = _parts(program, order_of(program, aliased))
+    parts = None
+    if in_one_go := _is_made_in_one_go(program.out_tree):
+        aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
+        parts = _parts(program, order_of(program, aliased))
     taken = _taken(tree, frozenset([passed.index(i) for i in program.donated]))
-    return None if taken is None or parts is None else EmittedWhole(program, options, tree, static, taken, parts)
+    if taken is None or (in_one_go and parts is None):
+        return None
+    return EmittedWhole(program, options, tree, static, taken, parts)
+
+
+def _is_made_in_one_go(tree: PyTreeDef) -> bool:
+    """Whether JAX puts a plain tree together with no Python code: not named tuples."""
+    return all(kind in (tuple, list, dict, NoneType) for kind, _ in nodes(tree))
 
 
 def _without(tree: PyTreeDef, leaves: frozenset[int]) -> tuple[PyTreeDef, frozenset[int | str]]:
