@@ -88,7 +88,7 @@ def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -
 
 def _is_of_full(raised: BaseException) -> bool:
     """Whether it is an exception of a full stack or a full memory."""
-    return isinstance(raised, RecursionError) or (type(raised) is MemoryError and not _handlers(raised))
+    return type(raised) is RecursionError or (type(raised) is MemoryError and not _handlers(raised))
 
 
 def _is_by_ctrl_c(raised: BaseException) -> bool:
@@ -137,7 +137,7 @@ def is_from_outside(raised: Exception) -> bool:
         return True
     package = [_module(frame) for frame in _frames(raised)][-1].partition(".")[0]
     return (
-        (package in _LIBRARIES or package in sys.stdlib_module_names)
+        (package in _LIBRARIES or package in sys.stdlib_module_names or package.startswith("namedtuple_"))
         and not isinstance(raised, _USUAL)
         and type(raised).__module__.partition(".")[0] not in _LIBRARIES
     )

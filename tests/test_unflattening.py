@@ -149,6 +149,10 @@ class Base:
     def tree_unflatten(cls, aux, children):
         return cls(*children, **aux)
 
+    def like(self, x):
+        self.x, self.scale = x, None
+        return self
+
 
 @register_pytree_node_class
 class Derived(Base):
@@ -163,6 +167,13 @@ def assigned(kind, aux, children):
         setattr(made, name, child)
     made.__dict__.update({name: name for name in aux[1:]})
     return made
+
+
+def refused_if_wrong(kind, aux, children):
+    if aux is None or len(children) != 2:
+        raise ValueError(f"{aux} and {children}")
+    assert children[0].ndim == 1
+    return kind(x=children[0], more=children[1] if aux[0] else None)
 
 
 def taken_apart(kind, _, children):
@@ -207,6 +218,7 @@ CERTAIN = {
     "a derived class": lambda: Derived(X, scale=2.0),
     "attributes that are assigned": lambda: node(assigned),
     "children that are taken apart": lambda: node(taken_apart),
+    "refused if its structure is wrong": lambda: node(refused_if_wrong),
     "children that are converted": lambda: node(converted),
     "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
     "flax.struct": lambda: Struct(X),
@@ -230,12 +242,6 @@ def compares(kind, _, children):
     made = kind(x=children[0], more=children[1])
     made.same = made.x == 0
     return made
-
-
-def raises(kind, aux, children):
-    if aux is None:
-        raise ValueError(aux)
-    return kind(x=children[0], more=children[1])
 
 
 def tries(kind, _, children):
@@ -273,11 +279,6 @@ def counts(kind, _, children):
     return kind(x=children[0], more=children[1], counted=len(SEEN) + 1)
 
 
-def asserts(kind, _, children):
-    assert children
-    return kind(x=children[0], more=children[1])
-
-
 @functools.cache
 def remembered(x):
     return x
@@ -307,14 +308,81 @@ def looks_at_its_callers(kind, _, children):
 @pytest.mark.parametrize(
     "unflatten",
     [
-        compares, raises, tries, reads_a_value, takes_the_last, takes_the_next, looks_up, has_a_hook, counts,
-        asserts, remembers, asks_for_its_truth, checks_by_jax, calls_back, looks_at_its_callers,
+        compares, tries, reads_a_value, takes_the_last, takes_the_next, looks_up, has_a_hook, counts,
+        remembers, asks_for_its_truth, checks_by_jax, calls_back, looks_at_its_callers,
     ],
 )  # fmt: skip
 def test_what_may_do_something_else_the_next_time(unflatten):
     SEEN[:] = [1, 2, 3]
     tree = tree_structure(node(unflatten))
     assert f"`{unflatten.__name__}`" in doubtful(tree, [ArrayOf((3,), np.float32)] * 2)
+
+
+@register_pytree_node_class
+class Hooked(Base):
+    """One that reads what is elsewhere, as its own `read` does."""
+
+    read = None
+    last: Any = None
+    hooks: list[Any] = []
+
+    def __init__(self, x, **more):
+        super().__init__(x, **more)
+        self.more = self.read()
+
+
+THERE = types.SimpleNamespace(state=X, hook=len)
+HOOKS: list[Any] = []
+CHECKS = False
+ITERATOR = iter([]).__next__
+
+
+@functools.singledispatch
+def dispatched(x):
+    return x
+
+
+def checks(x):
+    if CHECKS:
+        raise ValueError(x)
+    return x
+
+
+def hooks(self):
+    for hook in HOOKS:
+        hook(self)
+
+
+ELSEWHERE = {
+    "an object": lambda self: THERE.state,
+    "by name": lambda self: getattr(THERE, "state"),  # noqa: B009
+    "a hook": lambda self: THERE.hook(()),
+    "a list of hooks": hooks,
+    "an array": lambda self: X,
+    "an iterator": lambda self: ITERATOR,
+    "a switch": lambda self: checks(self.x),
+    "a class's": lambda self: self.last,
+    "a class's list": lambda self: self.hooks,
+    "what its type has": lambda self: type(self).hooks,
+    "a dispatcher": lambda self: dispatched(self.x),
+    "an item": lambda self: SEEN[0],
+    "a table": lambda self: {"a": 1}[self.shape],
+    "whether it is traced": lambda self: isinstance(self.x, jax.core.Tracer) or self.x,
+    "a new array": lambda self: jnp.zeros(3),
+    "a partial function": lambda self: PARTIAL(),
+}
+PARTIAL = functools.partial(next, iter([1, 2, 3]))
+
+
+@pytest.mark.parametrize("what", ELSEWHERE)
+def test_what_looks_elsewhere(what, monkeypatch):
+    monkeypatch.setattr(Hooked, "read", ELSEWHERE[what])
+    monkeypatch.setattr(Hooked, "last", X)
+    SEEN[:] = [1, 2, 3]
+    tree = tree_structure(Base(X))
+    assert doubtful(tree, [ArrayOf((3,), np.float32)]) == ""
+    tree = tree_structure(object.__new__(Hooked).like(X))
+    assert doubtful(tree, [ArrayOf((3,), np.float32)]) != ""
 
 
 def test_a_profiler_is_left_alone():
