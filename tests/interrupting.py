@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 import pytc
 from pytc.calls import cache
+from pytc.calls.unflattening import Unflattening
 
 INTERRUPT: list[None] = []
 
@@ -108,7 +109,7 @@ def loses(way: Way) -> bool:
     """Whether an interrupt of the fourth call leaves the holder with an array that is gone."""
     step = pytc.compile(lambda state: Interrupting(state.value + 1))
     holder = types.SimpleNamespace(state=Interrupting(jnp.zeros(3)))
-    with mock.patch.object(cache, "doubt_of", return_value=""):  # what it raises it puts off itself
+    with mock.patch.object(cache, "observed", return_value=Unflattening()):  # what it raises it puts off itself
         for _ in range(3):
             way(step, holder)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import inspect
 import sys
 import types
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from flax.training.train_state import TrainState
 from jax.tree_util import register_dataclass, register_pytree_node, register_pytree_node_class, tree_structure
 
 import pytc
-from pytc.calls.unflattening import ArrayOf, doubtful
+from pytc.calls.unflattening import ArrayOf, of_tree
 
 X = jnp.arange(3.0)
 
@@ -207,6 +208,11 @@ def train_state():
     return TrainState.create(apply_fn=print, params={"w": X}, tx=optax.MultiSteps(optax.adamw(1e-3), 2))
 
 
+def doubtful(tree):
+    """Who may do something else the next time."""
+    return of_tree(tree, [ArrayOf((3,), np.float32)] * tree.num_leaves).doubt
+
+
 CERTAIN = {
     "a dataclass": lambda: Plain(X),
     "a frozen dataclass": lambda: Frozen(X, Frozen(X)),
@@ -231,7 +237,7 @@ CERTAIN = {
 @pytest.mark.parametrize("what", CERTAIN)
 def test_what_only_builds(what):
     tree = tree_structure(CERTAIN[what]())
-    assert doubtful(tree, [ArrayOf((3,), np.float32)] * tree.num_leaves) == ""
+    assert doubtful(tree) == ""
 
 
 SEEN: list[Any] = []
@@ -315,7 +321,7 @@ def looks_at_its_callers(kind, _, children):
 def test_what_may_do_something_else_the_next_time(unflatten):
     SEEN[:] = [1, 2, 3]
     tree = tree_structure(node(unflatten))
-    assert f"`{unflatten.__name__}`" in doubtful(tree, [ArrayOf((3,), np.float32)] * 2)
+    assert f"`{unflatten.__name__}`" in doubtful(tree)
 
 
 @register_pytree_node_class
@@ -380,9 +386,59 @@ def test_what_looks_elsewhere(what, monkeypatch):
     monkeypatch.setattr(Hooked, "last", X)
     SEEN[:] = [1, 2, 3]
     tree = tree_structure(Base(X))
-    assert doubtful(tree, [ArrayOf((3,), np.float32)]) == ""
+    assert doubtful(tree) == ""
     tree = tree_structure(object.__new__(Hooked).like(X))
-    assert doubtful(tree, [ArrayOf((3,), np.float32)]) != ""
+    assert doubtful(tree) != ""
+
+
+def straight(levels):
+    """A function that calls so many others, one inside the other."""
+    lines = [f"def f{k}(x): return f{k - 1}(x)" for k in range(1, levels)]
+    space = {"__name__": __name__}
+    exec("\n".join(["def f0(x): return x", *lines]), space)
+    return space[f"f{levels - 1}"]
+
+
+DEEP = straight(30)
+
+
+@register_pytree_node_class
+class Deep(Base):
+    def __init__(self, x, **more):
+        super().__init__(DEEP(x), **more)
+
+
+def test_a_stack_that_is_nearly_full():
+    """What puts the result together needs more of it than all that came before."""
+    step = pytc.compile(lambda node: Deep(node.x + 1))
+    holder = types.SimpleNamespace(state=Deep(jnp.zeros(3)))
+
+    def down(frames):
+        if frames:
+            down(frames - 1)
+        else:
+            holder.state = step(holder.state)
+
+    for _ in range(4):
+        down(0)
+    at = holder.state.x.unsafe_buffer_pointer()
+    ran, raised, limit = 0, 0, sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 100)
+    try:
+        for frames in range(98):
+            try:
+                down(frames)
+                ran += 1
+            except RecursionError:
+                raised += 1
+            if holder.state.x.is_deleted():
+                break
+    finally:
+        sys.setrecursionlimit(limit)
+    assert holder.state.x.tolist() == [4 + ran] * 3
+    assert ran > 10
+    assert raised > 10
+    assert holder.state.x.unsafe_buffer_pointer() == at
 
 
 def test_a_profiler_is_left_alone():
@@ -394,7 +450,7 @@ def test_a_profiler_is_left_alone():
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
-        found = doubtful(tree, [X])
+        found = doubtful(tree)
         assert sys.getprofile() is profile
     finally:
         sys.setprofile(before)

@@ -24,7 +24,7 @@ import numpy as np
 
 from pytc.arguments.leaves import Kind, static_key
 from pytc.calls.sites import Plan, Site
-from pytc.calls.unflattening import doubt_of
+from pytc.calls.unflattening import Unflattening, observed
 from pytc.context import Context
 from pytc.emit import Emitted
 from pytc.interrupt import is_from_outside
@@ -73,9 +73,9 @@ class Staged:
         return may_call_python(self.program.jaxpr)
 
     @functools.cached_property
-    def doubt(self) -> str:
-        """What may raise as it puts a result together, in words; empty if nothing may."""
-        return doubt_of(self.program)
+    def unflattening(self) -> Unflattening:
+        """What has been seen of the code that puts a result together."""
+        return observed(self.program)
 
 
 class _IsDescribed(Protocol):

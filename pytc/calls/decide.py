@@ -56,7 +56,9 @@ def look(
     # Where other processes run the same program, what is read later may differ between them, and the executables
     # must not: all take over what they can, and copy what they have to.
     if "auto" in planner.policy.modes and jax.process_count() == 1:
-        outcome = outcome_of(program, leaves, signature.staged.doubt) if site is None else site.plan.outcome
+        outcome = (
+            outcome_of(program, leaves, signature.staged.unflattening.doubt) if site is None else site.plan.outcome
+        )
         survivors = asking.survivors(frame, args, kwargs, leaves, outcome)
     never = planner.never(program, leaves)
     lives_on = _lives_on(planner, program, survivors.expected if site is None else survivors.seen)

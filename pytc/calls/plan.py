@@ -96,7 +96,7 @@ class Planner:
         plan = Plan(
             emitted,
             proven=self._proven(program),
-            outcome=outcome_of(program, leaves, staged.doubt),
+            outcome=outcome_of(program, leaves, staged.unflattening.doubt),
             spared=keep != never and self._paired(staged, never).donated != could_donate,
             could_donate=could_donate,
         )
@@ -136,7 +136,7 @@ class Planner:
             staged.moved[moved] = Plan(
                 emitted,
                 ownership.Wanted(()),
-                outcome_of(program, leaves, staged.doubt),
+                outcome_of(program, leaves, staged.unflattening.doubt),
                 spared=False,
                 could_donate=paired.donated,
             )
@@ -161,7 +161,8 @@ class Planner:
             emitted = self.emit(paired, **self.options)
         else:
             emitted = self.choose(staged.program, paired, leaves).emitted
-        emitted.context, emitted.certain = staged.context, not staged.doubt
+        emitted.context = staged.context
+        emitted.certain, emitted.depth = not staged.unflattening.doubt, staged.unflattening.depth
         return emitted
 
     def choose(

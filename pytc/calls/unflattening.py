@@ -86,10 +86,18 @@ _SINGLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), np
 _UNKNOWN = object()
 
 
-def doubt_of(program: Program) -> str:
-    """The function that is not certain to do nothing but build, in words, among those that put the result of a program
-    together; empty if all are."""
-    return doubtful(program.out_tree, [_standing_for(program, output.origin) for output in program.outputs])
+class Unflattening(NamedTuple):
+    """What has been seen of the code that puts a result together."""
+
+    doubt: str = ""
+    """The function that is not certain to do nothing but build, in words; empty if all are."""
+    depth: int = 0
+    """How many frames deep it is."""
+
+
+def observed(program: Program) -> Unflattening:
+    """What is seen of the code that puts the result of a program together."""
+    return of_tree(program.out_tree, [_standing_for(program, output.origin) for output in program.outputs])
 
 
 def _standing_for(program: Program, origin: Computed | Passed | Kept) -> Any:
@@ -111,12 +119,12 @@ class ArrayOf(NamedTuple):
     dtype: Any
 
 
-def doubtful(tree: PyTreeDef, leaves: Sequence[Any]) -> str:
-    """The same of those that unflatten a tree with these leaves, of which an `ArrayOf` stands for an array."""
+def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
+    """The same of the code that unflattens a tree with these leaves, of which an `ArrayOf` stands for an array."""
     if is_plain_tree(tree):
-        return ""
+        return Unflattening()
     if sys.getprofile() is not None:
-        return "a function that is not known, since a profiler was on when the function was compiled,"
+        return Unflattening("a function that is not known, since a profiler was on when the function was compiled,")
     seen = _Seen(tree)
     arrays = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is ArrayOf}
 
@@ -139,8 +147,8 @@ def doubtful(tree: PyTreeDef, leaves: Sequence[Any]) -> str:
     except Exception as error:  # users' code, which may raise anything
         if is_from_outside(error):
             raise
-        return seen.last
-    return seen.odd or (seen.first if _may_raise(computed) else "")
+        return Unflattening(seen.last, seen.depth)
+    return Unflattening(seen.odd or (seen.first if _may_raise(computed) else ""), seen.depth)
 
 
 def _may_raise(computed: ClosedJaxpr) -> bool:
@@ -159,11 +167,16 @@ class _Seen:
         """A function that may do anything, in words; empty if there is none."""
         self.first = self.last = "a constructor"
         """The functions that were called first and last, in words."""
+        self.depth = 0
+        """How many frames there were at once."""
         self.certain: set[int] = set()
         """Ids of code without variables of outer functions that has been looked at."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if self.odd or event not in ("call", "c_call"):
+        if event not in ("call", "c_call"):
+            return
+        self.depth = max(self.depth, _distance(frame))
+        if self.odd:
             return
         # What the standard library does for a builder is the builder's.
         code, user = frame.f_code, _of_users(frame)
@@ -181,6 +194,14 @@ class _Seen:
                 self.odd = self.last
             elif not code.co_freevars:
                 self.certain.add(id(code))
+
+
+def _distance(frame: FrameType) -> int:
+    """How many frames there are from one of pytc's on."""
+    distance, above = 0, frame
+    while _package(above) != "pytc" and above.f_back is not None:
+        distance, above = distance + 1, above.f_back
+    return distance
 
 
 def _of_users(frame: FrameType) -> FrameType:

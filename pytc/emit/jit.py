@@ -47,6 +47,8 @@ _ROOM_FOR_KEYS = 12
 """More frames than it takes to make PRNG keys of their bits."""
 _ROOM_FOR_TRANSFERS = 30
 """And more than it takes to put these onto other devices before."""
+_SHALLOW = 4
+"""Fewer frames than the proof has had before: for so many there is room."""
 
 
 class Retrace(Exception):
@@ -116,6 +118,8 @@ class Emitted:
         """The context that the program was staged in, if it must not be traced in another one."""
         self.certain = False
         """Whether `result` is known to raise nothing of its own."""
+        self.depth = 0
+        """How many frames deep the code is, besides that for keys, that puts a result together."""
         self._untraced = True
         self._ahead = False
         self.is_new = True
@@ -240,8 +244,12 @@ class Emitted:
         return self._captured_at[home]
 
     def _call(self, args: Sequence[Any], kwargs: dict[str, Any], landed: list[Any]) -> None:
-        """Raises `RecursionError` before the arguments are gone, if the stack has no room for making keys of bits."""
-        if self._keys_out and not has_room(self._room):
+        """Raises `RecursionError` before the arguments are gone, if the stack has no room for making keys of bits, or
+        for users' own code."""
+        room = self.depth if self.depth > _SHALLOW else 0
+        if self._keys_out:
+            room += self._room
+        if room and not has_room(room):
             raise RecursionError("maximum recursion depth exceeded")
         call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)
 
