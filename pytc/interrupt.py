@@ -143,6 +143,11 @@ def is_from_outside(raised: Exception) -> bool:
     )
 
 
+def is_from_handler(raised: Exception) -> bool:
+    """Whether an exception came from a handler of a signal, out of code that may itself raise anything."""
+    return bool(_handlers(raised))
+
+
 def _frames(raised: BaseException) -> Iterator[types.FrameType]:
     """Where an exception has been, from here to where it was raised."""
     traceback = raised.__traceback__

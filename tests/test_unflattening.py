@@ -170,13 +170,6 @@ def assigned(kind, aux, children):
     return made
 
 
-def refused_if_wrong(kind, aux, children):
-    if aux is None or len(children) != 2:
-        raise ValueError(f"{aux} and {children}")
-    assert children[0].ndim == 1
-    return kind(x=children[0], more=children[1] if aux[0] else None)
-
-
 def taken_apart(kind, _, children):
     x, more = children
     made = kind(x=x)
@@ -224,7 +217,6 @@ CERTAIN = {
     "a derived class": lambda: Derived(X, scale=2.0),
     "attributes that are assigned": lambda: node(assigned),
     "children that are taken apart": lambda: node(taken_apart),
-    "refused if its structure is wrong": lambda: node(refused_if_wrong),
     "children that are converted": lambda: node(converted),
     "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
     "flax.struct": lambda: Struct(X),
@@ -248,6 +240,17 @@ def compares(kind, _, children):
     made = kind(x=children[0], more=children[1])
     made.same = made.x == 0
     return made
+
+
+def refuses_some(kind, aux, children):
+    if len(children) != 2:
+        raise ValueError(f"{aux} and {children}")
+    return kind(x=children[0], more=children[1])
+
+
+def asserts(kind, _, children):
+    assert children[0].ndim == 1
+    return kind(x=children[0], more=children[1])
 
 
 def tries(kind, _, children):
@@ -314,8 +317,8 @@ def looks_at_its_callers(kind, _, children):
 @pytest.mark.parametrize(
     "unflatten",
     [
-        compares, tries, reads_a_value, takes_the_last, takes_the_next, looks_up, has_a_hook, counts,
-        remembers, asks_for_its_truth, checks_by_jax, calls_back, looks_at_its_callers,
+        compares, refuses_some, asserts, tries, reads_a_value, takes_the_last, takes_the_next, looks_up, has_a_hook,
+        counts, remembers, asks_for_its_truth, checks_by_jax, calls_back, looks_at_its_callers,
     ],
 )  # fmt: skip
 def test_what_may_do_something_else_the_next_time(unflatten):

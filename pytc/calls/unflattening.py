@@ -9,30 +9,31 @@ time it will do the same, whatever the values are, if
 
 - it did not raise now, as what asks a tracer for its value does (`float(x)`, `if x > 0`), and what it computed by JAX
   was made of the arrays alone;
-- it reads only what it is given, what it builds, classes, functions and constants (`_Reader`): no object that others
-  may change meanwhile;
+- it reads only what it is given, what it builds, classes and functions (`_Reader`): nothing that others may change or
+  set anew meanwhile;
 - it calls no functions written in C but a few that build and assign;
-- it handles no exceptions, and branches only on what cannot change: not on a constant that might be set anew, nor on
-  anything that tells an array from a tracer.
+- it handles no exceptions, and does not compare or branch, but on the identity of what it is given.
 
 What a few packages do themselves, among them JAX, is taken to be of that kind (`_BUILDERS`); what they call is not.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import dis
 import sys
 import types
-from collections.abc import Sequence
-from types import FrameType
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from pytc.classes import attributes_of, defined
-from pytc.interrupt import is_from_outside
+from pytc.classes import attributes_of, bases_of, defined, defines
+from pytc.interrupt import is_from_handler
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Var
 from pytc.jax_compat.trees import is_plain_tree, nodes
@@ -52,9 +53,6 @@ _METHODS = frozenset("append copy extend get items keys setdefault update values
 _CONTAINERS = (dict, list, tuple, set, frozenset, types.MappingProxyType)
 _OF_ARRAYS = frozenset(("shape", "dtype", "ndim", "size", "__dict__"))
 """Attributes that a tracer has as the array does, and that which has the attributes of any object."""
-_TELL_TRACERS = frozenset(("isinstance", "issubclass", "type", "hasattr", "callable", "Tracer"))
-"""Names in code that may tell an array from a tracer."""
-
 _BUILDING = frozenset(
     """BINARY_SLICE BUILD_CONST_KEY_MAP BUILD_LIST BUILD_MAP BUILD_SET BUILD_SLICE BUILD_TUPLE CALL CALL_FUNCTION_EX
     CALL_INTRINSIC_1 CALL_KW COPY COPY_FREE_VARS DELETE_FAST DICT_MERGE DICT_UPDATE END_FOR FOR_ITER GET_ITER IS_OP
@@ -65,12 +63,6 @@ _BUILDING = frozenset(
     STORE_FAST_STORE_FAST SWAP UNPACK_EX UNPACK_SEQUENCE YIELD_VALUE""".split()
 )
 """Instructions that do the same whatever the values are. (What a `RERAISE` passes on was raised by another one.)"""
-_DECIDING = frozenset(
-    """BINARY_OP BUILD_STRING COMPARE_OP CONTAINS_OP CONVERT_VALUE FORMAT_SIMPLE FORMAT_VALUE FORMAT_WITH_SPEC
-    JUMP_IF_FALSE_OR_POP JUMP_IF_TRUE_OR_POP LOAD_ASSERTION_ERROR RAISE_VARARGS TO_BOOL UNARY_NEGATIVE
-    UNARY_NOT""".split()
-)
-"""Instructions that may do something else, or raise, for other values: all conditional jumps, too."""
 _SUBSCRIPTS = ("BINARY_SUBSCR", "STORE_SUBSCR")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 _ON_NONE = ("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE")
@@ -82,8 +74,18 @@ _CODE = (
     *(types.MemberDescriptorType, types.GetSetDescriptorType),
 )
 """Kinds of objects that code consists of: if one is called, it is seen what that does."""
-_SINGLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), np.dtype, object)
+_JAXS_OWN = (dict, collections.OrderedDict, collections.defaultdict)
+"""Nodes whose data are keys."""
+_CHANGING = (list, dict, set, bytearray, collections.deque, np.ndarray, jax.Array, Iterator)
+_SENTINELS = tuple(type(each) for each in (dataclasses.MISSING, dataclasses._HAS_DEFAULT_FACTORY))  # type: ignore[attr-defined]
 _UNKNOWN = object()
+
+
+class _Instruction(NamedTuple):
+    """One that does one thing: CPython 3.13 has some for two."""
+
+    opname: str
+    argval: Any
 
 
 class Unflattening(NamedTuple):
@@ -125,6 +127,8 @@ def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
         return Unflattening()
     if sys.getprofile() is not None:
         return Unflattening("a function that is not known, since a profiler was on when the function was compiled,")
+    if not all(_is_fixed(data) for kind, data in nodes(tree) if kind not in _JAXS_OWN):
+        return Unflattening("a constructor that is given what others may change")
     seen = _Seen(tree)
     arrays = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is ArrayOf}
 
@@ -145,7 +149,7 @@ def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
             ]
             computed = jax.make_jaxpr(unflatten)(*types_of_arrays)
     except Exception as error:  # users' code, which may raise anything
-        if is_from_outside(error):
+        if is_from_handler(error):
             raise
         return Unflattening(seen.last, seen.depth)
     return Unflattening(seen.odd or (seen.first if _may_raise(computed) else ""), seen.depth)
@@ -169,8 +173,8 @@ class _Seen:
         """The functions that were called first and last, in words."""
         self.depth = 0
         """How many frames there were at once."""
-        self.certain: set[int] = set()
-        """Ids of code without variables of outer functions that has been looked at."""
+        self.certain: set[tuple[int, ...]] = set()
+        """Code that has been looked at, by its id, and those of its globals and of the class that it is for."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event not in ("call", "c_call"):
@@ -189,11 +193,13 @@ class _Seen:
         if event == "c_call":
             if not _is_certain(arg):
                 self.odd = f"`{arg.__qualname__}`, which {self.last} calls,"
-        elif id(code) not in self.certain:
-            if not _Reader(frame, self.kinds).only_builds():
-                self.odd = self.last
-            elif not code.co_freevars:
-                self.certain.add(id(code))
+        else:
+            reader = _Reader(frame, self.kinds)
+            key = id(code), id(frame.f_globals), id(reader.kind)
+            if key not in self.certain or code.co_freevars:
+                self.certain.add(key)
+                if not reader.only_builds():
+                    self.odd = self.last
 
 
 def _distance(frame: FrameType) -> int:
@@ -225,14 +231,14 @@ def _is_certain(function: Any) -> bool:
     )
 
 
-def _is_constant(value: Any) -> bool:
-    """Whether it is one, or a tuple of some; or an object that is nothing but itself."""
-    kind = type(value)
-    if kind in (tuple, frozenset):
-        return all(_is_constant(each) for each in value)
-    package = str(attributes_of(kind).get("__module__")).partition(".")[0]
-    is_sentinel = package in ("dataclasses", "equinox", "flax", "chex") and not getattr(value, "__dict__", None)
-    return kind in _SINGLE or isinstance(value, np.dtype) or is_sentinel
+def _is_fixed(value: Any) -> bool:
+    """Whether what the interpreter's own functions find in a value stays as it is. (Where a dictionary or a list has
+    something in it, and nothing that does not stay, it is taken for one that was made for its node.)"""
+    if isinstance(value, tuple | frozenset):
+        return all(_is_fixed(each) for each in value)
+    if type(value) in (list, dict):
+        return bool(value) and _is_fixed(tuple(value.items() if type(value) is dict else value))
+    return not isinstance(value, _CHANGING)
 
 
 def _is_code(value: Any) -> bool:
@@ -240,6 +246,8 @@ def _is_code(value: Any) -> bool:
     given.)"""
     if type(value) is types.FunctionType:
         return value.__globals__.get("__name__") != "functools"
+    if type(value) is types.BuiltinFunctionType:
+        return isinstance(value.__self__, type | types.ModuleType)  # else it is a method of some object
     return isinstance(value, _CODE)
 
 
@@ -249,26 +257,28 @@ class _Reader:
     def __init__(self, frame: FrameType, kinds: set[int]) -> None:
         """`kinds` has the ids of the classes of nodes."""
         code = frame.f_code
-        self.frame, self.kinds = frame, kinds
-        self.instructions = [
-            each for each in dis.get_instructions(code) if each.opname not in ("CACHE", "EXTENDED_ARG", "PUSH_NULL")
-        ]
+        self.frame = frame
+        self.instructions = _single(code)
         self.given = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
         """Parameters that nothing has been assigned to so far."""
         self.first = code.co_varnames[0] if code.co_argcount else ""
-        self.reads_constants = self.decides = False
-        """Whether it reads a constant that might be set anew; and whether it might do something else for one."""
+        self.owner = frame.f_locals.get(self.first)
+        kind = self.owner if isinstance(self.owner, type) else type(self.owner)
+        self.kind = kind if id(kind) in kinds else None
+        """The class of nodes that the first parameter is, or is of."""
+        self.stored: set[str] = set()
+        """Attributes that something was assigned to so far."""
 
     def only_builds(self) -> bool:
         """Whether the function does the same each time, whatever the values are."""
         for n, each in enumerate(self.instructions):
-            name = each.opname
-            if name.startswith("STORE_FAST"):
-                self.given.difference_update(each.argval if isinstance(each.argval, tuple) else (each.argval,))
-            if not (self._is_known(n, name) and self._reads_code(n, name)):
+            if not (self._is_known(n, each.opname) and self._reads_code(n, each.opname)):
                 return False
-        names = {*self.frame.f_code.co_names}
-        return not self.decides or not (self.reads_constants or names & _TELL_TRACERS)
+            if each.opname == "STORE_FAST":
+                self.given.discard(each.argval)
+            elif each.opname == "STORE_ATTR":
+                self.stored.add(each.argval)
+        return True
 
     def _is_known(self, n: int, name: str) -> bool:
         before = self.instructions[n - 1].opname if n else ""
@@ -276,14 +286,11 @@ class _Reader:
             return before in ("LOAD_CONST", "BUILD_SLICE") and not self._is_loaded(
                 n - (2 if before == "LOAD_CONST" else 4)
             )
-        if (name in _ON_NONE and self._is_given(n - 1)) or (
-            name in _ON_TRUTH and before == "IS_OP" and self._is_given(n - 3)
-        ):
-            return True
-        if name in _DECIDING or ("JUMP" in name and "_IF_" in name):
-            self.decides = True
-            return True
-        return name in _BUILDING
+        return (
+            name in _BUILDING
+            or (name in _ON_NONE and self._is_given(n - 1))
+            or (name in _ON_TRUTH and before == "IS_OP" and self._is_given(n - 3))
+        )
 
     def _is_given(self, n: int) -> bool:
         """Whether instruction `n` loads a parameter, or an item of one."""
@@ -296,23 +303,22 @@ class _Reader:
         return n >= 0 and self.instructions[n].opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME")
 
     def _reads_code(self, n: int, name: str) -> bool:
-        """Whether an instruction that reads a global, an outer function's variable or an attribute reads code, a
-        constant, or what the function was given or has built."""
+        """Whether an instruction that reads a global, an outer function's variable or an attribute reads code, or what
+        the function was given or has built."""
         if self._is_loaded(n):
             value = self._loaded(n)
+            if name == "LOAD_DEREF" and type(value) in (tuple, list) and value:
+                return all(type(each) is str for each in value)  # the names of fields, which a decorator has found
         elif name in _ATTRIBUTES:
             attribute = self.instructions[n].argval
             if attribute in _OF_ARRAYS or attribute in _METHODS:
                 return True
             value = self._attribute(n - 1, attribute)
+        elif name == "LOAD_SUPER_ATTR":
+            value = self._inherited(self.instructions[n].argval)
         else:
             return True
-        if _is_code(value):
-            return True
-        self.reads_constants = True
-        if name == "LOAD_DEREF" and type(value) in (list, dict) and value:
-            value = tuple(value)  # the names of fields, which a decorator has found
-        return value is not _UNKNOWN and _is_constant(value)
+        return _is_code(value) or type(value) in _SENTINELS or _is_equinoxs(value)
 
     def _loaded(self, n: int) -> Any:
         """What an instruction loads that loads a name."""
@@ -327,19 +333,49 @@ class _Reader:
         one that was looked at, has assigned, a class stands for it."""
         each = self.instructions[n]
         if each.opname == "LOAD_FAST" and each.argval == self.first and self.first in self.given:
-            owner = self.frame.f_locals[self.first]
-            kind = owner if isinstance(owner, type) else type(owner)
-            if id(kind) not in self.kinds:
-                return _UNKNOWN
-            found = defined(kind, name)
-            return type if found is None else found
+            return self._own(name)
         if each.opname == "CALL" and [i.argval for i in self.instructions[max(n - 2, 0) : n - 1]] == ["super"]:
-            return type  # a method, which is looked at when it runs (CPython 3.11)
+            return self._inherited(name)  # on CPython 3.11
         if self._is_loaded(n):
             return _member(self._loaded(n), name)
         if each.opname in _ATTRIBUTES:
             return _member(self._attribute(n - 1, each.argval), name)
         return _UNKNOWN
+
+    def _own(self, name: str) -> Any:
+        """What the attribute of a name is of the first parameter, where that is a node or a class of nodes."""
+        if self.kind is None:
+            return _UNKNOWN
+        if name in self.stored or (self.owner is not self.kind and name in getattr(self.owner, "__dict__", ())):
+            return type
+        for kind in (self.kind, *([type(self.kind)] if self.owner is self.kind else [])):
+            if defines(kind, name):
+                return defined(kind, name)
+        return type
+
+    def _inherited(self, name: str) -> Any:
+        """What `super()` has under a name: code, if that is what all classes have of which it may be."""
+        bases = bases_of(self.kind) if self.kind is not None else ()
+        found = [attributes_of(base)[name] for base in bases if name in attributes_of(base)]
+        return next((each for each in found if not _is_code(each)), type) if found else _UNKNOWN
+
+
+def _single(code: CodeType) -> list[_Instruction]:
+    """The instructions of a function, each of which does one thing."""
+    found = []
+    for each in dis.get_instructions(code):
+        names = each.opname.split("_FAST_") if each.opname.count("_FAST") == 2 else [each.opname]
+        if len(names) == 2 and isinstance(each.argval, tuple):
+            both = f"{names[0]}_FAST", names[1]
+            found += [_Instruction(name, value) for name, value in zip(both, each.argval, strict=True)]
+        elif each.opname not in ("CACHE", "EXTENDED_ARG", "PUSH_NULL"):
+            found.append(_Instruction(each.opname, each.argval))
+    return found
+
+
+def _is_equinoxs(value: Any) -> bool:
+    """Whether it is what stands for a missing attribute in Equinox's modules."""
+    return attributes_of(type(value)).get("__module__") == "equinox._module._flatten"
 
 
 def _member(owner: Any, name: str) -> Any:
