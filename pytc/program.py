@@ -22,6 +22,7 @@ from typing import Any, Literal, TypeAlias
 from jax.tree_util import PyTreeDef
 
 from pytc.jax_compat.avals import AbstractValue, held_as, nbytes, of_each
+from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Var
 
 
@@ -167,6 +168,11 @@ class Program:
     def out_avals(self) -> tuple[AbstractValue, ...]:
         """Shape and dtype of each outvar."""
         return tuple(v.aval for v in self.jaxpr.jaxpr.outvars)
+
+    @functools.cached_property
+    def calls_python(self) -> bool:
+        """Whether Python code may run while the program does."""
+        return may_call_python(self.jaxpr)
 
     @property
     def passed(self) -> tuple[int, ...]:

@@ -282,6 +282,26 @@ def test_interrupts_of_the_first_call():
     assert all(in_place)
 
 
+def test_an_interrupt_while_an_error_is_passed_on():
+    """It is not lost: nothing has run that a result could be delivered of."""
+    deliver, struck = pytc.calls.function.deliver, []
+
+    def interrupted(landed, *raised):
+        if not struck:
+            struck.append(None)
+            raise KeyboardInterrupt
+        return deliver(landed, *raised)
+
+    def fail(x):
+        raise ValueError(x)
+
+    x = jnp.ones(3)
+    with mock.patch.object(pytc.calls.function, "deliver", interrupted), pytest.raises(KeyboardInterrupt) as caught:
+        pytc.compile(fail)(x)
+    assert struck
+    assert isinstance(caught.value.__context__, ValueError)
+
+
 def test_signals_that_are_put_off_go_to_their_own_handlers():
     seen, before = [], signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:

@@ -14,7 +14,7 @@ from pytc.context import Context
 
 def signature(described: Any) -> Any:
     """As much of one as is asked for here."""
-    staged = mock.Mock(context=Context(), described=described, calls_python=False)
+    staged = mock.Mock(context=Context(), described=described, program=mock.Mock(calls_python=False))
     return mock.Mock(staged=staged, described=described)
 
 

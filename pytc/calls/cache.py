@@ -30,7 +30,6 @@ from pytc.emit import Emitted
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import place_of
 from pytc.jax_compat.avals import AbstractValue, of_each
-from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.running import settings
 from pytc.picking import picker
@@ -66,11 +65,6 @@ class Staged:
     """The program with its aliases, by the leaves that are left alone."""
     context: Context = dataclasses.field(default_factory=Context)
     """That of the staging."""
-
-    @functools.cached_property
-    def calls_python(self) -> bool:
-        """Whether Python code may run while the program does."""
-        return may_call_python(self.program.jaxpr)
 
     @functools.cached_property
     def unflattening(self) -> Unflattening:
@@ -187,7 +181,7 @@ class Shared:
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest. Not one that calls Python: its callback may refer to the function, which
         this table would then keep alive for ever; and its calls may wait for one another."""
-        if signature.staged.calls_python:
+        if signature.staged.program.calls_python:
             return
         before = self._known.get(signature.described, ())
         self._known.drop({each for each in before if each.staged is signature.staged and each is not signature})

@@ -408,7 +408,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             # Several may come at once: by different signals, from other threads, or one behind the other.
             try:
                 delivered = deliver(landed, raised)
-            except BaseException as second:  # noqa: BLE001 - it is raised again
+            except BaseException as second:  # noqa: BLE001 - it is raised again, here or behind the store
                 try:
                     delivered = deliver(landed, raised, second)
                 except BaseException as third:  # noqa: BLE001 - as above

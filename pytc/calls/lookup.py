@@ -14,7 +14,6 @@ from jax.tree_util import PyTreeDef
 from pytc.calls.cache import UNSHARED, Describe, Layout, Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.plan import Planner
-from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.running import config, executing_once
 from pytc.stage import Stageable
 
@@ -120,7 +119,7 @@ class Lookup:
             described = signatures.shared.describe_all(leaves)
             signature = Signature(Staged(prepared, self.describe, described))
             signatures.make_room(signature)
-            if not signature.staged.calls_python:
+            if not signature.staged.program.calls_python:
                 yield signature
                 return
         yield signature
@@ -151,7 +150,7 @@ class Lookup:
             for signature in () if known is None else known.newest:
                 named = named or self.stageable.leaves(args, kwargs, share=self.share)
                 program = signature.program.for_leaves(named)
-                if program is None or may_call_python(program.jaxpr) or not signature.staged.context.is_current():
+                if program is None or program.calls_python or not signature.staged.context.is_current():
                     continue
                 plans = self.planner.inherited(signature.plans, leaves)
                 compiled = {plan.could_donate: plan.emitted for plan in plans}

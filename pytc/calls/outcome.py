@@ -14,7 +14,6 @@ from jax.tree_util import PyTreeDef
 
 from pytc import ownership
 from pytc.classes import shares
-from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.trees import length_of, nodes
 from pytc.ownership.compared import odd_setting
@@ -30,7 +29,7 @@ def outcome_of(program: Program, leaves: Sequence[Any], doubt: str) -> ownership
     """
     trees = (program.in_tree, program.out_tree)
     calls_python = (
-        may_call_python(program.jaxpr)
+        program.calls_python
         or not all(_is_plain_key(key) for tree in trees if tree is not None for key in _keys(tree))
         or any(not leaf.is_static and _is_asked(value) for leaf, value in zip(program.leaves, leaves, strict=True))
         or bool(odd_setting())  # which will be the key of what is compiled, and compared with others
