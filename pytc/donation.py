@@ -21,6 +21,8 @@ class Policy:
 
     def of(self, parameter: str) -> Mode:
         """The mode for leaves that come in by this parameter (`args[2]` belongs to `args`)."""
+        if not self.by_parameter:
+            return self.default
         return self.by_parameter.get(parameter, self.by_parameter.get(parameter.partition("[")[0], self.default))
 
     @property

@@ -161,17 +161,17 @@ class Shared:
     """The newest signature of each staged program."""
     _being_made: dict[Described, AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
 
-    def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
-        """A signature of every staged program for leaves like these, newest first."""
-        return self._known.get(self.describe_all(leaves), ()) if self._known else ()
-
     def describe_all(self, leaves: Sequence[Any]) -> Described:
         """`describe` of each leaf."""
         return tuple(self.describe(leaf) for leaf in leaves)
 
-    def being_made(self, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
+    def alike(self, described: Described) -> tuple[Signature, ...]:
+        """A signature of every staged program for leaves like these, newest first."""
+        return self._known.get(described, ())
+
+    def being_made(self, described: Described) -> AbstractContextManager[Any]:
         """A lock for the thread that stages and compiles for leaves like these."""
-        return self._being_made.setdefault(self.describe_all(leaves), threading.RLock())
+        return self._being_made.setdefault(described, threading.RLock())
 
     def make_room(self, signature: Signature) -> None:
         """As `Signatures.make_room`."""
@@ -256,9 +256,9 @@ class Signatures:
         alike = self._alike.get(found.described, ())
         return next((each for each in alike if each.staged.context.settings == now), found)
 
-    def alike(self, leaves: Sequence[Any]) -> tuple[Signature, ...]:
+    def alike(self, described: Described) -> tuple[Signature, ...]:
         """Every signature for leaves like these, newest first."""
-        return self._alike.get(self.shared.describe_all(leaves), ()) if self.newest else ()
+        return self._alike.get(described, ())
 
     def make_room(self, signature: Signature) -> None:
         """Drop what no call will use any more, and the oldest of many like this new one: its context may be gone for

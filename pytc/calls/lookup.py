@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.tree_util import PyTreeDef
 
-from pytc.calls.cache import UNSHARED, Describe, Layout, Shared, Signature, Signatures, Staged
+from pytc.calls.cache import UNSHARED, Describe, Described, Layout, Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.plan import Planner
 from pytc.jax_compat.running import config, executing_once
@@ -101,13 +101,14 @@ class Lookup:
         Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
         `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them.)
         """
-        known = signatures.alike(leaves)
+        described = signatures.shared.describe_all(leaves)
+        known = signatures.alike(described)
         yield from known
-        with signatures.shared.being_made(leaves):
-            yield from (signature for signature in signatures.alike(leaves) if signature not in known)
+        with signatures.shared.being_made(described):
+            yield from (signature for signature in signatures.alike(described) if signature not in known)
             del known  # what makes room is let go of there
             for signature in itertools.chain(
-                self.of_others(signatures, leaves), self.of_other_kinds(args, kwargs, leaves, tree)
+                self.of_others(signatures, described), self.of_other_kinds(args, kwargs, leaves, tree)
             ):
                 signatures.make_room(signature)
                 yield signature
@@ -116,7 +117,6 @@ class Lookup:
                 prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
             except StopIteration as stop:
                 raise Stopped(stop) from stop
-            described = signatures.shared.describe_all(leaves)
             signature = Signature(Staged(prepared, self.describe, described))
             signatures.make_room(signature)
             if not signature.staged.program.calls_python:
@@ -124,10 +124,10 @@ class Lookup:
                 return
         yield signature
 
-    def of_others(self, signatures: Signatures, leaves: Sequence[Any]) -> Sequence[Signature]:
+    def of_others(self, signatures: Signatures, described: Described) -> Sequence[Signature]:
         """One with a program that was staged through another wrapper of the function, if there is any."""
         mine = [signature.staged for signature in signatures.newest]
-        for signature in signatures.shared.alike(leaves):
+        for signature in signatures.shared.alike(described):
             if signature.staged not in mine and signature.staged.context.is_current():
                 return (signature.handed_on(),)
         return ()
