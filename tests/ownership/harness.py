@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_flatten, tree_leaves, tree_unflatten
+from jax.tree_util import default_registry, tree_flatten, tree_leaves, tree_unflatten
 
 from pytc import ownership
 
@@ -137,10 +137,8 @@ def _check_size(tree: Any) -> None:
         count += 1
         if count > _MOST_NODES:
             raise TooLarge("a program that doubles its state in every round would run for hours")
-        if isinstance(value, (list, tuple)):
-            ahead.extend(value)
-        elif isinstance(value, dict):
-            ahead.extend(value.values())
+        if (one_level := default_registry.flatten_one_level(value)) is not None:
+            ahead.extend(one_level[0])
 
 
 # An `assert` in a test module is rewritten by pytest to code that uses `locals()`, which keeps everything alive.
