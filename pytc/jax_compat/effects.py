@@ -17,9 +17,12 @@ from pytc.jax_compat.origins import home
 
 
 def has_visible_effects(eqn: JaxprEqn) -> bool:
-    """Whether an equation does more than compute, allocate, read and write `Ref`s or name a mapped axis."""
+    """Whether an equation does more than compute, allocate, read and write `Ref`s or name a mapped axis. What a `HiPrim`
+    does to a `Ref` counts, too: JAX 0.10 takes one whose results nobody reads for dead."""
+    is_high = eqn.primitive.name == "call_hi_primitive"
     return any(
-        not hasattr(effect, "input") and type(effect).__name__ not in ("NamedAxisEffect", "InternalMutableArrayEffect")
+        (is_high or not hasattr(effect, "input"))
+        and type(effect).__name__ not in ("NamedAxisEffect", "InternalMutableArrayEffect")
         for effect in eqn.effects
     )
 

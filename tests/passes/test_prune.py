@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.experimental import checkify, io_callback
+from jax.experimental import checkify, hijax, io_callback
 from jax.experimental import pallas as pl
 
 import pytc
@@ -449,3 +449,26 @@ def test_checkify_errors_come_out_of_loops() -> None:
 
     error, _ = pytc.compile(checkify.checkify(fun))(X)
     assert "not positive" in error.get()
+
+
+def test_what_a_primitive_of_high_types_does_to_a_ref_stays() -> None:
+    ref = jax.new_ref(2.0)
+    (write,) = jax.make_jaxpr(lambda: ref.__setitem__(..., 0.0))().effects
+
+    class Square(getattr(hijax, "VJPHiPrimitive", None) or hijax.HiPrim):  # type: ignore[misc]
+        def __init__(self, of: Any) -> None:
+            self.in_avals, self.out_aval, self.params = (of,), None, {}
+            self.effects = frozenset([type(write)(0)])
+            super().__init__()
+
+        def expand(self, ref: Any) -> None:
+            ref[...] = ref[...] ** 2
+
+    def fun(given: Any) -> Any:
+        inner = jax.new_ref(3.0)
+        for each in (given, inner):
+            Square(jax.typeof(each))(each)
+        return inner[...]
+
+    assert pytc.compile(fun)(ref) == 9
+    assert ref[...] == 4
