@@ -16,6 +16,7 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_structure
 
 from pytc.arguments.leaves import Parameters, StaticArgument
 from pytc.arguments.prefix import per_leaf
+from pytc.jax_compat.avals import DESCRIPTIONS
 
 AxesSpec: TypeAlias = Any
 """An axis number, None, a function from a leaf to one of the two, or a pytree prefix of these."""
@@ -191,7 +192,7 @@ def axis_of(spec: jax.sharding.PartitionSpec) -> int | None:
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+    return isinstance(leaf, (jax.Array, np.ndarray, np.generic, *DESCRIPTIONS))
 
 
 def _resolved(path: str, leaf: Any, axis: Any) -> int | Literal["static"] | None:
@@ -202,7 +203,7 @@ def _resolved(path: str, leaf: Any, axis: Any) -> int | Literal["static"] | None
     if not _is_array(leaf):
         return "static"
     axis = _number("in_axes", path, axis(leaf) if callable(axis) else axis)
-    ndim = np.ndim(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else len(leaf.shape)
+    ndim = np.ndim(leaf) if not isinstance(leaf, DESCRIPTIONS) else len(leaf.shape)
     if axis is None:
         return None
     if not -ndim <= axis < ndim:

@@ -35,7 +35,7 @@ from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
 from pytc.jax_compat import api, rewriting
-from pytc.jax_compat.avals import stand_in
+from pytc.jax_compat.avals import DESCRIPTIONS, stand_in
 from pytc.jax_compat.effects import namesake
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.origins import home
@@ -111,7 +111,7 @@ class Stageable:
         seen: set[int] = set()
         leaves = []
         for i, (parameter, path, value) in enumerate(named):
-            abstract = isinstance(value, jax.ShapeDtypeStruct)
+            abstract = isinstance(value, DESCRIPTIONS)
             if not abstract and kinds[i] == "static":
                 _check_static(path, value)
                 leaves.append(Leaf(path, parameter, None, value=value))
@@ -294,8 +294,8 @@ def refuse_namesakes(jaxpr: ClosedJaxpr, of: str) -> None:
 def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     """The `Program` of a function for arguments of these shapes, dtypes and static values, before any pass.
 
-    `fun` runs once, on tracers. Arrays among the arguments may be `jax.ShapeDtypeStruct`s. The options of a function
-    made by `pytc.compile` (static arguments, shardings, ...) are kept.
+    `fun` runs once, on tracers. In place of arrays the arguments may have `jax.ShapeDtypeStruct`s, or what
+    `jax.typeof` gives. The options of a function made by `pytc.compile` (static arguments, shardings, ...) are kept.
 
     Raises `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, or in which the function
     reads an array; `ValueError` where `in_shardings` or `out_shardings` do not match the arguments or the result,
@@ -345,6 +345,6 @@ def _check_static(path: str, leaf: Any) -> None:
 
 
 def _committed_sharding(value: Any) -> Any:
-    if isinstance(value, jax.ShapeDtypeStruct):
-        return value.sharding
+    if isinstance(value, DESCRIPTIONS):
+        return value.sharding if isinstance(value, jax.ShapeDtypeStruct) else None
     return value.sharding if value.committed else None

@@ -70,6 +70,18 @@ def test_all_else_is_jaxs_stage():
     assert activate.eval_shape(X, "double")["y"].shape == (3,)
 
 
+def test_the_type_of_an_array_stands_for_it():
+    scale = pytc.compile(lambda tree, n: {"y": tree["x"] * n}, donate="all")
+    lowered = scale.lower({"x": jax.typeof(X)}, jax.typeof(np.float32(2)))
+    np.testing.assert_array_equal(lowered.compile()({"x": X + 0}, np.float32(2))["y"], X * 2)
+    assert scale.eval_shape({"x": jax.typeof(X)}, 2.0)["y"].shape == X.shape
+    assert [each.path for each in scale.explain({"x": jax.typeof(X)}, 2.0).inputs if each.verdict == "reused"] == [
+        "tree['x']"
+    ]
+    with pytest.raises(TypeError, match="not a valid JAX type"):
+        scale({"x": jax.typeof(X)}, 2.0)
+
+
 def test_static_arguments_alone_are_left_out_as_for_jax_jit():
     add = pytc.compile(lambda x, n: x + n, static_argnames="n")
     np.testing.assert_array_equal(add.lower(X, n=2).compile()(X), X + 2)

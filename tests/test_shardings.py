@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
+
+import pytc
 
 SCRIPT = """
 import json
@@ -108,3 +113,16 @@ def test_each_kind_of_memory_is_written_over_by_its_own(told, case):
 def test_an_array_in_the_hosts_memory_takes_no_output_of_the_devices(told):
     assert told["one in the host's memory"]["reused"] == ["params"]
     assert told["one in the host's memory"]["deleted"] == [True, False]
+
+
+def test_what_jax_jit_takes_for_no_sharding_is_none():
+    unspecified = inspect.signature(jax.jit).parameters["in_shardings"].default
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+    def both(x, y):
+        return x * 2, y * 3
+
+    for wanted in (unspecified, (here, unspecified), (unspecified, None)):
+        f = pytc.compile(both, in_shardings=wanted, out_shardings=wanted)
+        assert [int(each) for each in f(np.int32(1), np.int32(2))] == [2, 6]
+    assert [int(each) for each in pytc.compile(both, in_shardings=unspecified)(np.int32(1), y=np.int32(2))] == [2, 6]

@@ -13,6 +13,7 @@ from jax.tree_util import PyTreeDef, tree_leaves, tree_structure
 
 from pytc.arguments.leaves import StaticArgument
 from pytc.arguments.prefix import per_leaf
+from pytc.jax_compat.api import UNSPECIFIED
 from pytc.jax_compat.running import mesh_in_context
 
 
@@ -41,7 +42,11 @@ def for_result(out_shardings: Any, result: PyTreeDef) -> list[Any]:
 
 
 def _asked(option: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
-    return [None if wanted is None else _placed(option, wanted) for wanted in per_leaf(option, prefix, tree)]
+    free = None, UNSPECIFIED
+    return [
+        None if any(wanted is each for each in free) else _placed(option, wanted)
+        for wanted in per_leaf(option, prefix, tree)
+    ]
 
 
 def _placed(option: str, wanted: Any) -> Any:

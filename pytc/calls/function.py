@@ -70,7 +70,7 @@ class Function:
         self._made_of: tuple[Any, ...] = (
             fun, donate, static_argnums, static_argnames, python_scalars, share, pipeline, effort, jit_options
         )  # fmt: skip
-        options = dict(jit_options)
+        options = {name: value for name, value in jit_options.items() if value is not api.UNSPECIFIED}
         promised = {name: options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
         self.parameters = Parameters(fun, static_argnums, static_argnames)
         policy = read_policy(donate, self.parameters, **promised)

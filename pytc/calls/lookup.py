@@ -8,12 +8,12 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-import jax
 from jax.tree_util import PyTreeDef
 
 from pytc.calls.cache import UNSHARED, Describe, Described, Layout, Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.plan import Planner
+from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once
 from pytc.stage import Stageable
 
@@ -72,7 +72,7 @@ class Lookup:
         if "tracer" in kinds or not executing_once() or config.jax_debug_key_reuse:
             return None
         types = tuple(map(type, leaves))
-        if jax.ShapeDtypeStruct in types:
+        if any(kind in types for kind in DESCRIPTIONS):
             return None  # it is not there: `jax.jit` says so
         layout = self.layouts.setdefault((tree, types), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None

@@ -18,6 +18,7 @@ import jax
 
 from pytc.emit.jit import Emitted, Retrace
 from pytc.jax_compat.arrays import shards_of
+from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.keys import bits_of, is_key_type
 from pytc.program import Leaf, Program
 
@@ -74,7 +75,7 @@ def _fits(value: Any, leaf: Leaf) -> bool:
 def _together(value: Any, leaf: Leaf) -> Any:
     """This process's rows as part of the array that all processes make up."""
     whole: Any = leaf.requested
-    if whole is None or isinstance(value, jax.ShapeDtypeStruct):
+    if whole is None or isinstance(value, DESCRIPTIONS):
         return value
     if isinstance(value, jax.Array) and not value.is_fully_addressable:
         return value

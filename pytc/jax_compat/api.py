@@ -13,3 +13,5 @@ import jax
 jit = jax.jit
 pmap = jax.pmap
 jit_parameters = inspect.signature(jit).parameters
+UNSPECIFIED = jit_parameters["in_shardings"].default
+"""A sharding that is not asked for, which `jax.jit` takes besides None."""

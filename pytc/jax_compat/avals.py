@@ -18,6 +18,9 @@ import numpy as np
 AbstractValue: TypeAlias = Any
 """A `ShapedArray` or an `AbstractRef`; JAX exports no precise public type."""
 
+DESCRIPTIONS = (jax.ShapeDtypeStruct, jax.core.ShapedArray)
+"""What may stand for an array where none is needed. (The latter is what `jax.typeof` gives.)"""
+
 T = TypeVar("T")
 
 

@@ -17,8 +17,8 @@ from pytc.jax_compat.origins import home
 
 
 def has_visible_effects(eqn: JaxprEqn) -> bool:
-    """Whether an equation does more than compute, allocate, read and write `Ref`s or name a mapped axis. What a `HiPrim`
-    does to a `Ref` counts, too: JAX 0.10 takes one whose results nobody reads for dead."""
+    """Whether an equation does more than compute, allocate, read and write `Ref`s or name a mapped axis. What a
+    `HiPrim` does to a `Ref` counts, too: JAX 0.10 takes one whose results nobody reads for dead."""
     is_high = eqn.primitive.name == "call_hi_primitive"
     return any(
         (is_high or not hasattr(effect, "input"))

@@ -13,7 +13,7 @@ import jax
 from jax.experimental.layout import Format
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from pytc.jax_compat.avals import AbstractValue, is_extended, is_ref, key_bits, of_each
+from pytc.jax_compat.avals import DESCRIPTIONS, AbstractValue, is_extended, is_ref, key_bits, of_each
 from pytc.jax_compat.layouts import extended
 
 _key_arrays: set[type] = set()
@@ -26,11 +26,11 @@ def is_key_type(aval: AbstractValue | None) -> bool:
 
 
 def bits_of(value: Any) -> Any:
-    """The array that a key array wraps, itself and no copy; of a `jax.ShapeDtypeStruct`, that of its bits. What is no
+    """The array that a key array wraps, itself and no copy; of what stands for one, that of its bits. What is no
     key is returned as it is."""
     if type(value) in _key_arrays:
         return value._base_array
-    if not (isinstance(value, jax.Array | jax.ShapeDtypeStruct) and is_extended(value.dtype)):
+    if not (isinstance(value, (jax.Array, *DESCRIPTIONS)) and is_extended(value.dtype)):
         return value
     if isinstance(value, jax.Array):
         bits = getattr(value, "_base_array", None)
