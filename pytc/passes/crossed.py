@@ -7,7 +7,8 @@ reading it: of `u, v = laplacian(u) + u * v, laplacian(v) + u * v` the first can
 of `u`, so `v` is the one to be copied, and the second result is what is written there.
 
 Where the program needs memory for anything else, that can have the copies' places when they have been read, and both
-pairs are as good as one.
+pairs are as good as one. And what a loop carries does not cross: it writes each carry over its own argument, whatever
+it reads of the others.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def uncrossed(
 
     # The one that is made last is kept as it is, if there is a choice: mostly it is written when the other has been.
     for output in sorted(left, key=lambda output: memory.flow.outputs[output] or 0, reverse=True):
-        crossing = _crossing(output, left, read)
+        crossing = [other for other in _crossing(output, left, read) if not memory.are_carried(output, other.output)]
         if len(crossing) > _FEW and len(memory.read_by(output)) + most_read() < len(memory.all):
             continue
         for other in crossing:

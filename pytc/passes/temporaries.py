@@ -137,6 +137,14 @@ class Temporaries:
         sizes = {step.nbytes for k in (output, pair.output) if (step := self._maker(k)) is not None}
         return self.platform == "cpu" and len(sizes) == 1
 
+    def are_carried(self, one: int, other: int) -> bool:
+        """Whether these outputs are carries of one loop."""
+        step = self._maker(one)
+        if step is None or step.name not in ("scan", "while") or step is not self._maker(other):
+            return False
+        results = (self._root[value] for k in (one, other) if (value := self.flow.outputs[k]) is not None)
+        return all(step.over[step.makes.index(value)] for value in results)
+
     def has_others(self, outputs: Iterable[int], nbytes: int) -> bool:
         """Whether there are temporaries that the loops which write these outputs, of `nbytes`, do not read."""
         if self._is_needed_inside_of_steps(nbytes):

@@ -71,6 +71,20 @@ def test_of_three_too() -> None:
     assert total(program) <= least(program) + ALIGNMENT
 
 
+@pytest.mark.parametrize("side", [8, 64])
+def test_a_loop_writes_each_carry_over_its_own_argument(side: int) -> None:
+    def steps(a: Any, b: Any) -> Any:
+        return jax.lax.scan(lambda carry, _: (rotated(*carry), carry[0][0, 0]), (a, b), length=4)
+
+    def until(a: Any, b: Any) -> Any:
+        return jax.lax.while_loop(lambda carry: carry[0][0, 0] < 9, lambda carry: rotated(*carry), (a, b))
+
+    for fun in (steps, until):
+        program = planned(fun, *(jax.ShapeDtypeStruct((side, side), jnp.float32) for _ in range(2)))
+        assert [(pair.input, pair.output) for pair in program.aliases] == [(0, 0), (1, 1)]
+        assert total(program) <= least(program) + ALIGNMENT
+
+
 def test_others_compute_both_in_one_loop() -> None:
     for platform in ("gpu", "tpu"):
         assert len(of(rotated, SQUARE, SQUARE, platform=platform)) == 2
