@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import gc
 import itertools
@@ -595,6 +596,36 @@ def test_what_else_is_in_variables_is_not_taken_apart():
     step = make_step()
     results, *_ = train_beside_what_refers_to_itself(step, 5)
     assert float(results[-1][0]) == 1
+    assert copied_calls(step) == 0
+    assert plans(step) == [1]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["array"], meta_fields=["metadata"])
+@dataclasses.dataclass
+class Weight:
+    """As a variable of Flax: the array among other data."""
+
+    array: jax.Array
+    metadata: dict[str, tuple[int, ...]]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["weights"], meta_fields=[])
+@dataclasses.dataclass
+class Model:
+    weights: tuple[Weight, ...]
+
+
+def train_what_objects_hold(step, calls):
+    about = [{f"about {k}": (n, k) for k in range(8)} for n in range(300)]
+    model = Model(tuple(Weight(jnp.full(4, float(n)), each) for n, each in enumerate(about)))
+    for _ in range(calls):
+        step([weight.array for weight in model.weights], 1.0)
+    return model
+
+
+def test_many_leaves_in_objects_are_left_alone_from_the_first_call_on():
+    step = pytc.compile(lambda weights, batch: [w + batch for w in weights])
+    train_what_objects_hold(step, 5)
     assert copied_calls(step) == 0
     assert plans(step) == [1]
 

@@ -42,7 +42,9 @@ from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import interrupter, interruptible, onlooker
 
 _HIGHEST = 16  # frames up the stack that are looked at
-_MOST = 1000  # objects in one variable that are looked at
+_MOST = 1000
+_MOST_FOR_A_LEAF = 50
+"""So many objects in one variable are looked at, and so many more for each leaf: a Flax module has ten for each."""
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _CALLS = ("CALL", "CALL_KW")  # what a call with `*` passes is looked at by `starred`
 
@@ -90,6 +92,7 @@ class _Survey:
     def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], atomic: bool):
         self.roots, self.parts, self.may_raise = roots, parts, not atomic
         self.everything = _NONE.union(*parts.values())
+        self.most = _MOST + _MOST_FOR_A_LEAF * len(self.everything)
         self.survive = _NONE
         self.foreseen = _NONE
         """Leaves whose counterparts will be held by something that variables do not show."""
@@ -178,22 +181,26 @@ class _Survey:
     def _in(self, value: Any, movable: bool = True) -> Leaves:
         """The leaves that the value is or has, or that containers in it hold: tuples, and trees of users' classes,
         which may be taken apart for the call; if `movable`, also lists, dictionaries and queues."""
-        found = _NONE
-        ahead, left = [value], _MOST
+        found: set[int] = set()
+        seen: set[int] = set()
+        ahead, left = [value], self.most
         while ahead:
             each = ahead.pop()
+            if id(each) in seen:
+                continue
+            seen.add(id(each))
             has = self.parts.get(id(each))
-            inside = _inside(each, movable) if has is None else ()
+            inside = _inside(each, movable, self.most) if has is None else ()
             found |= has or _NONE
             left -= len(inside)
             if left < 0:
                 break
             ahead += inside
-        return found
+        return Leaves(found)
 
 
-def _inside(value: Any, movable: bool) -> Sequence[Any]:
-    """What a container holds, found without running user code."""
+def _inside(value: Any, movable: bool, most: int) -> Sequence[Any]:
+    """What a container holds, found without running user code; nothing of a list or a dictionary with more items."""
     kind = type(value)
     if kind is types.CellType:
         return (contents(value),)
@@ -201,7 +208,7 @@ def _inside(value: Any, movable: bool) -> Sequence[Any]:
         return [*tuple.__iter__(value)]
     if kind in (list, collections.deque) or issubclass(kind, dict):
         of: Any = dict if issubclass(kind, dict) else kind
-        if not movable or of.__len__(value) > _MOST:
+        if not movable or of.__len__(value) > most:
             return ()
         return [*dict.values(value)] if of is dict else [*value]
     if all_leaves([value]):
