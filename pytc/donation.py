@@ -79,6 +79,6 @@ def _promised(parameters: Parameters, argnums: Any, argnames: Any) -> list[str]:
     names = () if argnames is None else names_in("donate_argnames", argnames)
     parameters.check_names("donate_argnames", names)
     for named in names:
-        if named in parameters.positional_only:
+        if named in parameters.positional_only or named == parameters.starred:
             raise ValueError(f"donate_argnames names {named!r}, which is positional-only: number it in donate_argnums")
     return [*names, *(name for i in numbers if (name := parameters.donated_name(i)) is not None)]

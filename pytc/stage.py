@@ -35,7 +35,7 @@ from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
 from pytc.jax_compat import api, rewriting
-from pytc.jax_compat.avals import DESCRIPTIONS, stand_in
+from pytc.jax_compat.avals import DESCRIPTIONS, is_high, stand_in
 from pytc.jax_compat.effects import namesake
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.origins import home
@@ -249,12 +249,14 @@ class Stageable:
     def check_traced(self, jaxpr: ClosedJaxpr, count: int) -> None:
         """Raises `LeftToJit` where what was traced has more inputs than the `count` that it was given: the function has
         read what `jax.jit` makes a further input of the trace; or where it has a primitive that the passes would take
-        for one of JAX's."""
+        for one of JAX's, or values that are no arrays of the program's."""
         if len(jaxpr.jaxpr.invars) > count:
             raise LeftToJit(
                 f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
                 "function (jax.checking_leaks() tells where), or an object that has a state in the trace"
             )
+        if any(is_high(each) for each in (*jaxpr.in_avals, *jaxpr.out_avals)):
+            raise LeftToJit(f"{self.name} takes or returns a value of a type of jax.experimental.hijax")
         refuse_namesakes(jaxpr, self.name)
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
@@ -279,7 +281,7 @@ class Stageable:
 class LeftToJit(TypeError):
     """A function that pytc does not compile, whose calls are left to `jax.jit`: it reads something that `jax.jit` would
     pass to the program anew at each call, a tracer of another function or an object that has a state in the trace; or
-    one of its primitives goes by the name of another one."""
+    takes or returns what only `jax.jit` makes arrays of; or one of its primitives goes by the name of another one."""
 
 
 def refuse_namesakes(jaxpr: ClosedJaxpr, of: str) -> None:

@@ -368,10 +368,11 @@ def test_bad_options_are_refused_when_decorating(options, match):
     [
         ({"donate": {"rest": "all"}}, "'rest', which stands for any keyword: name the keywords themselves"),
         ({"donate_argnames": "x"}, "'x', which is positional-only: number it in donate_argnums"),
+        ({"donate_argnames": "more"}, "'more', which is positional-only: number it in donate_argnums"),
     ],
 )
 def test_names_that_can_be_no_argument_s_are_refused_when_decorating(options, match):
-    def f(x, /, y, **rest):
+    def f(x, /, y, *more, **rest):
         return x + y
 
     with pytest.raises(ValueError, match=match):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from pytc.errors import StaticLeafError
 from pytc.interrupt import is_from_outside
+from pytc.jax_compat.avals import is_high
 from pytc.jax_compat.running import Tracer
 from pytc.move import Moved
 
@@ -82,7 +84,8 @@ def static_key(value: Any) -> Hashable:
 
 def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
     """How a call treats this leaf: `array` for a `jax.Array` or `jax.Ref`, `host` for NumPy data and Python scalars
-    (traced too), `static`, or `tracer` when a transformation is at work.
+    (traced too), `static`, or `tracer` when a transformation is at work, and for a value of `jax.experimental.hijax`:
+    such calls are left to `jax.jit`.
 
     The answer depends on the leaf's type alone, but for NumPy arrays of a dtype that JAX does not have, which are
     refused with a `TypeError` by JAX itself when they are traced.
@@ -97,7 +100,25 @@ def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
         return "static" if isinstance(leaf, np.character | np.datetime64 | np.timedelta64 | np.void) else "host"
     if isinstance(leaf, bool | int | float | complex):
         return "host" if python_scalars == "trace" else "static"
-    return "static"
+    return "tracer" if _is_of_hijax(leaf) else "static"
+
+
+_of_hijax: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def _is_of_hijax(value: Any) -> bool:
+    """Whether JAX has a type for a value that is none of the usual. Each class is asked about once, since the error by
+    which JAX refuses others shows the value."""
+    known = _of_hijax.get(type(value))
+    if known is None:
+        try:
+            known = is_high(jax.typeof(value))
+        except Exception as error:  # JAX's, or one of users' code that shows the value
+            if is_from_outside(error):
+                raise
+            known = False
+        _of_hijax[type(value)] = known
+    return known
 
 
 class Parameters:
@@ -119,7 +140,8 @@ class Parameters:
         self.positional_only = frozenset(p.name for p in self.parameters if p.kind is p.POSITIONAL_ONLY)
         self.keywords = next((p.name for p in self.parameters if p.kind is p.VAR_KEYWORD), None)
         """What stands for any keyword: `kwargs` in `**kwargs`."""
-        self._starred = next((p.name for p in self.parameters if p.kind is p.VAR_POSITIONAL), "")
+        self.starred = next((p.name for p in self.parameters if p.kind is p.VAR_POSITIONAL), "")
+        """What stands for any further positional argument: `args` in `*args`."""
         self.static_argnums, self.static_argnames = self._resolve_static(static_argnums, static_argnames)
 
     def _resolve_static(
@@ -132,7 +154,7 @@ class Parameters:
         either = [p.name for p in self.parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
         if numbers is not None:
             self._check_numbers("static_argnums", numbers)
-            if self.positional and not self._starred:
+            if self.positional and not self.starred:
                 numbers = tuple(i % len(self.positional) for i in numbers)
             if names is None:
                 names = tuple(n for i in numbers if (n := self._name_at(i)) in either)
@@ -160,7 +182,7 @@ class Parameters:
 
     def takes_positional(self, number: int) -> bool:
         """Whether the function can be called with that many positional arguments, as far as anybody knows."""
-        return self.signature is None or bool(self._starred) or number <= len(self.positional)
+        return self.signature is None or bool(self.starred) or number <= len(self.positional)
 
     def wrap_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with each static one made a single leaf."""
@@ -177,7 +199,7 @@ class Parameters:
 
         Raises `ValueError` where the function has no such argument.
         """
-        if index < 0 and (self._starred or self.signature is None):
+        if index < 0 and (self.starred or self.signature is None):
             return None
         self._check_numbers("donate_argnums", (index,))
         return self.positional_name(index if index >= 0 else index + len(self.positional))
@@ -186,7 +208,7 @@ class Parameters:
         """What the argument at this position is called: a parameter's name, or `args[2]` under `*args`."""
         if index < len(self.positional):
             return self.positional[index]
-        return f"{self._starred or 'args'}[{index - len(self.positional)}]"
+        return f"{self.starred or 'args'}[{index - len(self.positional)}]"
 
     def paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str, Any]]:
         """(parameter, path, leaf) for each leaf of the arguments, in flattening order."""

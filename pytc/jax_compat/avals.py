@@ -24,6 +24,11 @@ DESCRIPTIONS = (jax.ShapeDtypeStruct, jax.core.ShapedArray)
 T = TypeVar("T")
 
 
+def is_high(aval: AbstractValue) -> bool:
+    """Whether it is a type of `jax.experimental.hijax`, whose values are several arrays to the program, or none."""
+    return bool(getattr(aval, "is_high", False))
+
+
 def of_each(function: Callable[[AbstractValue], T], avals: Sequence[AbstractValue]) -> list[T]:
     """What `function` says of each type. It is asked once for each object: equal types of a trace mostly are one."""
     distinct = {id(aval): aval for aval in avals}

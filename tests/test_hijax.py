@@ -1,0 +1,103 @@
+"""Values of the user's own types, of `jax.experimental.hijax`: what `jax.jit` does."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import hijax
+
+import pytc
+
+
+@dataclasses.dataclass(eq=False)
+class Scaled:
+    array: jax.Array
+    scale: jax.Array
+
+
+@dataclasses.dataclass
+class Unhashable(Scaled):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class OfScaled(hijax.HiType):
+    kind: type[Scaled]
+    size: int
+
+    def lo_ty(self):
+        return [jax.core.ShapedArray(shape, jnp.dtype("float32")) for shape in ((self.size,), ())]
+
+    def lower_val(self, value):
+        return [value.array, value.scale]
+
+    def raise_val(self, array, scale):
+        return self.kind(array, scale)
+
+    def to_tangent_aval(self):
+        return self
+
+
+class Primitive(getattr(hijax, "VJPHiPrimitive", None) or hijax.HiPrim):
+    def __init__(self, given, out):
+        self.in_avals, self.out_aval, self.params = (given,), out, {}
+        super().__init__()
+
+
+class Make(Primitive):
+    def expand(self, array):
+        return Scaled(array * 2, array.sum())
+
+
+class Use(Primitive):
+    def expand(self, value):
+        return value.array * value.scale
+
+
+for each in (Scaled, Unhashable):
+    hijax.register_hitype(each, lambda value: OfScaled(type(value), value.array.size))
+
+
+def make(array):
+    return Make(jax.typeof(array), OfScaled(Scaled, array.size))(array)
+
+
+def use(value):
+    return Use(jax.typeof(value), jax.typeof(jnp.ones(3)))(value)
+
+
+@pytest.mark.parametrize("kind", [Scaled, Unhashable])
+def test_an_argument_is_read_at_each_call(kind):
+    traced = []
+    f = pytc.compile(lambda value: (traced.append(value), use(value))[1])
+    value = kind(jnp.ones(3), jnp.float32(2))
+    np.testing.assert_array_equal(f(value), [2, 2, 2])
+    value.array = value.array * 5
+    np.testing.assert_array_equal(f(value), [10, 10, 10])
+    np.testing.assert_array_equal(f(kind(jnp.ones(3), jnp.float32(1))), [1, 1, 1])
+    assert len(traced) == 1
+    np.testing.assert_array_equal(f.lower(value).compile()(value), [10, 10, 10])
+
+
+def test_a_result_is_made_at_each_call():
+    f = pytc.compile(make)
+    for n in (1, 2):
+        made = f(jnp.full(3, n, jnp.float32))
+        assert type(made) is Scaled
+        np.testing.assert_array_equal(made.array, np.full(3, 2 * n))
+        assert made.scale == 3 * n
+
+
+def test_one_in_between_is_compiled():
+    f = pytc.compile(lambda array: use(make(array)))
+    np.testing.assert_array_equal(f(jnp.ones(3)), [6, 6, 6])
+    assert pytc.explain(f).sites
+
+
+def test_what_only_jax_jit_compiles_is_refused_where_it_is_staged():
+    with pytest.raises(TypeError, match=r"make takes or returns a value of a type of jax\.experimental\.hijax"):
+        pytc.stage(make, jnp.ones(3))
