@@ -18,11 +18,11 @@ from typing import Any
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.holders import DEEPEST, LARGEST, Held, by_globals, is_container, place_in
-from pytc.ownership.interpreter import UNBOUND, contents, variable
+from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.slots import Slots
 from pytc.ownership.symbolic import Place, Step, loaded
-from pytc.ownership.watchers import other_frames
+from pytc.ownership.watchers import interruptible, other_frames
 from pytc.set_bits import set_bits
 
 _HIGHEST = 16  # frames up the stack that are looked at
@@ -224,6 +224,8 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held:
         why = ", to which the result is not assigned at once"
     elif refusals:
         return dataclasses.replace(held, text=f"{held.text}: {refusals[0]}", onlooker=refusals[0])
+    elif waits_for_c(frame) and interruptible():
+        why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
     else:
         why = ", and something may read it before the result is there"
     return dataclasses.replace(held, text=held.text + why)

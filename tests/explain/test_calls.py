@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import sys
 import types
 
 import jax
@@ -300,6 +301,23 @@ def test_what_a_suspended_generator_holds():
     assert from_a_generator(compiled) == [5 * 256] * 4
     (site,) = explain(compiled).sites
     assert {why for _, why in site.why} == {"the suspended from_a_generator.<locals>.batches"}
+
+
+def with_a_star(compiled):
+    box = types.SimpleNamespace(state=new_state())
+    for batch in [(jnp.ones(4),)] * 5:
+        box.state = compiled(box.state, *batch)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the interpreter makes such calls without code in C")
+def test_why_a_star_keeps_an_attribute():
+    compiled = new_step()
+    with_a_star(compiled)
+    (site,) = explain(compiled).sites
+    assert {why for _, why in site.why} == {
+        "attribute `state` of SimpleNamespace: a Ctrl-C may come before the result is there, since the call has `*` or "
+        "`**`, or C code makes it"
+    }
 
 
 def test_sites_are_told_apart():
