@@ -7,8 +7,8 @@ reading it: of `u, v = laplacian(u) + u * v, laplacian(v) + u * v` the first can
 of `u`, so `v` is the one to be copied, and the second result is what is written there.
 
 Where the program needs memory for anything else, that can have the copies' places when they have been read, and both
-pairs are as good as one. And what a loop carries does not cross: it writes each carry over its own argument, whatever
-it reads of the others.
+pairs are as good as one. And what one loop or one `cond` makes of several arguments mostly does not cross
+(`Temporaries.may_cross`).
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ def uncrossed(
 
     # The one that is made last is kept as it is, if there is a choice: mostly it is written when the other has been.
     for output in sorted(left, key=lambda output: memory.flow.outputs[output] or 0, reverse=True):
-        crossing = [other for other in _crossing(output, left, read) if not memory.are_carried(output, other.output)]
+        crossing = _crossing(output, left, read)
         if len(crossing) > _FEW and len(memory.read_by(output)) + most_read() < len(memory.all):
             continue
         for other in crossing:
+            if not memory.may_cross(left[output], other):
+                continue
             if kept := _one_of(left[output], other, pair_of, memory):
                 del left[output], left[other.output]
                 left[kept.output] = kept

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, called, split_scan, split_while, subjaxprs
@@ -54,6 +54,14 @@ class Step(NamedTuple):
     """The bytes of the largest equation in its jaxprs (a loop's body, branches), roughly."""
 
 
+class Branches(NamedTuple):
+    """What a `cond` chooses from."""
+
+    given: tuple[int | None, ...]
+    """The value of each of their invars; None for a literal."""
+    flows: tuple[Flow, ...]
+
+
 @dataclasses.dataclass(frozen=True)
 class Flow:
     """A jaxpr as steps. Values 0, 1, ... are its constvars and invars."""
@@ -65,6 +73,8 @@ class Flow:
     """The value of each outvar; None for a literal."""
     values: int
     """How many values there are."""
+    branches: Mapping[int, Branches]
+    """Those of each `cond`, by the first value that it makes."""
 
 
 # Primitives that the compiler computes element by element. Conversions are among them: an element is read with one
@@ -98,7 +108,7 @@ def flatten(jaxpr: Jaxpr, platform: str) -> Flow:
         env[var] = builder.new()
     builder.inline(jaxpr, env)
     outputs = tuple(None if isinstance(v, Literal) else env[v] for v in jaxpr.outvars)
-    return Flow(tuple(builder.steps), tuple(env[v] for v in jaxpr.invars), outputs, builder.values)
+    return Flow(tuple(builder.steps), tuple(env[v] for v in jaxpr.invars), outputs, builder.values, builder.branches)
 
 
 class _Builder:
@@ -107,7 +117,8 @@ class _Builder:
         self.steps: list[Step] = []
         self.values = 0
         self.filled: set[int] = set()
-        self.branches: dict[int, tuple[tuple[int, ...], ...]] = {}
+        self.branches: dict[int, Branches] = {}
+        self.flows: dict[int, tuple[Flow, ...]] = {}
         self.largest: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
 
@@ -143,6 +154,8 @@ class _Builder:
                 env[var] = self.values
                 makes.append(self.values)
                 self.values += 1
+            if name == "cond" and makes:
+                self.branches[makes[0]] = Branches(tuple(operands[1:]), self.flows_of(eqn.params["branches"]))
             kind, over, view = self.classify(eqn, name, operands)
             inside = self.inside(eqn) if kind in (Kind.WHOLE, Kind.IN_PLACE) else 0
             self.steps.append(Step(kind, name, reads, tuple(makes), over, view, self.size(eqn), inside))
@@ -204,7 +217,7 @@ class _Builder:
         if name == "run_state" and len(eqn.invars) == len(eqn.outvars):
             return tuple((k,) for k in range(len(eqn.outvars)))
         if name == "cond":
-            return tuple(tuple(k + 1 for k in ks) for ks in self.through_branches(eqn.params["branches"]))
+            return tuple(tuple(k + 1 for k in ks) for ks in _through_any(self.flows_of(eqn.params["branches"])))
         if pairs := eqn.params.get("input_output_aliases"):
             return _declared(pairs, len(eqn.outvars))
         return ()
@@ -233,16 +246,12 @@ class _Builder:
             self.sizes[id(aval)] = _bytes(aval)
         return self.sizes[id(aval)]
 
-    def through_branches(self, branches: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
-        """For each result of a `cond`, the operands that some branch could write it over. (A branch that computes the
-        result from something else has to write it to the common buffer in any case.)"""
+    def flows_of(self, branches: Sequence[Any]) -> tuple[Flow, ...]:
+        """The branches of a `cond`."""
         key = id(branches)
-        if key not in self.branches:
-            each = [_overwritable(branch.jaxpr, self.platform) for branch in branches]
-            self.branches[key] = tuple(
-                tuple(sorted({operand for branch in each for operand in branch[k]})) for k in range(len(each[0]))
-            )
-        return self.branches[key]
+        if key not in self.flows:
+            self.flows[key] = tuple(flatten(branch.jaxpr, self.platform) for branch in branches)
+        return self.flows[key]
 
 
 def _shape_of(atom: Any) -> tuple[int, ...]:
@@ -266,9 +275,15 @@ def _declared(pairs: Iterable[tuple[int, int]], results: int) -> tuple[tuple[int
     return tuple(over)
 
 
-def _overwritable(jaxpr: Jaxpr, platform: str) -> list[tuple[int, ...]]:
+def _through_any(branches: Sequence[Flow]) -> list[tuple[int, ...]]:
+    """For each result of a `cond`, the positions of the operands that some branch could write it over. (A branch that
+    computes the result from something else has to write it to the common buffer in any case.)"""
+    each = [_overwritable(branch) for branch in branches]
+    return [tuple(sorted({operand for branch in each for operand in branch[k]})) for k in range(len(each[0]))]
+
+
+def _overwritable(flow: Flow) -> list[tuple[int, ...]]:
     """For each outvar, the positions of the invars that reach it through elementwise steps and updates alone."""
-    flow = flatten(jaxpr, platform)
     reached: dict[int, frozenset[int]] = {value: frozenset([k]) for k, value in enumerate(flow.inputs)}
     nothing: frozenset[int] = frozenset()
     for step in flow.steps:

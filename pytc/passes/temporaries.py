@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pytc.passes.dataflow import UPDATES, Flow, Kind, Step
-from pytc.passes.reads import Reads
+from pytc.passes.reads import Reads, reads
 from pytc.program import Alias
 
 TINY = 1 << 16
@@ -86,6 +86,9 @@ class Temporaries:
         self.platform = "cpu" if platform == "cpu" else "gpu"
         self._inside: dict[int, bool] = {}
         self._read_by: dict[int, Set[int]] = {}
+        self._read_inside: dict[int, Reads] = {}
+        """What is read in the branches of a `cond`."""
+        self._places_in: dict[int, Mapping[int, Sequence[int]]] = {}
 
     def gains(self, pair: Alias, written: Set[int]) -> bool:
         """Whether the copy for this pair may take less memory than a buffer for the output, or may not be needed.
@@ -137,13 +140,46 @@ class Temporaries:
         sizes = {step.nbytes for k in (output, pair.output) if (step := self._maker(k)) is not None}
         return self.platform == "cpu" and len(sizes) == 1
 
-    def are_carried(self, one: int, other: int) -> bool:
-        """Whether these outputs are carries of one loop."""
-        step = self._maker(one)
-        if step is None or step.name not in ("scan", "while") or step is not self._maker(other):
-            return False
-        results = (self._root[value] for k in (one, other) if (value := self.flow.outputs[k]) is not None)
-        return all(step.over[step.makes.index(value)] for value in results)
+    def may_cross(self, one: Alias, other: Alias) -> bool:
+        """Whether two outputs, each of which is made of the other's input, too, may each need it while it is written.
+
+        Not so for the carries of one loop, each of which is written over its own argument, whatever else the loop
+        reads; and of one `cond` only if the two cross in a branch."""
+        step = self._maker(one.output)
+        if step is None or step is not self._maker(other.output):
+            return True
+        results = [step.makes.index(self._root[self.flow.outputs[pair.output] or 0]) for pair in (one, other)]
+        if step.name in ("scan", "while"):
+            return not all(step.over[k] for k in results)
+        if step.name != "cond":
+            return True
+        places = self._places(step)
+        first, second = (places.get(self._root[self.flow.inputs[pair.input]], ()) for pair in (one, other))
+        if not (first and second):
+            return True  # one is read before
+        k, m = results
+        return any(
+            any(self._reads(flow, k, n) for n in second) and any(self._reads(flow, m, n) for n in first)
+            for flow in self.flow.branches[step.makes[0]].flows
+        )
+
+    def _places(self, cond: Step) -> Mapping[int, Sequence[int]]:
+        """Which operands of a `cond`, by number, a value is. Remembered, as many pairs may be of one `cond`."""
+        if cond.makes[0] not in self._places_in:
+            places: dict[int, list[int]] = {}
+            for n, value in enumerate(self.flow.branches[cond.makes[0]].given):
+                if value is not None:
+                    places.setdefault(self._root[value], []).append(n)
+            self._places_in[cond.makes[0]] = places
+        return self._places_in[cond.makes[0]]
+
+    def _reads(self, branch: Flow, result: int, given: int) -> bool:
+        """Whether a branch reads what it is given while it writes a result."""
+        if branch.outputs[result] == branch.inputs[given]:
+            return True
+        if id(branch) not in self._read_inside:
+            self._read_inside[id(branch)] = reads(branch)
+        return bool(self._read_inside[id(branch)].loops[given] >> result & 1)
 
     def has_others(self, outputs: Iterable[int], nbytes: int) -> bool:
         """Whether there are temporaries that the loops which write these outputs, of `nbytes`, do not read."""

@@ -14,6 +14,9 @@ from pytc.program import Alias, Program
 from tests.passes.test_alias import SQUARE, of, planned, total
 from tests.passes.test_temporaries import ALIGNMENT
 
+SMALL = jax.ShapeDtypeStruct((100, 100), jnp.float32)
+"""Small enough that what a step needs inside does not count."""
+
 
 def rotated(a: Any, b: Any) -> Any:
     return 0.6 * a - 0.8 * b, 0.8 * a + 0.6 * b
@@ -83,6 +86,31 @@ def test_a_loop_writes_each_carry_over_its_own_argument(side: int) -> None:
         program = planned(fun, *(jax.ShapeDtypeStruct((side, side), jnp.float32) for _ in range(2)))
         assert [(pair.input, pair.output) for pair in program.aliases] == [(0, 0), (1, 1)]
         assert total(program) <= least(program) + ALIGNMENT
+
+
+def moved_on(a: Any, b: Any) -> Any:
+    b = 0.9 * b + 1
+    return a - b, b
+
+
+@pytest.mark.parametrize(
+    ("branch", "pairs"),
+    [(moved_on, 2), (rotated, 1), (lambda a, b: (b, a), 1), (lambda a, b: (a + jnp.roll(b, 1), b + jnp.roll(a, 1)), 0)],
+)
+def test_of_a_cond_its_branches_tell(branch: Any, pairs: int) -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return jax.lax.cond(a[0, 0] > 0, branch, lambda a, b: (a, b), a, b)
+
+    program = planned(fun, SMALL, SMALL)
+    assert len(program.aliases) == pairs
+    assert total(program) <= least(program) + ALIGNMENT
+
+
+def test_a_cond_of_what_was_made_before_may_cross() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return jax.lax.cond(a[0, 0] > 0, moved_on, lambda a, b: (a, b), a + 1, b * 2)
+
+    assert total(program := planned(fun, SMALL, SMALL)) <= least(program) + ALIGNMENT
 
 
 def test_others_compute_both_in_one_loop() -> None:
