@@ -135,6 +135,10 @@ _TO_FREE = (
     "to have it reused: keep it in a local variable alone, which is read neither after the call nor in an exception "
     "handler; of what is needed later keep a copy (jax.tree.map(jnp.copy, ...))"
 )
+_TO_CALL = (
+    "to have it reused: make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
+    "`functools.partial` or object with a `__call__` in between"
+)
 _ONCE = ", at one of them"
 """Said of a reason that was searched for at one of several calls only; at others it may be another one."""
 
@@ -154,7 +158,8 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     for path, why in site.why:
         lines += wrapped(f"{path}{_ONCE if path in often else ''}: {why}", width, 12, 10)
     if site.why:
-        lines += wrapped(_TO_FREE, width, 12, 10)
+        by_c = all("C code" in why for _, why in site.why)
+        lines += wrapped(_TO_CALL if by_c else _TO_FREE, width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
         folds = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))

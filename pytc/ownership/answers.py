@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -18,7 +19,7 @@ from pytc.ownership.paths import paths_to
 from pytc.ownership.referrers import Referrers
 from pytc.ownership.surviving import Surviving, surviving
 from pytc.ownership.variables import Insides
-from pytc.ownership.watchers import in_program, interrupter
+from pytc.ownership.watchers import in_program, interrupter, onlooker
 
 
 def survivors(
@@ -116,7 +117,8 @@ def _reason(
             or variables.in_threads(value)
         )
         if found is not None:
-            return variables.lasting(found, frame, look.refusals)
+            vaguely = f"{found.text}, and something may read it before the result is there"
+            return variables.lasting(found, frame, look.refusals) or dataclasses.replace(found, text=vaguely)
         if named := variables.in_handlers(frame, value):
             if who := interrupter():
                 return Held("thread", f"{named}: {who} may raise an exception in the midst of the call")
@@ -128,7 +130,7 @@ def _reason(
         return Held("introspection", look.refusals[0])
     if path and not referrers.are_known_of(path[-1]):
         return Held("unknown", "something that it would take long to look for, as so many leaves are held")
-    return Held("unknown", "code written in C (an iterator, `map`, `functools.partial`, ...), or a suspended function")
+    return Held("unknown", f"{holders.BY_C}, or a suspended function")
 
 
 def glance(
@@ -147,14 +149,14 @@ def glance(
     roots = [*args, *kwargs.values()]
     found: dict[int, Held] = {}
     insides = Insides()
-    onlooker = in_program(outcome.calls_python, outcome.atomic, outcome.doubt)
-    refusals = [onlooker] if onlooker else []
+    who = in_program(outcome.calls_python, outcome.atomic, outcome.doubt) or onlooker()
+    refusals = [who] if who else []
     paths = paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
     for i, path in zip(wanted, paths, strict=True):
         for value in path:
             held = variables.in_variables(frame, value, insides) or variables.in_members(frame, value, roots)
-            if held is not None:
-                found[i] = variables.lasting(held, frame, refusals)
+            if held is not None and (told := variables.lasting(held, frame, refusals)) is not None:
+                found[i] = told
                 break
     return found
 

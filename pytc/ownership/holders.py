@@ -6,6 +6,7 @@ anywhere. If several things hold a leaf, the answer is the one that people can m
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import pathlib
@@ -26,6 +27,9 @@ DEEPEST = 3
 """Containers in one another that are looked through: a list of tuples of arrays has two."""
 LARGEST = 4096
 """Containers with more items are not looked through: to do so takes time, and the call waits for it."""
+
+BY_C = "C code (an iterator, `map`, `functools.partial`, an object with a `__call__`, ...)"
+"""Who holds what no object that the interpreter knows of refers to."""
 
 _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "unknown"]
 """Kinds of holders that `gc.get_referrers` finds, those first that people can most easily act on."""
@@ -56,8 +60,17 @@ def place_in(frame: FrameType, line: int | None) -> str:
 
 
 def is_container(value: Any) -> bool:
-    """Whether it is a list, a tuple or a dictionary; but not of a module's globals, which `_by_dict` describes."""
-    return type(value) in (list, tuple) or (type(value) is dict and "__builtins__" not in value)
+    """Whether it is a list, a queue, a tuple (a named one, too) or a dictionary; but not of a module's globals, which
+    `_by_dict` describes."""
+    kind = type(value)
+    if kind is dict:
+        return "__builtins__" not in value
+    return kind in (list, collections.deque) or issubclass(kind, tuple)
+
+
+def length(container: Any) -> int:
+    """How many items it has. (A class of named tuples may have a `__len__` of its own.)"""
+    return tuple.__len__(container) if issubclass(type(container), tuple) else len(container)
 
 
 def in_objects(value: Any, referrers: Referrers, dead: Set[int], arguments: frozenset[Step]) -> Held | None:
@@ -78,10 +91,12 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
         return _by_dict(referrer, value, referrers, arguments)
     if isinstance(referrer, types.CellType):
         return Held("closure", "a nested function that has captured it")
-    if isinstance(referrer, list | tuple | set | frozenset):
+    if isinstance(referrer, list | collections.deque | tuple | set | frozenset):
         if type(referrer) is tuple and (iterator := _hands_out(referrer, referrers)):
             return Held("item", f"the `{iterator}` of a loop, which holds what it has handed out until the next")
         name = _named(referrer, referrers)
+        if type(referrer) is tuple and not name and not referrers.of(referrer):
+            return Held("unknown", f"the arguments of a call by {BY_C}")
         return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer, referrers)}'}")
     if isinstance(referrer, types.GeneratorType | types.CoroutineType):
         return Held("unknown", f"the suspended {referrer.__qualname__}")

@@ -303,23 +303,28 @@ class ControlFlow:
                 ahead.append((n, height + dis.stack_effect(instruction.opcode, argument, jump=taken)))
         return heights
 
-    def next_read(self, at: int, local: int) -> int | None:
-        """The source line where local number `local` is read first after instruction `at`, if it is read at all."""
+    def next_read(self, at: int, local: int) -> tuple[int, bool] | None:
+        """The source line where local number `local` is read first after instruction `at`, if it is read at all; and
+        whether it is nowhere read but by strings that name it."""
         bit = 1 << local
         seen: set[int] = set()
         ahead = [n for n in (*self.follows[at], self.handlers[at]) if n is not None]
         found: list[int] = []
+        by_strings: list[int] = []
         while ahead:
             n = ahead.pop()
             if n in seen or not self.live[n] & bit:
                 continue
             seen.add(n)
-            if (self.reads[n] | self._by_strings[n]) & bit:
+            if self.reads[n] & bit and self.instructions[n].opname != "LOAD_CONST":
                 found.append(n)
                 continue
+            if (self.reads[n] | self._by_strings[n]) & bit:
+                by_strings.append(n)
             ahead.extend(m for m in (*self.follows[n], self.handlers[n]) if m is not None)
-        later = [n for n in found if n > at]
-        return self.once(_lines)[min(later or found)] if found else None
+        if not (every := found or by_strings):
+            return None
+        return self.once(_lines)[min([n for n in every if n > at] or every)], not found
 
 
 def _lines(flow: ControlFlow) -> list[int]:

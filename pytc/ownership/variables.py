@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.holders import DEEPEST, LARGEST, Held, by_globals, is_container, place_in
+from pytc.ownership.holders import DEEPEST, LARGEST, Held, by_globals, is_container, length, place_in
 from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.slots import Slots
@@ -65,7 +65,10 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
             text = f"`{name}` in {place_in(frame, None)}: {site.refusal}"
             return Held("introspection", text, code.co_filename, frame.f_lineno)
         if found is value:
-            line = flow.next_read(site.at, number)
+            line, by_string = flow.next_read(site.at, number) or (None, False)
+            if by_string:
+                text = f"`{name}` is named in a string that is used in {place_in(frame, line)}, and may be read by that"
+                return Held("variable", text, code.co_filename, line)
             if line is not None and number in arguments:
                 return Held("variable", f"read again in {place_in(frame, line)}", code.co_filename, line)
             line = _assigned(flow, site.at, number)
@@ -121,12 +124,12 @@ def _inside(container: Any, most: int) -> tuple[dict[int, int], int]:
 
 
 def _is_to_be_opened(value: Any) -> bool:
-    return is_container(value) and len(value) <= LARGEST
+    return is_container(value) and length(value) <= LARGEST
 
 
 def _items(container: Any) -> int:
-    """How many objects a list, a tuple or a dictionary refers to."""
-    return len(container) * (2 if type(container) is dict else 1)
+    """How many objects a container refers to."""
+    return length(container) * (2 if type(container) is dict else 1)
 
 
 def _assigned(flow: ControlFlow, at: int, local: int) -> int | None:
@@ -210,8 +213,9 @@ def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
     return Held("item", named, source=last)
 
 
-def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held:
-    """`held`; if it is the place that the call loaded the value from, with the reason why that place is not dead.
+def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | None:
+    """`held`; if it is the place that the call loaded the value from, with the reason why that place is not dead, or
+    None if none is known.
 
     `refusals` are the reasons why no slot is dead at this call, although the result is stored there.
     """
@@ -227,7 +231,7 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held:
     elif waits_for_c(frame) and interruptible():
         why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
     else:
-        why = ", and something may read it before the result is there"
+        return None
     return dataclasses.replace(held, text=held.text + why)
 
 

@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import sys
+import threading
 import types
 
 import jax
@@ -301,6 +302,57 @@ def test_what_a_suspended_generator_holds():
     assert from_a_generator(compiled) == [5 * 256] * 4
     (site,) = explain(compiled).sites
     assert {why for _, why in site.why} == {"the suspended from_a_generator.<locals>.batches"}
+
+
+def keep_the_best(compiled):
+    box = types.SimpleNamespace(state=new_state(), best=None)
+    for _ in range(5):
+        box.best = box.state
+        box.state = compiled(box.state, jnp.ones(4))
+
+
+def test_another_attribute_is_told_and_not_that_which_is_overwritten():
+    compiled = new_step()
+    keep_the_best(compiled)
+    (site,) = explain(compiled).sites
+    assert {why for _, why in site.why} == {"attribute `best` of SimpleNamespace"}
+
+
+def in_an_attribute(compiled):
+    box = types.SimpleNamespace(state=new_state())
+    for _ in range(5):
+        box.state = compiled(box.state, jnp.ones(4))
+
+
+def test_the_thread_is_told_that_may_read_an_attribute():
+    compiled, end = new_step(), threading.Event()
+    thread = threading.Thread(target=end.wait, name="prefetch")
+    thread.start()
+    try:
+        in_an_attribute(compiled)
+    finally:
+        end.set()
+        thread.join()
+    (site,) = explain(compiled).sites
+    assert {why for _, why in site.why} == {
+        "attribute `state` of SimpleNamespace: another thread, 'prefetch', may read it"
+    }
+
+
+def through_c_code(compiled):
+    state, step = new_state(), functools.partial(compiled)
+    for _ in range(3):
+        state = step(state, jnp.ones(4))
+
+
+def test_what_c_code_holds_is_advised_to_be_called_by_python():
+    compiled = new_step()
+    thread = threading.Thread(target=through_c_code, args=(compiled,))  # this function could read any variable
+    thread.start()
+    thread.join()
+    text = compiled.explain().text(200)
+    assert "make the call by Python code" in text
+    assert "keep it in a local variable" not in text
 
 
 def with_a_star(compiled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -319,6 +320,32 @@ def test_an_item(made: Functions) -> None:
     x = f(x)
     stub.says("an item of `history` in test_reasons.py")
     stub.read(history)
+
+
+@pytest.mark.parametrize("kind", [collections.deque, collections.namedtuple("Saved", "step state")._make])
+def test_an_item_of_another_kind_of_container(made: Functions, kind: Any) -> None:
+    stub, f = made
+    x = stub.new()
+    history = kind([0, x])
+    x = f(x)
+    stub.says("an item of `history` in test_reasons.py")
+    stub.shows("an item of `history` in test_reasons.py")
+    stub.read((history[0], history[1]))
+
+
+def test_a_string_that_names_it(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    y = f(x)
+    expect(bool(str.format("x and {}", 0)))
+    stub.says(r"^`x` is named in a string that is used in test_reasons.py:\d+, and may be read by that$")
+    stub.read(y)
+
+
+def test_arguments_that_c_code_passes(made: Functions) -> None:
+    stub, f = made
+    functools.reduce(lambda x, _: f(x), range(2), stub.new())
+    stub.says("^the arguments of a call by C code ")
 
 
 def test_few_looks_at_all_objects_however_many_containers_have_it(made: Functions) -> None:
