@@ -128,9 +128,15 @@ def of_calls(calls: Calls, width: int, colour: bool) -> str:
     lines = [paint(f"{calls.name}: {counted(total, 'call')} from {counted(places, 'place')}", "headline")]
     for site in calls.sites:
         lines += ["", *_site(site, width, paint)]
+    if not calls.sites:
+        lines += wrapped(_NOT_COUNTED, width, 2, 2)
     return "\n".join(lines)
 
 
+_NOT_COUNTED = (
+    "Calls under a transformation or in a debugging mode (jax_debug_nans, jax_disable_jit, ...) are jax.jit's, and not "
+    "counted."
+)
 _TO_FREE = (
     "to have it reused: keep it in a local variable alone, which is read neither after the call nor in an exception "
     "handler; of what is needed later keep a copy (jax.tree.map(jnp.copy, ...))"

@@ -14,6 +14,7 @@ from pytc.arguments.leaves import StaticArgument
 from pytc.ownership import collector, holders, variables
 from pytc.ownership.callers import Outcome, distance
 from pytc.ownership.holders import Held
+from pytc.ownership.interpreter import waits_for_c
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.paths import paths_to
 from pytc.ownership.referrers import Referrers
@@ -126,6 +127,8 @@ def _reason(
                 return Held("variable", f"{named}: {outcome.doubt} may raise as it puts the result together")
             if not outcome.atomic:
                 return Held("variable", f"{named}: the call may raise after it has donated")
+    if path and waits_for_c(frame):
+        return Held("unknown", f"{holders.BY_C}, which holds the arguments until the call returns")
     if look.refusals:
         return Held("introspection", look.refusals[0])
     if path and not referrers.are_known_of(path[-1]):
