@@ -72,6 +72,22 @@ def tell(fun, *, effort="default", **options):
     }
 
 
+def in_turn():
+    # The devices of each result, under one mesh, another, and the first again, of a wrapper and of a new one.
+    meshes = [jax.sharding.Mesh(np.array(some), ("data",)) for some in (jax.devices()[:2], jax.devices()[2:])]
+    found = []
+    double = lambda x: x * 2
+    for options in ({"out_shardings": jax.P("data")}, {"in_shardings": jax.P("data")}):
+        compiled = pytc.compile(double, **options)
+        for mesh in (*meshes, meshes[0]):
+            with jax.set_mesh(mesh):
+                for each in (compiled, pytc.compile(double, **options)):
+                    result = each(np.arange(4.0))
+                    np.testing.assert_array_equal(result, [0, 2, 4, 6])
+                    found.append([device.id for device in result.sharding.mesh.devices.flat])
+    return found
+
+
 print(json.dumps({
     "unspecified": tell(sharded),
     "specified": tell(sharded, out_shardings=({"a": split, "b": whole}, None)),
@@ -79,6 +95,7 @@ print(json.dumps({
     "host": tell(offloaded),
     "host, high": tell(offloaded, effort="high"),
     "one in the host's memory": tell(both_on_the_device),
+    "in turn": in_turn(),
 }))
 """
 
@@ -108,6 +125,10 @@ def test_each_kind_of_memory_is_written_over_by_its_own(told, case):
     assert told[case]["reused"] == told[case]["by xla"]
     assert told[case]["declined"] == []
     assert told["host"]["reused"] == ["params", "momentum"]
+
+
+def test_a_partition_spec_speaks_of_the_mesh_of_each_call(told):
+    assert told["in turn"] == [[0, 1], [0, 1], [2, 3], [2, 3], [0, 1], [0, 1]] * 2
 
 
 def test_an_array_in_the_hosts_memory_takes_no_output_of_the_devices(told):

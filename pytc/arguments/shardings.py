@@ -41,6 +41,12 @@ def for_result(out_shardings: Any, result: PyTreeDef) -> list[Any]:
     return _asked("out_shardings", out_shardings, result)
 
 
+def speaks_of_the_mesh(wanted: Any) -> bool:
+    """Whether `in_shardings` or `out_shardings` has a `PartitionSpec` alone."""
+    parts = tree_leaves(wanted, is_leaf=lambda part: isinstance(part, PartitionSpec))
+    return any(isinstance(part, PartitionSpec) for part in parts)
+
+
 def _asked(option: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
     free = None, UNSPECIFIED
     return [

@@ -10,11 +10,12 @@ from typing import Any
 
 from jax.tree_util import PyTreeDef
 
+from pytc.arguments.shardings import speaks_of_the_mesh
 from pytc.calls.cache import UNSHARED, Describe, Described, Layout, Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.plan import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
-from pytc.jax_compat.running import config, executing_once
+from pytc.jax_compat.running import config, executing_once, mesh_in_context
 from pytc.stage import Stageable
 
 
@@ -33,7 +34,11 @@ class Lookup:
     """What tells leaves apart that are of one layout."""
     known: Known
     layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
-    """By the tree of the arguments and the types of their leaves."""
+    """By the tree of the arguments, the types of their leaves and the mesh in context, where it matters."""
+
+    def __post_init__(self) -> None:
+        asked = self.stageable.in_shardings, self.stageable.out_shardings
+        self._by_mesh = any(speaks_of_the_mesh(each) for each in asked)
 
     def __iter__(self) -> Iterator[Signature]:
         """All that are known, the oldest of those of one layout first."""
@@ -47,7 +52,7 @@ class Lookup:
 
         The lists of the caller and the containers of the arguments must be all that refers to unshared leaves.
         """
-        layout = self.layouts.get((tree, tuple(map(type, leaves))))
+        layout = self.layouts.get((tree, tuple(map(type, leaves)), mesh_in_context() if self._by_mesh else None))
         if layout is None or not executing_once():
             return None
         sharing = None
@@ -74,7 +79,8 @@ class Lookup:
         types = tuple(map(type, leaves))
         if any(kind in types for kind in DESCRIPTIONS):
             return None  # it is not there: `jax.jit` says so
-        layout = self.layouts.setdefault((tree, types), Layout(kinds, self.share))
+        mesh = mesh_in_context() if self._by_mesh else None
+        layout = self.layouts.setdefault((tree, types, mesh), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None
         try:
             key = layout.key(leaves, sharing)
@@ -83,7 +89,7 @@ class Lookup:
             self.stageable.leaves(args, kwargs, share=False)  # names the leaf
             raise
         if found is None:
-            shared = self.known.setdefault((tree, types, key), Shared(self.describe))
+            shared = self.known.setdefault((tree, types, mesh, key), Shared(self.describe))
             found = layout.by_values.setdefault(key, Signatures(shared))
         return found
 
@@ -139,12 +145,15 @@ class Lookup:
         which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
         mostly not compiled again."""
         types = tuple(map(type, leaves))
-        own = self.layouts.get((tree, types))
+        mesh = mesh_in_context() if self._by_mesh else None
+        own = self.layouts.get((tree, types, mesh))
         if own is None or (own.may_share and own.sharing(leaves) is not None):
             return
         named = None
-        for (other_tree, other_types), layout in list(self.layouts.items()):
-            if layout is own or other_tree != tree or not own.differs_in_arrays_alone(types, layout, other_types):
+        for (other_tree, other_types, other_mesh), layout in list(self.layouts.items()):
+            if layout is own or (other_tree, other_mesh) != (tree, mesh):
+                continue
+            if not own.differs_in_arrays_alone(types, layout, other_types):
                 continue
             known = layout.find(leaves, None)
             for signature in () if known is None else known.newest:
