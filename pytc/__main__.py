@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytc.errors import DeviceError, RequirementError
-from pytc.explain import Explanation, compiled_function, explain_program
+from pytc.explain import Explanation, compiled_function, explain_program, takes_nothing
 from pytc.explain.audit import start
 from pytc.jax_compat.running import config
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not callable(function):
         parser.error(f"{options.function} is of type {type(function).__name__}, not a function")
     args, kwargs = _as_arguments(function, example)
-    if not args and not kwargs:
+    if options.args is None and not takes_nothing(function):
         parser.error("--args is needed: where example arguments are, package.module:name")
     try:
         inspect.signature(function).bind(*args, **kwargs)
@@ -67,11 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if explanation.fits is None and (options.largest or "fits" in requirements):
         parser.error(f"the memory of {explanation.device.kind} is not known: give --memory")
     if options.largest:
-        try:
-            explanation.resizable.batch(options.largest)
-        except ValueError as error:
-            parser.error(f"--largest: {error}")
-    _show(explanation, options)
+        _check_batch(parser, explanation, options.largest)
+    try:
+        _show(explanation, options)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--html: {error}")
     if options.largest:
         stream = sys.stderr if options.json else sys.stdout
         stream.write(f"\n{explanation.largest(options.largest)}\n")
@@ -84,9 +84,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _check_batch(parser: argparse.ArgumentParser, explanation: Explanation, named: Sequence[str]) -> None:
+    """End with a message where these arguments cannot be the batch."""
+    try:
+        explanation.resizable.batch(named)
+    except ValueError as error:
+        parser.error(f"--largest: {error}")
+
+
 def _show(explanation: Explanation, options: argparse.Namespace) -> None:
     if options.html is not None:
-        explanation.save(options.html)
+        try:
+            explanation.save(options.html)
+        except OSError as error:
+            raise argparse.ArgumentTypeError(f"{options.html} cannot be written: {error.strerror}") from error
     if options.json:
         sys.stdout.write(explanation.to_json(indent=2) + "\n")
     elif options.html is None or options.text:

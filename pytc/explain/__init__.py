@@ -100,7 +100,8 @@ def explain(
     *args: Any,
     **kwargs: Any,
 ) -> Explanation | Calls:
-    """What pytc makes of `fun` for these arguments, and why. Without arguments: what happened at each call so far.
+    """What pytc makes of `fun` for these arguments, and why. Without arguments: what happened at each call so far. (Of
+    a function that takes none, and is not compiled or comes with options: what pytc makes of it.)
 
     The function is traced and its program compiled once; nothing is run and nothing is donated. Arrays may be
     `jax.ShapeDtypeStruct`s. The explanation keeps no argument alive.
@@ -122,8 +123,8 @@ def explain(
       An `Explanation`; without arguments, a `Calls`.
 
     Raises:
-      TypeError: `fun` is not callable; or there are no arguments, and `fun` was not made by `pytc.compile`, which
-        records calls; or there are only options.
+      TypeError: `fun` is not callable; or it takes arguments and there are none, and it was not made by `pytc.compile`,
+        which records calls, or there are options.
       pytc.errors.DeviceError: the device is unknown, its compiler is not installed, the program's mesh does not fit on
         it, or `memory` is no positive number of bytes; and whatever staging and compiling raise.
     """
@@ -131,7 +132,7 @@ def explain(
         raise TypeError(f"pytc.explain takes a function, not {fun!r}")
     function = getattr(fun, "__pytc__", None)
     own = {name: kwargs.pop(name) for name in _names_free_in(fun) if name in kwargs}
-    if args or kwargs:
+    if args or kwargs or (takes_nothing(fun) and (own or function is None)):
         return explain_program(*compiled_function(fun, args), kwargs, **own)
     if function is None:
         name = getattr(fun, "__name__", repr(fun))
@@ -144,6 +145,15 @@ def explain(
             "pytc.explain(fun, *args, ...), with those of a call"
         )
     return calls_of(function)
+
+
+def takes_nothing(fun: Callable[..., Any]) -> bool:
+    """Whether it can be called without arguments."""
+    try:
+        inspect.signature(fun).bind()
+    except (TypeError, ValueError):  # it takes some, or tells no signature
+        return False
+    return True
 
 
 def compiled_function(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Function, tuple[Any, ...]]:

@@ -73,3 +73,10 @@ def one_argument():
 def swapped_arguments():
     """Types are enough."""
     return (jax.ShapeDtypeStruct((64, 64), jnp.float32),) * 2
+
+
+def started() -> jax.Array:
+    return jnp.zeros((4, 4))
+
+
+nothing_to_give = ()

@@ -57,6 +57,13 @@ def test_a_page_is_written(capsys, tmp_path):
     assert out.startswith("swapped: ")
 
 
+@pytest.mark.parametrize("arguments", [(), ("--args", f"{HERE}:nothing_to_give")])
+def test_a_function_that_takes_nothing(capsys, arguments):
+    status, out, _ = run(capsys, "explain", f"{HERE}:started", *arguments)
+    assert status == 0
+    assert out.startswith("started: 0 B reused, 0 B kept")
+
+
 def test_keyword_arguments(capsys):
     status, out, _ = run(capsys, "explain", f"{HERE}:update", "--args", f"{HERE}:update_arguments")
     assert status == 0
@@ -93,6 +100,7 @@ def test_requirements_decide_the_exit_status(capsys):
         ([*SWAPPED, "--memory", "much"], "--memory: 'much' is no number of bytes, such as 40GiB"),
         ([*SWAPPED, "--memory", "0"], "memory is 0, and should be a positive number of bytes"),
         ([*SWAPPED, "--require", "reused=1.2.3"], "is no number"),
+        ([*SWAPPED, "--html", "/nowhere/page.html"], "--html: /nowhere/page.html cannot be written: No such file"),
     ],
 )
 def test_wrong_usage_says_what_is_wrong(capsys, arguments, message):

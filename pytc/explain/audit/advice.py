@@ -57,6 +57,11 @@ class _Use:
     def nbytes(self) -> int:
         return sum(self.signature.nbytes)
 
+    @property
+    def looked_at(self) -> frozenset[str]:
+        """The arguments with an array, which the proof was asked about: not NumPy data and Python scalars."""
+        return frozenset(self.signature.names[i][0] for i in self.signature.arrays)
+
     def harmed(self, donated: Collection[str]) -> frozenset[str]:
         """The arguments among `donated` of which a call would delete a leaf that was held."""
         return frozenset(
@@ -239,7 +244,9 @@ def _gain(use: _Use, names: Iterable[str]) -> int:
 
 
 def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequence[str], main: _Use) -> list[str]:
-    """The arguments to donate: all into which an output fits, except those of which a call would delete a held leaf."""
+    """The arguments to donate: all into which an output fits, except those of which a call would delete a held leaf;
+    and of those that the script does not donate, none that never had an array."""
+    looked_at = frozenset().union(promised, *(use.looked_at for use in uses))
     if api == "equinox.filter_jit":
         first = next(iter(main.signature.positional), None)
         choices = [list(names), [name for name in names if name != first]]
@@ -247,7 +254,8 @@ def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequ
         return next((each for each in safe if _gain(main, each)), [])
     if api == "jax.pmap":  # it cannot donate keyword arguments
         names = [name for name in names if not any(name in use.signature.by_name for use in uses)]
-    wanted = [name for name in names if name in promised or any(_gain(use, [name]) for use in uses)]
+    gaining = (name for name in names if name in promised or any(_gain(use, [name]) for use in uses))
+    wanted = [name for name in gaining if name in looked_at]
     while harmed := frozenset().union(*(_broken(use, wanted, promised) for use in uses)):
         wanted = [name for name in wanted if name not in harmed]
     used = frozenset().union(*(use.used(wanted) for use in uses))
@@ -310,8 +318,8 @@ def _compared(
     """The choice among `wanted` that takes least memory, the compiler's figures, and the program of `pytc.compile`.
 
     What the script donates already, as far as it is in `wanted`, stays donated. A compiler may copy what it is to write
-    over; then donating saves nothing, or costs more. So if donating everything saves less than expected, each argument
-    that would be new is also tried alone.
+    over; then donating saves nothing, or costs more. So if donating everything saves less than expected, the arguments
+    that would be new are also tried one after the other, and each is left out again if it saves nothing.
     """
     as_jit = main.traced.as_jit
     kept = [name for name in wanted if name in promised]
@@ -323,9 +331,12 @@ def _compared(
         tried[tuple(wanted)] = full = as_jit.footprint(wanted)
         hoped = (_gain(main, wanted) - _gain(main, kept)) // now.devices
         if len(added) > 1 and api != "equinox.filter_jit" and (base.total - full.total) * 10 < hoped * 9:
+            saving, least = [*kept], base.total
             for name in added:
-                names = tuple(each for each in wanted if each in promised or each == name)
+                names = tuple(each for each in wanted if each in saving or each == name)
                 tried[names] = as_jit.footprint(names)
+                if tried[names].total < least:
+                    saving, least = [*names], tried[names].total
     best = min(tried, key=lambda names: (tried[names].total, len(names)))
     if base.total - tried[best].total < max(LEAST, base.total // WORTH):
         best = tuple(kept)
@@ -363,7 +374,9 @@ def _useless(names: Sequence[str]) -> Finding:
 
 
 def _no_gain(names: Sequence[str]) -> Finding:
-    text = f"{_listed(names)} dead at every call seen, but donating saves nothing here: the compiler copies instead"
+    what = "it" if len(names) == 1 else "them"
+    saves = f"to donate {what}, too, saves nothing: the compiler copies instead"
+    text = f"{_listed(names)} dead at every call seen, but {saves}"
     return Finding("no gain", tuple(names), text, None)
 
 

@@ -168,6 +168,17 @@ def _load_pytc() -> None:
     spec.loader.exec_module(module)
 
 
+def _writable(path: str) -> str:
+    """The path of a file to write at the end, whatever directory the script goes to.
+
+    Raises `argparse.ArgumentTypeError` where it cannot be written."""
+    try:
+        with open(path, "a", encoding="utf-8"):  # noqa: PTH123 - `pathlib` is what the script might have replaced
+            return os.path.abspath(path)  # noqa: PTH100 - as above
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} cannot be written: {error.strerror}") from error
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pytc audit",
@@ -176,7 +187,9 @@ def _parser() -> argparse.ArgumentParser:
         "flax.nnx.jit, and say at the end what could have been donated, what should not have been, and the edit to "
         "make. Nothing is donated that the script does not donate.",
     )
-    parser.add_argument("--out", metavar="FILE", help="write the report to a file instead of to standard error")
+    parser.add_argument(
+        "--out", metavar="FILE", type=_writable, help="write the report to a file instead of to standard error"
+    )
     parser.add_argument("--json", action="store_true", help="write JSON instead of text")
     parser.add_argument("--width", type=int, help="columns of the report; those of the terminal if not given")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="the script, and its own arguments")

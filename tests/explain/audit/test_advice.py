@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -188,6 +189,70 @@ def test_an_unusable_leaf_that_is_held_does_no_harm(watch: Watch, jit: Any) -> N
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         run()
+
+
+def test_what_never_was_an_array_is_not_donated(watch: Watch, jit: Any) -> None:
+    """Nobody looked at who holds it; and a later call may pass an array there."""
+    f = jit(lambda w, batch, i: (w + 1, batch * 2, i + 1))
+    batch = np.ones(N, np.float32)
+
+    def run() -> Any:
+        w = jnp.ones(2 * N)
+        for i in range(3):
+            w, _, _ = f(w, batch, i)
+        return w
+
+    run()
+    report = found(watch, "<lambda>")
+    assert report.edit is not None
+    assert report.edit.option == "donate_argnums=(0,)"
+    assert [argument.name for argument in report.arguments] == ["w"]
+
+
+def test_a_string_that_names_a_variable_does_not_make_a_donation_wrong(watch: Watch, jit: Any) -> None:
+    f = jit(grow, donate_argnums=0)
+
+    def run() -> Any:
+        s = state()
+        for _ in range(3):
+            new = f(s)
+            str.format("s, the state")
+            s = new
+        return s
+
+    run()
+    report = found(watch, "grow")
+    assert (kinds(report), report.edit) == ([], None)
+    assert [argument.verdict for argument in report.arguments] == ["not proven"]
+
+
+def test_what_c_code_passes_does_not_make_a_donation_wrong(watch: Watch, jit: Any) -> None:
+    f = jit(grow, donate_argnums=0)
+
+    def run() -> Any:
+        return functools.reduce(lambda s, _: f(s), range(3), state())
+
+    run()
+    report = found(watch, "grow")
+    assert (kinds(report), report.edit) == ([], None)
+    assert [argument.verdict for argument in report.arguments] == ["not proven"]
+
+
+def test_arguments_are_donated_one_by_one_where_not_all_can_be(watch: Watch, jit: Any) -> None:
+    f = jit(lambda a, b, c, d, e: (a + b, b + c, c + d, d + e, e + a))
+
+    def run() -> Any:
+        arrays = tuple(jnp.full((256, 256), float(k)) for k in range(5))
+        a, b, c, d, e = arrays
+        del arrays
+        for _ in range(3):
+            a, b, c, d, e = f(a, b, c, d, e)
+        return a
+
+    run()
+    report = found(watch, "<lambda>")
+    assert report.edit is not None
+    assert report.edit.option == "donate_argnums=(0, 2)"
 
 
 def test_two_functions_of_one_line(watch: Watch, jit: Any) -> None:

@@ -103,6 +103,16 @@ def test_a_script_without_jax(tmp_path: Path) -> None:
     assert watched.stderr == "pytc audit: script.py did not import JAX\n"
 
 
+def test_the_report_is_written_where_the_audit_began(tmp_path: Path) -> None:
+    write(tmp_path, script="import os, jax; os.chdir('/'); jax.jit(lambda x: x + 1)(1.0); print('ran')")
+    watched = run(["-m", "pytc", "audit", "--out", "report.txt", "script.py"], tmp_path)
+    assert (watched.returncode, watched.stdout, watched.stderr) == (0, "ran\n", "")
+    assert (tmp_path / "report.txt").read_text("utf-8").startswith("pytc audit of script.py")
+    refused = run(["-m", "pytc", "audit", "--out", "nowhere/report.txt", "script.py"], tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "--out: nowhere/report.txt cannot be written: No such file" in refused.stderr
+
+
 def test_wrong_usage(tmp_path: Path) -> None:
     assert run(["-m", "pytc", "audit"], tmp_path).returncode == 2
     missing = run(["-m", "pytc", "audit", "missing.py"], tmp_path)
