@@ -90,11 +90,13 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
     if isinstance(referrer, dict):
         return _by_dict(referrer, value, referrers, arguments)
     if isinstance(referrer, types.CellType):
-        return Held("closure", "a nested function that has captured it")
+        return Held("closure", _captured(referrer, referrers) or "a nested function that has captured it")
     if isinstance(referrer, list | collections.deque | tuple | set | frozenset):
         if type(referrer) is tuple and (iterator := _hands_out(referrer, referrers)):
             return Held("item", f"the `{iterator}` of a loop, which holds what it has handed out until the next")
         name = _named(referrer, referrers)
+        if type(referrer) is tuple and (function := _function(referrer, "__defaults__", referrers)):
+            return Held("item", f"a default argument of {function.__qualname__}")
         if type(referrer) is tuple and not name and not referrers.of(referrer):
             return Held("unknown", f"the arguments of a call by {BY_C}")
         return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer, referrers)}'}")
@@ -126,10 +128,13 @@ def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments:
     if isinstance(key, int) and any(isinstance(owner, dict) and owner.get("Out") is space for owner in owners):
         return Held("history", f"IPython's Out[{key}]")
     for owner in owners:
-        if not isinstance(owner, type) and _own(owner) is space:
+        if isinstance(owner, type):
+            if all(attributes_of(owner).get(key) is value for key in keys):
+                return _by_name("attribute", keys, f"attribute `{{}}` of the class {owner.__qualname__}", arguments)
+        elif _own(owner) is space:
             return _by_name("attribute", keys, f"attribute `{{}}` of {type(owner).__name__}", arguments)
     name = _named(space, referrers)
-    text = f"{name}[{{!r}}]" if name else f"item {{!r}} of a {type(space).__name__}{_around(space, referrers)}"
+    text = f"item {{!r}} of {name or f'a {type(space).__name__}{_around(space, referrers)}'}"
     return _by_name("item", keys, text, arguments)
 
 
@@ -144,6 +149,22 @@ def by_globals(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = f
     text = f"also `{others[0]}`{where}" if others else f"the global `{keys[0]}`{where}, which any function can read"
     source = None if others else Step("global", keys[0])
     return Held("global", text, file if isinstance(file, str) else None, source=source)
+
+
+def _function(part: Any, name: str, referrers: Referrers) -> types.FunctionType | None:
+    """The function that has `part` under a name of its own (`__defaults__`, `__closure__`); None if none has."""
+    functions = (each for each in referrers.of(part) if type(each) is types.FunctionType)
+    return next((each for each in functions if getattr(each, name) is part), None)
+
+
+def _captured(cell: types.CellType, referrers: Referrers) -> str:
+    """The variable that a nested function has captured in a cell, in words; "" if there is none."""
+    for closure in referrers.of(cell):
+        if type(closure) is tuple and (function := _function(closure, "__closure__", referrers)):
+            places = zip(function.__code__.co_freevars, closure, strict=True)
+            name = next(name for name, each in places if each is cell)
+            return f"`{name}` of the nested function {function.__qualname__}"
+    return ""
 
 
 def _attributes(owner: Any, value: Any) -> list[str]:

@@ -68,7 +68,7 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
             line, by_string = flow.next_read(site.at, number) or (None, False)
             if by_string:
                 text = f"`{name}` is named in a string that is used in {place_in(frame, line)}, and may be read by that"
-                return Held("variable", text, code.co_filename, line)
+                return Held("introspection", text, code.co_filename, line)
             if line is not None and number in arguments:
                 return Held("variable", f"read again in {place_in(frame, line)}", code.co_filename, line)
             line = _assigned(flow, site.at, number)

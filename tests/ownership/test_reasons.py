@@ -119,7 +119,7 @@ def test_what_is_overwritten_does_not_hold(made: Functions) -> None:
     trainer.run = {"last": stub.new()}
     trainer.run["best"] = trainer.run["last"]
     trainer.run["last"] = f(trainer.run["last"])
-    stub.says("^attribute `run` of SimpleNamespace\\['best'\\]$")
+    stub.says("^item 'best' of attribute `run` of SimpleNamespace$")
     stub.read((trainer, slotted))
 
 
@@ -348,6 +348,19 @@ def test_arguments_that_c_code_passes(made: Functions) -> None:
     stub.says("^the arguments of a call by C code ")
 
 
+def test_what_a_function_or_a_class_has(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    shown = [lambda given=x: given]
+    x = f(x)
+    stub.says(r"^a default argument of test_what_a_function_or_a_class_has\.<locals>\.<lambda>$")
+    _Told.state = x
+    x = f(x)
+    stub.says("^attribute `state` of the class _Told$")
+    stub.read((shown[0](), _Told.state, x))
+    del _Told.state
+
+
 def test_few_looks_at_all_objects_however_many_containers_have_it(made: Functions) -> None:
     """Each takes as long as a garbage collection, and the first call of a site that keeps something waits for them."""
     stub, f = made
@@ -517,7 +530,7 @@ def test_a_closure_an_observer_and_introspection(made: Functions) -> None:
     x = stub.new()
     space = types.SimpleNamespace(show=lambda: x)
     y = f(x)
-    stub.says("nested function")
+    stub.says("`x` of the nested function|which a nested function can read")
     stub.read((y, space.show()))
     before = sys.getprofile()
     sys.setprofile(lambda *_: None)
