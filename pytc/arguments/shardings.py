@@ -48,11 +48,8 @@ def speaks_of_the_mesh(wanted: Any) -> bool:
 
 
 def _asked(option: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
-    free = None, UNSPECIFIED
-    return [
-        None if any(wanted is each for each in free) else _placed(option, wanted)
-        for wanted in per_leaf(option, prefix, tree)
-    ]
+    parts = per_leaf(option, prefix, tree)
+    return [None if wanted is None or wanted is UNSPECIFIED else _placed(option, wanted) for wanted in parts]
 
 
 def _placed(option: str, wanted: Any) -> Any:

@@ -5,7 +5,9 @@
     record   what is recorded at a call: who calls, and which leaves nobody else can reach
     traced   the program that JAX traced, with the names of the caller's arguments
     places   places in the source
-    advice   from records to findings: what to donate, what not to, and what that saves by the compiler's figures
+    uses     what was seen of the calls with one signature, and what a donation would delete there
+    advice   what to donate, what not to, and what that saves by the compiler's figures
+    findings what is said of that
     order    a better order of the results
     edit     the change to the source
     report   the findings as data

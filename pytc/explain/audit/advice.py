@@ -12,71 +12,18 @@ The saving is the difference between the compiler's figures for the program as t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pytc import ownership, passes
-from pytc.explain.audit import edit, order
+from pytc.explain.audit import edit, findings
 from pytc.explain.audit.record import WatchedFunction, WatchedSignature
-from pytc.explain.audit.report import ArgumentReport, CallerReport, Finding, FunctionReport, Savings
-from pytc.explain.audit.traced import Traced
+from pytc.explain.audit.report import ArgumentReport, CallerReport, FunctionReport, Savings
+from pytc.explain.audit.uses import Use, is_vague, use_of
 from pytc.explain.memory import Footprint
-from pytc.explain.sizes import size
 from pytc.explain.subject import footprint_of
 from pytc.jax_compat.avals import is_extended
-from pytc.program import Leaf, Program
-
-WORTH = 1000
-"""An edit is not worth making if it saves less than 1/`WORTH` of the program's memory."""
-
-LEAST = 1024
-"""Nor is it if it saves fewer bytes than this."""
-
-VAGUE = frozenset(["unknown", "introspection", "interpreter", "observer"])
-"""Kinds of holders, besides onlookers, for which the proof gave up although nothing is known to hold the array. Then
-donation is neither advised nor, if the script donates already, called wrong."""
-
-WORTH_ORDER = 50
-"""Another order of the results, or `pytc.compile`, is not suggested if it saves less than 1/`WORTH_ORDER`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Use:
-    """All that was seen of calls with one signature."""
-
-    signature: WatchedSignature
-    traced: Traced
-    held: frozenset[str]
-    """Paths of the leaves that were not proven dead at some examined call."""
-    known: frozenset[str]
-    """Parameters with such a leaf whose holder is known."""
-    _known: dict[frozenset[str], frozenset[int]] = dataclasses.field(default_factory=dict, compare=False)
-    """The leaves that a call deletes, by what it donates."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(self.signature.nbytes)
-
-    @property
-    def looked_at(self) -> frozenset[str]:
-        """The arguments with an array, which the proof was asked about: not NumPy data and Python scalars."""
-        return frozenset(self.signature.names[i][0] for i in self.signature.arrays)
-
-    def harmed(self, donated: Collection[str]) -> frozenset[str]:
-        """The arguments among `donated` of which a call would delete a leaf that was held."""
-        return frozenset(
-            leaf.parameter for leaf in self._deleted(donated) if leaf.path in self.held and leaf.parameter in donated
-        )
-
-    def used(self, donated: Collection[str]) -> frozenset[str]:
-        """The arguments among `donated` into which JAX writes an output."""
-        return frozenset(leaf.parameter for leaf in self._deleted(donated))
-
-    def _deleted(self, donated: Collection[str]) -> list[Leaf]:
-        key = frozenset(donated)
-        if key not in self._known:
-            self._known[key] = self.traced.as_jit.deleted(key) if key else frozenset()
-        return [self.traced.as_jit.staged.leaves[i] for i in self._known[key]]
+from pytc.program import Program
 
 
 def functions(watched: Sequence[WatchedFunction], figures: bool = True) -> tuple[FunctionReport, ...]:
@@ -144,7 +91,7 @@ def _base(group: Sequence[WatchedFunction]) -> FunctionReport:
 
 def _report(base: FunctionReport, group: Sequence[WatchedFunction], figures: bool) -> FunctionReport:
     uses = [
-        _use(signature, signature.traced)
+        use_of(signature, signature.traced)
         for function in group
         for signature in function.signatures.values()
         if signature.traced is not None and _calls(signature)
@@ -156,17 +103,6 @@ def _report(base: FunctionReport, group: Sequence[WatchedFunction], figures: boo
 
 def _calls(signature: WatchedSignature) -> int:
     return sum(each.calls for each in signature.seen.values())
-
-
-def _use(signature: WatchedSignature, traced: Traced) -> _Use:
-    held = {signature.names[i][1] for seen in signature.seen.values() for i in seen.held}
-    why = [(signature.names[i][0], reason) for seen in signature.seen.values() for i, reason in seen.why.items()]
-    return _Use(signature, traced, frozenset(held), frozenset(name for name, reason in why if not _is_vague(reason)))
-
-
-def _is_vague(reason: ownership.Held) -> bool:
-    """Whether the proof gave up although nothing is known to hold the array."""
-    return reason.kind in VAGUE or bool(reason.onlooker)
 
 
 def _silence(group: Sequence[WatchedFunction], calls: int) -> str:
@@ -189,10 +125,10 @@ def _sites(group: Sequence[WatchedFunction]) -> tuple[CallerReport, ...]:
     return tuple(CallerReport(*place, *both) for place, both in merged.items())
 
 
-def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Use], figures: bool) -> FunctionReport:
+def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[Use], figures: bool) -> FunctionReport:
     main = max(uses, key=lambda use: use.nbytes)
     names = [name for name in dict.fromkeys(n for use in uses for n in use.traced.as_jit.parameters) if name]
-    promised = [name for name in names if any(_promised(use, name) for use in uses)]
+    promised = [name for name in names if any(use.promises(name) for use in uses)]
     wrong = sorted(frozenset().union(*(use.harmed(promised) & use.known for use in uses)), key=names.index)
     used = frozenset().union(*(use.used(promised) for use in uses))
     useless = [name for name in promised if name not in used]
@@ -204,59 +140,44 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[_Us
         argument for name in names if (argument := _argument(name, promised, wanted, uses, main, taken)) is not None
     )
     base = dataclasses.replace(base, arguments=arguments)
-    findings = [_wrong(name, arguments) for name in wrong]
-    findings += [_useless(useless)] if useless else []
+    told = [findings.wrong(name, arguments) for name in wrong]
+    told += [findings.useless(useless)] if useless else []
     found = program = None
-    if figures and (promised or wanted or _gain(main, names)):
+    if figures and (promised or wanted or main.gain(names)):
         added = [name for name in wanted if name not in promised]
         wanted, found, program = _compared(main, promised, wanted, function.api)
         if lost := [name for name in added if name not in wanted]:
-            findings.append(_no_gain(lost))
+            told.append(findings.no_gain(lost))
     added = [name for name in wanted if name not in promised]
     if added:
-        findings.append(_add(added, found))
+        told.append(findings.add(added, found))
     if found is not None and program is not None:
-        findings += _pairing(main, wanted, found, program)
-        findings += _conditional(main, wanted, found, arguments, uses)
-    findings += _by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
+        told += findings.pairing(main, wanted, found, program)
+        told += findings.conditional(main, wanted, found, arguments, uses)
+    told += findings.by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
     change = None
     if set(wanted) != set(promised):
         given = [name for name, value in function.options.items() if value is not None]
         positional = max((use.signature.positional for use in uses), key=len)
         by_name = frozenset().union(*(use.signature.by_name for use in uses))
         change = edit.edit(function.place, edit.option(function.api, wanted, positional, by_name), given)
-    return dataclasses.replace(base, findings=tuple(findings), edit=change, figures=found)
+    return dataclasses.replace(base, findings=tuple(told), edit=change, figures=found)
 
 
-def _broken(use: _Use, donated: Collection[str], promised: Collection[str]) -> frozenset[str]:
-    """The arguments among `donated` that should not be donated. Those that the script itself donates stay unless the
-    holder of a leaf is known."""
-    return frozenset(name for name in use.harmed(donated) if name in use.known or name not in promised)
-
-
-def _promised(use: _Use, name: str) -> bool:
-    leaves = use.traced.as_jit.staged.leaves
-    return any(leaves[i].parameter == name for i in use.traced.donated)
-
-
-def _gain(use: _Use, names: Iterable[str]) -> int:
-    return use.traced.as_jit.gain(list(names))
-
-
-def _choose(api: str, uses: Sequence[_Use], names: Sequence[str], promised: Sequence[str], main: _Use) -> list[str]:
+def _choose(api: str, uses: Sequence[Use], names: Sequence[str], promised: Sequence[str], main: Use) -> list[str]:
     """The arguments to donate: all into which an output fits, except those of which a call would delete a held leaf;
     and of those that the script does not donate, none that never had an array."""
     looked_at = frozenset().union(promised, *(use.looked_at for use in uses))
     if api == "equinox.filter_jit":
         first = next(iter(main.signature.positional), None)
         choices = [list(names), [name for name in names if name != first]]
-        safe = [each for each in choices if each and not any(_broken(use, each, promised) for use in uses)]
-        return next((each for each in safe if _gain(main, each)), [])
+        safe = [each for each in choices if each and not any(use.broken(each, promised) for use in uses)]
+        return next((each for each in safe if main.gain(each)), [])
     if api == "jax.pmap":  # it cannot donate keyword arguments
         names = [name for name in names if not any(name in use.signature.by_name for use in uses)]
-    gaining = (name for name in names if name in promised or any(_gain(use, [name]) for use in uses))
+    gaining = (name for name in names if name in promised or any(use.gain([name]) for use in uses))
     wanted = [name for name in gaining if name in looked_at]
-    while harmed := frozenset().union(*(_broken(use, wanted, promised) for use in uses)):
+    while harmed := frozenset().union(*(use.broken(wanted, promised) for use in uses)):
         wanted = [name for name in wanted if name not in harmed]
     used = frozenset().union(*(use.used(wanted) for use in uses))
     return [name for name in wanted if name in used]
@@ -266,8 +187,8 @@ def _argument(
     name: str,
     promised: Sequence[str],
     wanted: Sequence[str],
-    uses: Sequence[_Use],
-    main: _Use,
+    uses: Sequence[Use],
+    main: Use,
     taken: Collection[str],
 ) -> ArgumentReport | None:
     mine = [i for i, (parameter, _) in enumerate(main.signature.names) if parameter == name]
@@ -276,7 +197,7 @@ def _argument(
         return None
     donated = name in promised
     together = promised if donated else [*wanted, name]
-    fits = donated or any(_gain(use, [name]) for use in uses)
+    fits = donated or any(use.gain([name]) for use in uses)
     harmed = fits and any(name in use.harmed(together) for use in uses)
     known = any(name in use.known for use in uses)
     verdict: Any = ("held" if known else "not proven") if harmed else "dead" if name in taken else "no use"
@@ -296,7 +217,7 @@ def _argument(
     )
 
 
-def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Held | None, str]:
+def _explained(name: str, uses: Sequence[Use]) -> tuple[str, int, ownership.Held | None, str]:
     """One leaf of an argument that was held, if possible by something known: its path, in how many calls it was held,
     by what, and the place of these calls if there are several places."""
     found = [
@@ -307,13 +228,13 @@ def _explained(name: str, uses: Sequence[_Use]) -> tuple[str, int, ownership.Hel
         if use.signature.names[i][0] == name
     ]
     several = len({site for use in uses for site in use.signature.seen}) > 1
-    for path, count, reason, place in sorted(found, key=lambda each: _is_vague(each[2])):
+    for path, count, reason, place in sorted(found, key=lambda each: is_vague(each[2])):
         return path, count, reason, place if several else ""
     return "", 0, None, ""
 
 
 def _compared(
-    main: _Use, promised: Sequence[str], wanted: Sequence[str], api: str
+    main: Use, promised: Sequence[str], wanted: Sequence[str], api: str
 ) -> tuple[list[str], Savings, Program]:
     """The choice among `wanted` that takes least memory, the compiler's figures, and the program of `pytc.compile`.
 
@@ -329,7 +250,7 @@ def _compared(
     tried = {tuple(kept): base}
     if added:
         tried[tuple(wanted)] = full = as_jit.footprint(wanted)
-        hoped = (_gain(main, wanted) - _gain(main, kept)) // now.devices
+        hoped = (main.gain(wanted) - main.gain(kept)) // now.devices
         if len(added) > 1 and api != "equinox.filter_jit" and (base.total - full.total) * 10 < hoped * 9:
             saving, least = [*kept], base.total
             for name in added:
@@ -338,13 +259,13 @@ def _compared(
                 if tried[names].total < least:
                     saving, least = [*names], tried[names].total
     best = min(tried, key=lambda names: (tried[names].total, len(names)))
-    if base.total - tried[best].total < max(LEAST, base.total // WORTH):
+    if not findings.pays(base.total - tried[best].total, base.total):
         best = tuple(kept)
     program, footprint = _by_pytc(main)
     return list(best), Savings(now.total, tried[best].total, footprint.total, now.devices), program
 
 
-def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
+def _by_pytc(main: Use) -> tuple[Program, Footprint]:
     """The program that `pytc.compile` would run, and its figures, if it takes over only what was dead at every call."""
     as_jit = main.traced.as_jit
     leaves = as_jit.staged.leaves
@@ -355,99 +276,3 @@ def _by_pytc(main: _Use) -> tuple[Program, Footprint]:
     )
     program = passes.run(dataclasses.replace(as_jit.staged, keep=keep), passes.pipeline)
     return program, footprint_of(program, as_jit.values, as_jit.options, as_jit.compiler)
-
-
-def _add(added: Sequence[str], found: Savings | None) -> Finding:
-    text = f"{_listed(added)} dead at every call seen"
-    return Finding("add", tuple(added), text, None if found is None else found.saves)
-
-
-def _wrong(name: str, arguments: Sequence[ArgumentReport]) -> Finding:
-    held = next((each for each in arguments if each.name == name), None)
-    why = f": {held.why} ({held.path})" if held is not None and held.why else ""
-    return Finding("wrong", (name,), f"{name} is donated, and was still held after the call{why}", None)
-
-
-def _useless(names: Sequence[str]) -> Finding:
-    text = f"{_listed(names, 'is', 'are')} donated for nothing: no output fits, so JAX keeps what was given and warns"
-    return Finding("useless", tuple(names), text, None)
-
-
-def _no_gain(names: Sequence[str]) -> Finding:
-    what = "it" if len(names) == 1 else "them"
-    saves = f"to donate {what}, too, saves nothing: the compiler copies instead"
-    text = f"{_listed(names)} dead at every call seen, but {saves}"
-    return Finding("no gain", tuple(names), text, None)
-
-
-def _conditional(
-    main: _Use, wanted: Sequence[str], found: Savings, arguments: Sequence[ArgumentReport], uses: Sequence[_Use]
-) -> list[Finding]:
-    """Arguments that could be donated, too, if nobody reads them before they are overwritten: other threads, mostly."""
-    reasons: dict[str, set[str]] = {}
-    for argument in arguments:
-        if argument.verdict == "not proven" and not argument.donated:
-            reasons[argument.name] = {
-                reason.onlooker
-                for use in uses
-                for seen in use.signature.seen.values()
-                for i, reason in seen.why.items()
-                if use.signature.names[i][0] == argument.name
-            }
-    hopeful = [name for name, texts in reasons.items() if texts and "" not in texts]
-    if not hopeful:
-        return []
-    saves = found.advised - main.traced.as_jit.footprint([*wanted, *hopeful]).total
-    if saves < max(LEAST, found.advised // WORTH):
-        return []
-    why = ", and ".join(sorted(set().union(*(reasons[name] for name in hopeful))))
-    text = f"{_listed(hopeful, 'is', 'are')} overwritten at once, but {why}: donating saves {size(saves)} if none does"
-    return [Finding("if unread", tuple(hopeful), text, saves)]
-
-
-def _by_site(uses: Sequence[_Use], held: Sequence[ArgumentReport]) -> list[Finding]:
-    """Findings on arguments that were held in calls from one place, and never in calls from another."""
-    findings = []
-    for argument in held:
-        places: dict[str, bool] = {}
-        for use in uses:
-            for site, seen in use.signature.seen.items():
-                kept = any(use.signature.names[i][0] == argument.name for i in seen.held)
-                if seen.calls:
-                    places[str(site.place)] = places.get(str(site.place), False) or kept
-        dead = [place for place, kept in places.items() if not kept]
-        if dead:
-            text = (
-                f"{argument.name} was dead at every call seen from {', '.join(dead)}: a jax.jit of their own could "
-                "donate it; pytc.compile decides at each call"
-            )
-            findings.append(Finding("by site", (argument.name,), text, None))
-    return findings
-
-
-def _pairing(main: _Use, wanted: Sequence[str], found: Savings, program: Program) -> list[Finding]:
-    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments."""
-    rest = found.advised - found.pytc
-    if rest * WORTH_ORDER < found.advised or rest <= 0:
-        return []
-    as_jit = main.traced.as_jit
-    leaves = as_jit.staged.leaves
-    if wanted:
-        better = order.better(as_jit, wanted, program, found.advised - found.advised // WORTH_ORDER)
-        if better is not None:
-            text = (
-                f"the order of the results costs {size(found.advised - better.total)}: JAX writes them into arguments "
-                f"in order, first come, first served; return what is now {better.text}, in this order"
-            )
-            return [Finding("pairing", tuple(wanted), text, found.advised - better.total)]
-    beyond = dict.fromkeys(leaves[i].parameter for i in program.donated if leaves[i].parameter not in wanted)
-    if beyond:
-        text = f"pytc.compile would reuse what is dead of {', '.join(beyond)}, leaf by leaf: {size(rest)} more"
-        return [Finding("leaf by leaf", tuple(beyond), text, rest)]
-    text = f"JAX's pairs of arguments and results cost {size(rest)}, which pytc.compile would not take"
-    return [Finding("pairing", tuple(wanted), text, rest)]
-
-
-def _listed(names: Sequence[str], one: str = "was", many: str = "were") -> str:
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{listed} {one if len(names) == 1 else many}"
