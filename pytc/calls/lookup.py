@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from jax.tree_util import PyTreeDef
@@ -23,6 +23,10 @@ class Stopped(Exception):
     """A `StopIteration` that the function has raised as it was traced, which no generator lets pass."""
 
 
+def _any_mesh() -> None:
+    """The same under every mesh."""
+
+
 @dataclasses.dataclass(eq=False)
 class Lookup:
     """The signatures of one function."""
@@ -38,7 +42,9 @@ class Lookup:
 
     def __post_init__(self) -> None:
         asked = self.stageable.in_shardings, self.stageable.out_shardings
-        self._by_mesh = any(speaks_of_the_mesh(each) for each in asked)
+        by_mesh = any(speaks_of_the_mesh(each) for each in asked)
+        self._mesh: Callable[[], Any] = mesh_in_context if by_mesh else _any_mesh
+        """What tells calls apart by their mesh."""
 
     def __iter__(self) -> Iterator[Signature]:
         """All that are known, the oldest of those of one layout first."""
@@ -52,7 +58,7 @@ class Lookup:
 
         The lists of the caller and the containers of the arguments must be all that refers to unshared leaves.
         """
-        layout = self.layouts.get((tree, tuple(map(type, leaves)), mesh_in_context() if self._by_mesh else None))
+        layout = self.layouts.get((tree, tuple(map(type, leaves)), self._mesh()))
         if layout is None or not executing_once():
             return None
         sharing = None
@@ -79,7 +85,7 @@ class Lookup:
         types = tuple(map(type, leaves))
         if any(kind in types for kind in DESCRIPTIONS):
             return None  # it is not there: `jax.jit` says so
-        mesh = mesh_in_context() if self._by_mesh else None
+        mesh = self._mesh()
         layout = self.layouts.setdefault((tree, types, mesh), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None
         try:
@@ -145,7 +151,7 @@ class Lookup:
         which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
         mostly not compiled again."""
         types = tuple(map(type, leaves))
-        mesh = mesh_in_context() if self._by_mesh else None
+        mesh = self._mesh()
         own = self.layouts.get((tree, types, mesh))
         if own is None or (own.may_share and own.sharing(leaves) is not None):
             return

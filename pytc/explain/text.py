@@ -15,6 +15,7 @@ from pytc.explain.jit_call import mixed
 from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.sizes import size
 from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
+from pytc.ownership.holders import BY_C
 
 if TYPE_CHECKING:
     from pytc.explain.calls import Calls, SiteReport
@@ -164,7 +165,7 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     for path, why in site.why:
         lines += wrapped(f"{path}{_ONCE if path in often else ''}: {why}", width, 12, 10)
     if site.why:
-        by_c = all("C code" in why for _, why in site.why)
+        by_c = all(BY_C in why for _, why in site.why)
         lines += wrapped(_TO_CALL if by_c else _TO_FREE, width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
