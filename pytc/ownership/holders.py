@@ -9,7 +9,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import pathlib
+import threading
 import types
 from collections.abc import Sequence, Set
 from types import FrameType
@@ -27,6 +29,9 @@ DEEPEST = 3
 """Containers in one another that are looked through: a list of tuples of arrays has two."""
 LARGEST = 4096
 """Containers with more items are not looked through: to do so takes time, and the call waits for it."""
+
+DICTIONARIES = (dict, collections.OrderedDict, collections.defaultdict)
+"""Types of containers that refer to keys and values."""
 
 BY_C = "C code (an iterator, `map`, `functools.partial`, an object with a `__call__`, ...)"
 """Who holds what no object that the interpreter knows of refers to."""
@@ -60,12 +65,12 @@ def place_in(frame: FrameType, line: int | None) -> str:
 
 
 def is_container(value: Any) -> bool:
-    """Whether it is a list, a queue, a tuple (a named one, too) or a dictionary; but not of a module's globals, which
-    `_by_dict` describes."""
+    """Whether it is a list, a queue, a tuple (a named one, too) or a dictionary of the standard library; but not of a
+    module's globals, which `_by_dict` describes."""
     kind = type(value)
     if kind is dict:
         return "__builtins__" not in value
-    return kind in (list, collections.deque) or issubclass(kind, tuple)
+    return kind in (list, collections.deque, *DICTIONARIES) or issubclass(kind, tuple)
 
 
 def length(container: Any) -> int:
@@ -100,14 +105,26 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
         if type(referrer) is tuple and not name and not referrers.of(referrer):
             return Held("unknown", f"the arguments of a call by {BY_C}")
         return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer, referrers)}'}")
-    if isinstance(referrer, types.GeneratorType | types.CoroutineType):
-        return Held("unknown", f"the suspended {referrer.__qualname__}")
     if type(referrer).__name__ == "managedbuffer":
         return Held("unknown", "a NumPy array or a memoryview that shows its memory")
     names = _attributes(referrer, value)
     if names:
         return _by_name("attribute", names, f"attribute `{{}}` of {type(referrer).__name__}", arguments)
-    return Held("unknown", f"a {type(referrer).__qualname__}")
+    return Held("unknown", _nameless(referrer))
+
+
+def _nameless(owner: Any) -> str:
+    """An object that is no container, by what people know it for."""
+    kind = type(owner)
+    if kind is functools._lru_cache_wrapper:
+        return f"the `lru_cache` of {_own(owner).get('__qualname__', 'a function')}"
+    if kind in (types.GeneratorType, types.CoroutineType):
+        return f"the suspended {owner.__qualname__}"
+    if kind.__name__.startswith("hamt_"):  # the nodes of the tree that a context is
+        return "a `ContextVar`"
+    if kind is threading.local:
+        return "a `threading.local`"
+    return f"{'an' if kind.__qualname__[0] in 'AEIOUaeiou' else 'a'} {kind.__qualname__}"
 
 
 def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str, arguments: frozenset[Step]) -> Held:
@@ -214,15 +231,19 @@ def _is_ours(owner: Any) -> bool:
     return str(type(owner).__module__).partition(".")[0] == "pytc"
 
 
+_SAY_NOTHING = (FrameType, types.FunctionType, types.CellType, type, list, tuple, dict, set, frozenset)
+
+
 def _around(container: Any, referrers: Referrers, levels: int = DEEPEST - 1) -> str:
-    """`_named` of what is around a container that has no name itself, as words behind it; "" if there is nothing."""
+    """What is around a container that has no name itself, as words behind it; "" if there is nothing to be said."""
     for referrer in referrers.of(container):
         if is_container(referrer):
             if name := _named(referrer, referrers):
                 return f" in {name}"
             if levels > 1 and (further := _around(referrer, referrers, levels - 1)):
                 return further
-    return ""
+    owners = (each for each in referrers.of(container) if not isinstance(each, _SAY_NOTHING))
+    return next((f" in {_nameless(owner)}" for owner in owners if not _is_ours(owner)), "")
 
 
 def oddity(value: Any) -> Held | None:

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
-from pytc.ownership.holders import DEEPEST, LARGEST, Held, by_globals, is_container, length, place_in
+from pytc.ownership.holders import DEEPEST, DICTIONARIES, LARGEST, Held, by_globals, is_container, length, place_in
 from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.slots import Slots
@@ -129,7 +129,7 @@ def _is_to_be_opened(value: Any) -> bool:
 
 def _items(container: Any) -> int:
     """How many objects a container refers to."""
-    return length(container) * (2 if type(container) is dict else 1)
+    return length(container) * (2 if type(container) in DICTIONARIES else 1)
 
 
 def _assigned(flow: ControlFlow, at: int, local: int) -> int | None:

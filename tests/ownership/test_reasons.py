@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import gc
@@ -322,7 +323,15 @@ def test_an_item(made: Functions) -> None:
     stub.read(history)
 
 
-@pytest.mark.parametrize("kind", [collections.deque, collections.namedtuple("Saved", "step state")._make])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        collections.deque,
+        collections.namedtuple("Saved", "step state")._make,
+        lambda items: collections.OrderedDict(enumerate(items)),
+        lambda items: collections.defaultdict(list, enumerate(items)),
+    ],
+)
 def test_an_item_of_another_kind_of_container(made: Functions, kind: Any) -> None:
     stub, f = made
     x = stub.new()
@@ -359,6 +368,72 @@ def test_what_a_function_or_a_class_has(made: Functions) -> None:
     stub.says("^attribute `state` of the class _Told$")
     stub.read((shown[0](), _Told.state, x))
     del _Told.state
+
+
+@functools.lru_cache(maxsize=4)
+def _latest(_: int) -> Any:
+    return _Told.state
+
+
+@functools.cache
+def _first(_: int) -> Any:
+    return _Told.state
+
+
+def _remembered(by: Callable[[int], Any], x: Any) -> Callable[[], Any]:
+    by.cache_clear()  # type: ignore[attr-defined]
+    _Told.state = x
+    by(0)
+    del _Told.state
+    return lambda: by(0)
+
+
+def _suspended(x: Any) -> Iterator[Any]:
+    yield
+    yield x
+
+
+def _in_a_generator(x: Any) -> Callable[[], Any]:
+    suspended = _suspended(x)
+    next(suspended)
+    return lambda: next(suspended)
+
+
+def _in_a_thread_local(x: Any) -> Callable[[], Any]:
+    local = threading.local()
+    local.state = x
+    return lambda: local.state
+
+
+_CONTEXT: contextvars.ContextVar[Any] = contextvars.ContextVar("state")
+
+
+def _in_the_context(x: Any) -> Callable[[], Any]:
+    context = contextvars.copy_context()
+    context.run(_CONTEXT.set, x)
+    return lambda: context[_CONTEXT]
+
+
+@pytest.mark.parametrize(
+    ("keep", "said"),
+    [
+        (lambda x: _remembered(_latest, x), "^the `lru_cache` of _latest$"),
+        (lambda x: _remembered(_first, x), "^item 0 of a dict in the `lru_cache` of _first$"),
+        (_in_a_generator, "^the suspended _suspended$"),
+        (_in_a_thread_local, "^item 'state' of a dict in a `threading.local`$"),
+        (_in_the_context, "^a `ContextVar`$"),
+        (lambda x: iter((x,)).__next__, "^an item of a tuple in a tuple_iterator$"),
+        (lambda x: functools.partial(getattr, ValueError(x), "args"), "^an item of a tuple in a ValueError$"),
+    ],
+    ids=["lru_cache", "endless lru_cache", "generator", "threading.local", "ContextVar", "iterator", "exception"],
+)
+def test_what_objects_of_the_interpreter_have(made: Functions, keep: Callable[[Any], Any], said: str) -> None:
+    stub, f = made
+    x = stub.new()
+    kept = keep(x)
+    x = f(x)
+    stub.says(said)
+    stub.read((kept, x))
 
 
 def test_few_looks_at_all_objects_however_many_containers_have_it(made: Functions) -> None:
