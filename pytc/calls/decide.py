@@ -20,7 +20,7 @@ from pytc import ownership
 from pytc.calls import asking
 from pytc.calls.cache import Signature
 from pytc.calls.outcome import outcome_of
-from pytc.calls.plan import Planner
+from pytc.calls.plan import Planner, are_arrays
 from pytc.calls.sites import MOST_SITES, PATIENCE, Plan, Site
 from pytc.errors import DonationError
 from pytc.interrupt import has_room
@@ -60,7 +60,7 @@ def look(
             outcome_of(program, leaves, signature.staged.unflattening.doubt) if site is None else site.plan.outcome
         )
         survivors = asking.survivors(frame, args, kwargs, leaves, outcome)
-    never = planner.never(program, leaves)
+    never = planner.never(program, are_arrays(leaves))
     lives_on = _lives_on(planner, program, survivors.expected if site is None else survivors.seen)
     if site is not None:
         # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken

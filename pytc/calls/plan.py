@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -67,7 +67,7 @@ class Planner:
         these would not serve calls with those.
         """
         staged = signature.staged
-        never = self.never(signature.program, leaves)
+        never = self.never(signature.program, are_arrays(leaves))
         program = self._paired(staged, keep)
         for plan in signature.plans:
             if _is_for(plan, program):
@@ -200,13 +200,19 @@ class Planner:
         required = any(self.mode(program.leaves[i]) == "require" for i in proven)
         return ownership.Wanted(proven, None if required else sum(program.leaves[i].nbytes for i in proven))
 
-    def never(self, program: Program, values: Sequence[Any]) -> frozenset[int]:
-        """The leaves that no output may be written over, whatever the caller does with them."""
+    def never(self, program: Program, arrays: Iterable[bool]) -> frozenset[int]:
+        """The leaves that no output may be written over, whatever the caller does with them. `arrays` says of each leaf
+        whether it is a `jax.Array`."""
         return frozenset(
             i if leaf.same_as is None else leaf.same_as
-            for i, leaf in enumerate(program.leaves)
-            if not isinstance(values[i], jax.Array) or self.mode(leaf) == "none"
+            for i, (leaf, is_array) in enumerate(zip(program.leaves, arrays, strict=True))
+            if not is_array or self.mode(leaf) == "none"
         )
+
+    def at_best(self, staged: Staged) -> frozenset[int]:
+        """The leaves that would be taken over if the caller let go of everything."""
+        program = staged.program
+        return frozenset(self._paired(staged, self.never(program, (leaf.array for leaf in program.leaves))).donated)
 
     def _warn_of_unusable(self, program: Program) -> None:
         """With `donate="warn"`: one warning that names each leaf that could not be reused, and why."""
@@ -219,6 +225,11 @@ class Planner:
             what = "1 donated leaf" if len(lines) == 1 else f"{len(lines)} donated leaves"
             text = f"{program.name}: {what} could not be reused:\n" + "\n".join(lines)
             warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
+
+
+def are_arrays(values: Iterable[Any]) -> list[bool]:
+    """Which of them are a `jax.Array`."""
+    return [isinstance(value, jax.Array) for value in values]
 
 
 def _is_for(plan: Plan, program: Program) -> bool:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pytc.arguments.leaves import StaticArgument
+from pytc.calls.cache import Signature
 from pytc.calls.function import Function
+from pytc.calls.plan import Planner
 from pytc.calls.sites import Site
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
@@ -51,8 +53,8 @@ class SiteReport:
     """Array leaves that a call there leaves alone."""
     kept_bytes: int
     spared: tuple[str, ...]
-    """Those of `kept` that the plan spares because the code reads them later, or something else kept holding them. The
-    largest first."""
+    """Those of `kept` that a call could take over, and does not because the code reads them later, or something else
+    kept holding them. The largest first."""
     unseen: tuple[str, ...]
     """Those of `spared` that the code there lets go of: something kept holding them, or was expected to."""
     unfit: int
@@ -94,10 +96,12 @@ def calls_of(function: Function) -> Calls:
     """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode go to
     `jax.jit` and are not counted."""
     places: dict[tuple[types.CodeType, int], list[Site]] = {}
-    for site in (sites := [*_sites(function)]):
+    sites = [*_sites(function)]
+    for _, site in sites:
         places.setdefault((site.code, site.lasti), []).append(site)
     told = {id(site): told for same in places.values() for site, told in zip(same, _told_apart(same), strict=True)}
-    return Calls(function.stageable.name, tuple(_report(function, site, told[id(site)]) for site in sites))
+    reports = (_report(function.planner, signature, site, told[id(site)]) for signature, site in sites)
+    return Calls(function.stageable.name, tuple(reports))
 
 
 def _told_apart(sites: Sequence[Site]) -> list[tuple[tuple[str, str], ...]]:
@@ -126,24 +130,31 @@ def _type(leaf: Leaf, program: Program) -> str:
     return ", ".join(words)
 
 
-def _sites(function: Function) -> Iterator[Site]:
+def _sites(function: Function) -> Iterator[tuple[Signature, Site]]:
     for signature in function.lookup:
         for site in list(signature.sites.values()):
             if site.calls:  # some calls raise, or turn out to be of another signature
-                yield site
+                yield signature, site
 
 
-def _report(function: Function, site: Site, arguments: tuple[tuple[str, str], ...]) -> SiteReport:
+def _aval(leaf: Leaf) -> str:
+    return "" if leaf.aval is None else short(leaf.aval)
+
+
+def _report(planner: Planner, signature: Signature, site: Site, arguments: tuple[tuple[str, str], ...]) -> SiteReport:
     program = site.plan.program
     donated = set(program.donated)
     arrays = [i for i, leaf in enumerate(program.leaves) if leaf.array and leaf.same_as is None]
     kept = [i for i in arrays if i not in donated]
-    policy = function.planner.policy
-    spared = tuple(
-        leaf.path
-        for i in sorted(kept, key=lambda i: -program.leaves[i].nbytes)
-        if i in program.keep and policy.of((leaf := program.leaves[i]).parameter) == "auto" and is_plain(leaf)
-    )
+    left_alone = [
+        i for i in kept if i in program.keep and planner.mode(leaf := program.leaves[i]) == "auto" and is_plain(leaf)
+    ]
+    # Of several leaves of a type, `at_best` has as many as there are results for: any of them could be in their place.
+    missing = {_aval(program.leaves[i]) for i in planner.at_best(signature.staged) - donated}
+    fit = [i for i in left_alone if _aval(program.leaves[i]) in missing]
+    spared = tuple(program.leaves[i].path for i in sorted(fit, key=lambda i: -program.leaves[i].nbytes))
+    unfit = {note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}
+    unfit |= {*left_alone}.difference(fit)
     held = [
         HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why.get(i, ""))
         for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))
@@ -160,8 +171,8 @@ def _report(function: Function, site: Site, arguments: tuple[tuple[str, str], ..
         kept_bytes=sum(program.leaves[i].nbytes for i in kept),
         spared=spared,
         unseen=tuple(path for path in spared if path in unseen),
-        unfit=len({note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}),
-        why=tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept),
+        unfit=len(unfit),
+        why=tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept and i not in unfit),
         copied_calls=site.copied_calls,
         copied_bytes=site.copied_bytes,
         held=tuple(held),

@@ -413,6 +413,19 @@ def test_what_no_result_can_be_written_over(donate):
     assert (said in str(explain(compiled))) == (donate == "auto")
 
 
+def test_what_is_read_later_is_told_of_only_where_it_could_be_reused():
+    compiled = pytc.compile(lambda state, other, batch: state + other + batch.sum())
+    state, other, batch = (jnp.ones(shape) for shape in (4, 4, 7))
+    new = compiled(state, other, batch)
+    (site,) = explain(compiled).sites
+    assert (site.donated, site.kept, site.spared, site.unfit) == (0, 3, ("state", "other"), 1)
+    assert {path for path, _ in site.why} == {"state", "other"}
+    new = compiled(new, other, batch)
+    _, site = explain(compiled).sites
+    assert (site.donated, site.kept, site.spared, site.unfit) == (1, 2, (), 2)
+    assert [float(x.sum()) for x in (state, other, batch, new)] == [4, 4, 7, 68]
+
+
 def test_a_site_that_has_changed_its_plan_does_not_speak_of_each_call():
     compiled = new_step()
     hold_otherwise_later(compiled, 3)
