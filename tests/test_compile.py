@@ -551,7 +551,7 @@ def test_an_end_of_an_iteration_that_the_function_raises_is_that(x):
 
 class Model:
     def __init__(self, w):
-        self.named, self.parts = {1: w, "a": w}, {"w": w}
+        self.named, self.parts = {1: 0, "a": 1}, {"w": w}
 
     @pytc.compile
     def __call__(self, x):
@@ -634,6 +634,39 @@ def test_an_array_of_a_static_object_is_found_wherever_it_is(x, case, kind):
     static, function, named = case(owner)
     with pytest.raises(pytc.StaticLeafError, match=named):
         pytc.compile(function)(x, static)
+
+
+def test_a_static_object_may_be_full_of_cycles(x):
+    """JAX's own flattening would fill the stack, and the interpreter, too, would be out of order from then on."""
+    table, tree, owner = x + 1, {}, Plain()
+    tree["children"] = [{"parent": tree}]
+    tree["itself"] = [tree["children"]]
+    tree["itself"].append(tree["itself"])
+    owner.tree, owner.scale = tree, 2
+    compiled = pytc.compile(lambda x, node: x * table * node.scale)
+    np.testing.assert_array_equal(compiled(x, owner), x * table * 2)
+    tree["children"][0]["weights"] = table
+    with pytest.raises(pytc.StaticLeafError, match=r"`node\.tree\['children'\]\[0\]\['weights'\]`"):
+        pytc.compile(lambda x, node: x * node.tree["children"][0]["weights"])(x, owner)
+
+
+def test_a_large_static_object_is_looked_into_only_so_far(x):
+    table, owner, steps = x + 1, Plain(), []
+    owner.parts = [Counted(steps) for _ in range(60_000)]
+    np.testing.assert_array_equal(pytc.compile(lambda x, owner: x * table)(x, owner), x * table)
+    assert 0 < len(steps) < 55_000
+
+
+class Counted:
+    """Notes that its attributes are looked at."""
+
+    def __init__(self, steps):
+        self._steps = steps
+
+    def __getattribute__(self, name):
+        if name == "__dict__":
+            object.__getattribute__(self, "_steps").append(name)
+        return object.__getattribute__(self, name)
 
 
 def test_what_a_static_function_has_captured_is_constant(x):

@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Iterator, Sequence, Set
-from typing import Any
+from types import NoneType
+from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from pytc.errors import StaticLeafError
 from pytc.program import Leaf
 
-_DEPTH = 6
-"""How far down in a static object arrays are looked for: attributes of attributes."""
+_MOST = 50_000
+"""How many objects are looked at in a static one, those that are nearest to it first: half a second at most."""
 
 
 def check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> None:
@@ -28,7 +30,7 @@ def check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> None
     arrays = {id(value) for value in captured if isinstance(value, jax.Array)}
     for leaf in leaves if arrays else ():
         owner = leaf.value.__self__ if isinstance(leaf.value, types.MethodType) else leaf.value
-        if leaf.is_static and (path := _path_in(arrays, owner, {id(owner)})) is not None:
+        if leaf.is_static and (path := _path_in(arrays, owner)) is not None:
             of = f"{leaf.path}.__self__" if owner is not leaf.value else leaf.path
             raise StaticLeafError(
                 f"`{of}` (of type {type(owner).__name__}) is not a pytree, so it is static. But the function reads the "
@@ -38,26 +40,62 @@ def check_not_of_static(leaves: Sequence[Leaf], captured: Sequence[Any]) -> None
             )
 
 
-def _path_in(arrays: Set[int], owner: Any, seen: set[int], depth: int = _DEPTH) -> str | None:
-    """Where in the attributes of an object one of these arrays (ids) is, or in those of an object in them; None if
-    nowhere, or if the object is equal to others, or is a class or a module."""
-    kind: Any = type(owner)
-    if kind.__hash__ is not object.__hash__ or isinstance(owner, type | types.ModuleType):
-        return None
-    for name, value in _attributes(owner):
-        try:
-            parts = tree_flatten_with_path(value)[0]
-        except (TypeError, ValueError):  # JAX cannot flatten it, as a dictionary whose keys cannot be sorted
-            continue
-        for path, part in parts:
-            where = f".{name}{keystr(path)}"
-            if id(part) in arrays:
-                return where
-            if depth and id(part) not in seen:
-                seen.add(id(part))
-                if (deeper := _path_in(arrays, part, seen, depth - 1)) is not None:
-                    return where + deeper
+_Path: TypeAlias = tuple["_Path", str] | None
+"""Steps that lead from an object to another: those before the last, and the last."""
+
+
+def _path_in(arrays: Set[int], owner: Any) -> str | None:
+    """Where one of these arrays (ids) is in an object: in its attributes, in containers there, in the attributes of
+    objects in those, and so on, however they refer to one another; None if nowhere."""
+    level: list[tuple[Any, _Path]] = [(owner, None)]
+    seen = {id(owner): owner}  # the objects, too: some were made to look at them, and another could take their place
+    while level:
+        above, level = level, []
+        for each, path in above:
+            for step, part in _parts(each):
+                if id(part) in arrays:
+                    return _in_words((path, step))
+                if len(seen) < _MOST and id(part) not in seen and not isinstance(part, _CLOSED):
+                    seen[id(part)] = part
+                    level.append((part, (path, step)))
     return None
+
+
+_CLOSED = (str, bytes, int, float, complex, NoneType, np.ndarray, np.generic, type, types.ModuleType)
+"""What has nothing in it that a function could read as its own."""
+
+
+def _in_words(path: _Path) -> str:
+    steps = []
+    while path is not None:
+        path, step = path
+        steps.append(step)
+    return "".join(reversed(steps))
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """The items of a container, the children of a pytree, or the attributes of another object, unless that is equal to
+    others: then the cache tells it by what is in it."""
+    kind: Any = type(value)
+    if kind is dict:
+        yield from ((f"[{key!r}]", item) for key, item in dict(value).items())
+    elif kind is list or kind is tuple:
+        yield from ((f"[{k}]", item) for k, item in enumerate(value))
+    elif (children := _children(value)) is not None:
+        yield from children
+    elif kind.__hash__ is object.__hash__:
+        yield from ((f".{name}", attribute) for name, attribute in _attributes(value))
+
+
+def _children(value: Any) -> list[tuple[str, Any]] | None:
+    """The children of a node of a pytree, by the keys that JAX names them by; None if it is none."""
+    try:
+        children = tree_flatten_with_path(value, is_leaf=lambda part: part is not value)[0]
+    except (TypeError, ValueError):  # JAX cannot flatten it, as an `OrderedDict` whose keys cannot be sorted
+        return None
+    if any(child is value for _, child in children):
+        return None
+    return [(keystr(path), child) for path, child in children]
 
 
 def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:

@@ -22,6 +22,7 @@ from pytc.explain.audit.report import ArgumentReport, CallerReport, FunctionRepo
 from pytc.explain.audit.uses import Use, is_vague, use_of
 from pytc.explain.memory import Footprint
 from pytc.explain.subject import footprint_of
+from pytc.interrupt import is_from_outside
 from pytc.jax_compat.avals import is_extended
 from pytc.program import Program
 
@@ -61,7 +62,9 @@ def _report_or_why_not(group: Sequence[WatchedFunction], figures: bool) -> Funct
     base = _base(group)
     try:
         return _report(base, group, figures)
-    except Exception as error:  # noqa: BLE001 - what the compiler says of one function is no reason to say nothing of others
+    except Exception as error:  # what the compiler says of one function is no reason to say nothing of others
+        if is_from_outside(error):
+            raise
         said = " ".join(str(error).split())
         return dataclasses.replace(base, note=f"could not be worked out: {type(error).__name__}: {said:.200}")
 

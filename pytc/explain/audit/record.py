@@ -28,6 +28,7 @@ from pytc.arguments.leaves import Parameters, StaticArgument
 from pytc.attributes import name_of
 from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
+from pytc.interrupt import is_from_outside
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
 from pytc.jax_compat.trees import length_of, nodes
@@ -210,7 +211,9 @@ class WatchedFunction:
             again: Any = tree if signature is not None else tree_structure(self.parameters.wrap_static(args, kwargs))
             if again != tree:
                 return None  # flattening made another tree, so the call would not reuse a trace that is made now
-        except Exception:  # noqa: BLE001 - arguments that cannot be hashed or compared: the call itself will complain
+        except Exception as error:  # arguments that cannot be hashed or compared: the call itself will complain
+            if is_from_outside(error):
+                raise
             return None
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             self.inner_calls += 1
@@ -344,7 +347,10 @@ class WatchedFunction:
         self._clock.charge(time.perf_counter() - started, look.seen.calls > FIRST)
 
     def failed(self, error: Exception) -> None:
-        """Note an error of the audit itself: no further call is examined, and the report says why."""
+        """Note an error of the audit itself: no further call is examined, and the report says why. What the handler of
+        a signal or another thread has raised is the script's, and is raised again."""
+        if is_from_outside(error):
+            raise error
         self.trouble = f"{type(error).__name__}: {error}"
 
 

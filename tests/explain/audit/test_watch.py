@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import signal
 import traceback
 import warnings
 from typing import Any
@@ -307,3 +308,45 @@ def test_the_figures_are_those_of_the_compiler(watch: Watch, jit: Any, donate: A
     found = report_of(watch, "scaled").figures
     assert found is not None
     assert found.now == taken - counted.alias_size_in_bytes
+
+
+@jax.tree_util.register_pytree_node_class
+class Ringing:
+    """While it is flattened for the `at`-th time, an alarm goes off."""
+
+    at = 0
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        Ringing.at -= 1
+        if Ringing.at == 0:
+            signal.raise_signal(signal.SIGALRM)
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: tuple[Any]) -> "Ringing":
+        return cls(*children)
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_what_the_handler_of_a_signal_raises_is_the_scripts(jit: Any, at: int) -> None:
+    def rings(number: int, frame: Any) -> None:
+        raise TimeoutError("time is up")
+
+    step = jit(lambda state: state)
+    state = step(Ringing(jnp.ones(3)))
+
+    def steps() -> None:
+        for _ in range(at):
+            step(state)
+
+    handler = signal.signal(signal.SIGALRM, rings)
+    Ringing.at = at
+    try:
+        with pytest.raises(TimeoutError, match="time is up"):
+            steps()
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        Ringing.at = 0
