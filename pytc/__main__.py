@@ -4,8 +4,8 @@ python -m pytc explain package.module:function --args package.module:example_arg
     [--html report.html] [--json] [--device h200] [--require reused=0.95] [--require fits]
 python -m pytc audit [--out report.txt] [--json] train.py [args...]
 
-The exit status of `explain` is 0 where all is well, 1 where `--require` does not hold, and 2 for wrong usage; that of
-`audit` is the script's.
+The exit status of `explain` is 0 where all is well, 1 where `--require` does not hold, 2 for wrong usage, and 3 where
+the function, or what makes its arguments, raises; that of `audit` is the script's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from pytc.jax_compat.running import config
 
 UNMET = 1
 """The exit status where `--require` does not hold. Wrong usage is 2, as everywhere."""
+RAISED = 3
+"""The exit status where code that is to be explained raises."""
 
 _UNITS = {"b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
@@ -37,6 +40,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         start.audit(arguments[1:])
     parser = _parser()
     options = parser.parse_args(arguments)
+    try:
+        return _explain(parser, options)
+    except Exception:  # noqa: BLE001 - of the user's code, which is shown whole
+        traceback.print_exc()
+        return RAISED
+
+
+def _explain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.device is not None and not os.environ.get("JAX_PLATFORMS"):
         # A GPU's or TPU's plugin that looks for its hardware and finds none takes its compiler away with it.
         config.update("jax_platforms", "cpu")
@@ -73,8 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except argparse.ArgumentTypeError as error:
         parser.error(f"--html: {error}")
     if options.largest:
-        stream = sys.stderr if options.json else sys.stdout
-        stream.write(f"\n{explanation.largest(options.largest)}\n")
+        try:
+            largest = explanation.largest(options.largest)
+        except ValueError as error:
+            parser.error(f"--largest: {error}")
+        (sys.stderr if options.json else sys.stdout).write(f"\n{largest}\n")
     try:
         if requirements:
             explanation.require(**requirements)

@@ -17,6 +17,9 @@ FEWEST = 3
 """Fewer things than this are folded only if they differ by index: `layers[0..1]` says all, but `w1`, `w2` is easier to
 read than `w1..2`."""
 
+MOST_RANGES = 4
+"""Of more ranges than this the middle ones are left out."""
+
 _NUMBER = re.compile(r"\d+")
 
 
@@ -70,12 +73,18 @@ def _merge(texts: Sequence[str]) -> str:
         return texts[0]
     between = _NUMBER.split(texts[0])
     columns = zip(*(_NUMBER.findall(text) for text in texts), strict=True)
-    numbers = [column[0] if len(set(column)) == 1 else _range(sorted(set(map(int, column)))) for column in columns]
+    numbers = [column[0] if len(set(column)) == 1 else _ranges(sorted(set(map(int, column)))) for column in columns]
     return "".join(text + number for text, number in zip(between, [*numbers, ""], strict=True))
 
 
-def _range(numbers: Sequence[int]) -> str:
-    first, last = numbers[0], numbers[-1]
-    if last - first + 1 == len(numbers) or len(numbers) > 4:
-        return f"{first}..{last}"
-    return ",".join(map(str, numbers))
+def _ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers, as ranges without gaps; of many, the first few and the last: `0..3,8`, `0,2,4,...,16`."""
+    ends = [k for k in range(len(numbers)) if numbers[k] + 1 not in numbers[k + 1 : k + 2]]
+    starts = [0, *(k + 1 for k in ends[:-1])]
+    texts = [
+        f"{numbers[start]}..{numbers[end]}" if start < end else str(numbers[start])
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    if len(texts) > MOST_RANGES:
+        texts[MOST_RANGES - 1 : -1] = ["..."]
+    return ",".join(texts)

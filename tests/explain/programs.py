@@ -39,6 +39,16 @@ def swapped(a, b):
     return jnp.sin(b), jnp.cos(a)
 
 
+def half_read(a, b):
+    """Whose memory is the same whatever `b` is."""
+    return a + 1
+
+
+def raising():
+    """Whose trace raises."""
+    raise ArithmeticError("not today")
+
+
 @functools.partial(pytc.compile, donate={"a": "none"})
 def squared_thrice(a, b):
     """Which has to copy `a`, since the loop writes over what it starts with."""

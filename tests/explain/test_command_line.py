@@ -110,11 +110,12 @@ def test_wrong_usage_says_what_is_wrong(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-def test_an_error_inside_of_the_module_is_its_own(tmp_path, monkeypatch):
+def test_an_error_inside_of_the_module_is_its_own(capsys, tmp_path, monkeypatch):
     (tmp_path / "importer_of_nothing.py").write_text("import nowhere_to_be_found")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
-        command_line.main(["explain", "importer_of_nothing:f"])
+    status, _, err = run(capsys, "explain", "importer_of_nothing:f")
+    assert status == 3
+    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in err
 
 
 class State(NamedTuple):
@@ -177,6 +178,21 @@ def test_a_wrong_batch_is_wrong_usage(capsys, function, name, message):
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.out == ""
+
+
+def test_a_batch_that_takes_no_memory_is_wrong_usage(capsys):
+    command = ["explain", f"{HERE}:half_read", "--args", f"{HERE}:swapped_arguments", "--quick", "--device", "cpu"]
+    with pytest.raises(SystemExit, match="2"):
+        run(capsys, *command, "--memory", "1MiB", "--largest", "b")
+    said = "--largest: the program takes as much memory with a small batch as with a large one"
+    assert said in capsys.readouterr().err
+
+
+def test_what_the_function_raises_has_a_status_of_its_own(capsys):
+    status, out, err = run(capsys, "explain", f"{HERE}:raising", "--require", "copies=0")
+    assert (status, out) == (3, "")
+    assert "in raising\n" in err
+    assert "\nArithmeticError: not today\n" in err
 
 
 @pytest.mark.parametrize(

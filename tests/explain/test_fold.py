@@ -10,9 +10,14 @@ def test_numbers_that_vary_become_ranges():
     assert folded([f"p[{i}].b{j}.conv1d" for i in range(3) for j in range(2)]) == [(6, "p[0..2].b0..1.conv1d")]
 
 
-def test_numbers_with_gaps_are_listed_while_they_are_few():
+def test_gaps_are_told():
     assert folded(["p[0]", "p[2]", "p[7]"]) == [(3, "p[0,2,7]")]
-    assert folded([f"p[{2 * i}]" for i in range(9)]) == [(9, "p[0..16]")]
+    assert folded([f"p[{i}]" for i in (9, 8, 4, 3, 2, 0)]) == [(6, "p[0,2..4,8..9]")]
+    assert folded([f"p[{2 * i}]" for i in range(4)]) == [(4, "p[0,2,4,6]")]
+
+
+def test_of_many_ranges_the_middle_ones_are_left_out():
+    assert folded([f"p[{2 * i}]" for i in range(9)]) == [(9, "p[0,2,4,...,16]")]
 
 
 def test_two_are_told_one_by_one():
