@@ -129,8 +129,8 @@ def pmap(  # noqa: D417 - some arguments described at once
       is, so that parameters that go in by `in_axes=None` and come out by `pmean` are updated where they are.
 
     Raises:
-      TypeError: as `pytc.compile`; or `axis_size` is not an integer, or there is an `in_shardings`, `out_shardings` or
-        `device`.
+      TypeError: as `pytc.compile`; or `axis_size` is not an integer, `devices` not a sequence of devices, `axis_name`
+        cannot be hashed, or there is an `in_shardings`, `out_shardings` or `device`.
       ValueError: as `pytc.compile`; or `devices` is empty, or `axis_size` is below 1.
       At a call: `TypeError` naming the leaf for which `in_axes` or `out_axes` says what is not an axis. `ValueError`
         naming leaves, axes and sizes where an array has no such axis, where mapped leaves differ in size, or where
@@ -144,13 +144,13 @@ def pmap(  # noqa: D417 - some arguments described at once
     numbers = None if static_argnums is None else numbers_in("static_argnums", static_argnums)
     if broadcast := numbers_in("static_broadcasted_argnums", static_broadcasted_argnums):
         numbers = (*(numbers or ()), *broadcast)
-    if devices is not None and not devices:
-        raise ValueError("devices is empty: leave it out, or name those to map over")
     check_effort(effort)
     if axis_size is not None:
         axis_size = _size(axis_size)
     name = UNNAMED if axis_name is None else axis_name
-    mapped = Mapped(name, in_axes, out_axes, None if devices is None else tuple(devices), backend, axis_size)
+    if not isinstance(name, Hashable):
+        raise TypeError(f"axis_name is {axis_name!r}; it can be a string, or anything else that can be hashed")
+    mapped = Mapped(name, in_axes, out_axes, None if devices is None else _devices(devices), backend, axis_size)
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(fun):
@@ -162,6 +162,16 @@ def pmap(  # noqa: D417 - some arguments described at once
 
 _PLACEMENT = frozenset(("in_shardings", "out_shardings", "device"))
 """Options of `jax.jit` that a map decides by itself."""
+
+
+def _devices(devices: Iterable[jax.Device]) -> tuple[jax.Device, ...]:
+    """Raises `TypeError` or `ValueError` for what is not a sequence of devices."""
+    known = tuple(devices) if isinstance(devices, Iterable) else ()
+    if not isinstance(devices, Iterable) or not all(isinstance(each, jax.Device) for each in known):
+        raise TypeError(f"devices is {devices!r}; it can be a sequence of devices: some of jax.devices()")
+    if not known:
+        raise ValueError("devices is empty: leave it out, or name those to map over")
+    return known
 
 
 def _size(axis_size: int) -> int:

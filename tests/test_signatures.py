@@ -80,11 +80,13 @@ def test_a_new_one_is_not_compared_with_all_the_others():
 def test_nothing_is_left_of_what_no_call_will_use():
     signatures = Signatures(Shared(lambda leaf: leaf))
     for n in range(3):
-        signatures.add(signature(((n,),)))
+        with signatures.shared.being_made(((n,),)):
+            signatures.add(signature(((n,),)))
     for each in signatures.newest[1:]:
         each.staged.context.is_spent = lambda: True
     (newest, *_) = signatures.newest
     signatures.make_room(newest)
     assert signatures.newest == (newest,)
     assert (*signatures._alike,) == (*signatures.shared._known,) == (newest.described,)
+    assert (*signatures.shared._being_made,) == (newest.described,)
     assert signatures.alike(newest.described) == (newest,)

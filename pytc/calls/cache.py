@@ -2,8 +2,9 @@
 their plans and call sites); and what several compiled functions share that are made of the same function with the same
 options.
 
-Lookups are plain dictionary reads and publications plain dictionary writes, each atomic in CPython, so calls from
-several threads need no lock: two first calls at once compile twice, and one of the results is kept.
+Lookups are plain dictionary reads and publications plain dictionary writes, each atomic in CPython, so they need no
+lock. Only first calls wait for one another (`Shared.being_made`), except those of programs that call Python: two of
+these at once compile twice, and one of the results is kept.
 """
 
 from __future__ import annotations
@@ -176,7 +177,10 @@ class Shared:
     def make_room(self, signature: Signature) -> None:
         """As `Signatures.make_room`."""
         known = itertools.chain.from_iterable(list(self._known.values()))
-        self._known.drop({*self._known.oldest(signature), *(each for each in known if each.staged.context.is_spent())})
+        dropped = {*self._known.oldest(signature), *(each for each in known if each.staged.context.is_spent())}
+        self._known.drop(dropped)
+        for described in {each.described for each in dropped} - {signature.described, *self._known}:
+            self._being_made.pop(described, None)
 
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest. Not one that calls Python: its callback may refer to the function, which

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import reprlib
 import shutil
-import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -95,10 +94,10 @@ class Calls:
 def calls_of(function: Function) -> Calls:
     """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode go to
     `jax.jit` and are not counted."""
-    places: dict[tuple[types.CodeType, int], list[Site]] = {}
+    places: dict[tuple[int, int], list[Site]] = {}
     sites = [*_sites(function)]
     for _, site in sites:
-        places.setdefault((site.code, site.lasti), []).append(site)
+        places.setdefault((id(site.code), site.lasti), []).append(site)
     told = {id(site): told for same in places.values() for site, told in zip(same, _told_apart(same), strict=True)}
     reports = (_report(function.planner, signature, site, told[id(site)]) for signature, site in sites)
     return Calls(function.stageable.name, tuple(reports))

@@ -6,9 +6,10 @@ equations in which meshes stand.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -41,12 +42,28 @@ def described_devices(platform: str, topology: str, description: str | None) -> 
     Raises `RuntimeError`, or a kind of it, where the platform's plugin is not there or knows no such device.
     """
     if platform == "tpu":
-        # A TPU's compiler without a TPU machine around it looks for one unless it is told not to.
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-        os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-        os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-        return topologies.get_topology_desc(topology, "tpu").devices
+        with _no_tpu_is_looked_for():
+            return topologies.get_topology_desc(topology, "tpu").devices
     return topologies.get_topology_desc(topology, platform, target_config=description, topology=topology).devices
+
+
+_OF_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
+@contextlib.contextmanager
+def _no_tpu_is_looked_for() -> Iterator[None]:
+    """A TPU's compiler without a TPU machine around it looks for one, unless the environment says not to."""
+    added = [name for name in _OF_NO_TPU if name not in os.environ]
+    os.environ.update((name, _OF_NO_TPU[name]) for name in added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def with_placements(closed: ClosedJaxpr, move: Callable[[Any], Any]) -> ClosedJaxpr:

@@ -413,6 +413,17 @@ def test_what_no_result_can_be_written_over(donate):
     assert (said in str(explain(compiled))) == (donate == "auto")
 
 
+def test_places_are_told_apart_though_their_code_is_equal():
+    compiled = pytc.compile(lambda x: x + 1)
+    for name, sizes in {"a.py": (3, 3), "b.py": (3, 4)}.items():
+        space = {"compiled": compiled}
+        exec(compile("def call(x):\n    return compiled(x)\n", name, "exec"), space)
+        for size in sizes:
+            space["call"](jnp.ones(size))
+    told = [(site.where, site.arguments) for site in explain(compiled).sites]
+    assert told == [("a.py:2", ()), ("b.py:2", (("x", "f32[3]"),)), ("b.py:2", (("x", "f32[4]"),))]
+
+
 def test_what_is_read_later_is_told_of_only_where_it_could_be_reused():
     compiled = pytc.compile(lambda state, other, batch: state + other + batch.sum())
     state, other, batch = (jnp.ones(shape) for shape in (4, 4, 7))

@@ -23,7 +23,7 @@ from pytc.explain.device import find, here
 from pytc.explain.hardware import GPUS, TPUS
 from pytc.explain.largest import Progress, search
 from pytc.explain.memory import Compiler, Footprint, needed
-from pytc.jax_compat.devices import compiler_is_installed
+from pytc.jax_compat.devices import compiler_is_installed, described_devices
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,6 +75,23 @@ def test_a_missing_compiler_is_named_with_what_installs_it(name, platform, monke
     module._tpu.cache_clear()
     with pytest.raises(DeviceError, match=rf"pip install 'jax\[{EXTRAS[platform]}\]'"):
         explain(train, *arguments(), device=name)
+
+
+def test_the_environment_stays_as_it_is(monkeypatch):
+    """Whether there is a compiler or not: other processes may be started with it."""
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "elsewhere")
+    before, seen = dict(os.environ), []
+
+    def describe(*_):
+        seen.append((os.environ["TPU_SKIP_MDS_QUERY"], os.environ["TPU_WORKER_HOSTNAMES"]))
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", describe)
+    with pytest.raises(RuntimeError, match="no such device"):
+        described_devices("tpu", "v5e:2x2", None)
+    assert seen == [("1", "elsewhere")]
+    assert dict(os.environ) == before
 
 
 def test_the_extras_are_those_that_the_messages_name():

@@ -255,6 +255,12 @@ def test_errors_name_leaf_axis_and_sizes():
         pytc.pmap(lambda: 1, axis_size="i")
     with pytest.raises(ValueError, match="devices is empty"):
         pytc.pmap(lambda x: x, "i", devices=[])
+    for wrong in (5, "cpu", jax.devices()[0]):
+        with pytest.raises(TypeError, match=r"devices is .*; it can be a sequence of devices"):
+            pytc.pmap(lambda x: x, "i", devices=wrong)
+    np.testing.assert_array_equal(pytc.pmap(lambda x: x, "i", devices=np.array(jax.devices()))(ROWS), ROWS)
+    with pytest.raises(TypeError, match=r"axis_name is \[\]; it can be a string"):
+        pytc.pmap(lambda x: x, [])
     with pytest.raises(TypeError, match="in_axes of `x` is 'zero'"):
         pytc.pmap(lambda x: x, "i", in_axes="zero")(ROWS)
     with pytest.raises(ValueError, match=r"out_axes of `result` is 3, and it has 2 axes once"):
