@@ -37,7 +37,8 @@ _ROOM = 200
 _in_main_thread: Callable[[], int] = ctypes.pythonapi._PyOS_IsMainThread
 """Whether handlers of signals run in this thread. (`threading` takes each greenlet of gevent for a thread.)"""
 
-_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Flags of code whose calls return before it has run to its end."""
 _LIBRARIES = ("pytc", "jax", "jaxlib", "numpy")
 """The packages whose code runs while pytc looks at something, besides the standard library."""
 _USUAL = (
@@ -169,7 +170,7 @@ def _handlers(raised: BaseException) -> set[str]:
 def _is_handlers(frame: types.FrameType) -> bool:
     """Whether it is the frame of a function that was given the frame below its own, by itself or among `*args`."""
     code = frame.f_code
-    if code.co_flags & _SUSPENDS:
+    if code.co_flags & SUSPENDS:
         return False  # and CPython 3.13.0 crashes when asked for the variables of a generator that is gone
     arguments = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS) + code.co_kwonlyargcount
     given = [frame.f_locals.get(name) for name in code.co_varnames[:arguments]]

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from jax.tree_util import PyTreeDef
 
-from pytc.jax_compat.avals import AbstractValue, held_as, nbytes, of_each
+from pytc.jax_compat.avals import AbstractValue, held_as, nbytes, of_each, short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Var
 
@@ -229,7 +229,7 @@ class Program:
         given = self.inputs[index]
         if given.leaf is not None:
             return self.leaves[given.leaf].path
-        return f"<captured {self.in_avals[index].str_short()}>"
+        return f"<captured {short(self.in_avals[index])}>"
 
     def output_paths(self, index: int) -> str:
         """Where outvar number `index` stands in the result."""

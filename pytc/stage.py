@@ -29,7 +29,7 @@ from jax.tree_util import (
 )
 
 from pytc.arguments import shardings
-from pytc.arguments.leaves import Kind, Parameters, PythonScalars, StaticArgument, kind_of, static_key, unhashable
+from pytc.arguments.leaves import Kind, Parameters, PythonScalars, kind_of, static_key, unhashable, unwrapped
 from pytc.arguments.parted import Again, Hidden, part, put_together
 from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
@@ -329,7 +329,7 @@ def _type_of(path: str, value: Any) -> Any:
 
 def _hidden(leaf: Any) -> Hidden:
     key = static_key(leaf)
-    return Hidden(type(leaf), hash(key), key, leaf.value if isinstance(leaf, StaticArgument) else leaf)
+    return Hidden(type(leaf), hash(key), key, unwrapped(leaf))
 
 
 def _check_static(path: str, leaf: Any) -> None:

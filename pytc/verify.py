@@ -82,7 +82,7 @@ def _checkable(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
         if eqn.primitive.name == "closed_call" and "name" in eqn.params:
             eqn = eqn.replace(params={name: value for name, value in eqn.params.items() if name != "name"})
         eqns.append(eqn)
-    return jaxpr if all(map(operator.is_, eqns, jaxpr.eqns)) else subjaxprs.with_equations(jaxpr, eqns)
+    return jaxpr if all(map(operator.is_, eqns, jaxpr.eqns)) else rewriting.with_equations(jaxpr, eqns)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -190,7 +190,7 @@ def _bounded_jaxpr(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
         inlined, results = subjaxprs.inline(eqn, rules.trace_rule(eqn, _bounded_while).jaxpr, eqn.invars)
         eqns += inlined
         eqns += [rewriting.retyped(eqn, new, old) for new, old in zip(results, eqn.outvars, strict=True)]
-    return subjaxprs.with_equations(jaxpr, eqns)
+    return rewriting.with_equations(jaxpr, eqns)
 
 
 def _bounded_while(

@@ -29,12 +29,6 @@ def compiled_aliases(emitted, leaves):
     return {int(parameter): int(output or 0) for output, parameter in pairs}
 
 
-def planned_aliases(emitted):
-    kept = [emitted.program.inputs.index(i) for i in emitted.program.inputs]
-    order = emitted._order
-    return kept, order
-
-
 def adam(params, mu, nu, grads):
     mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mu, grads)
     nu = jax.tree.map(lambda v, g: 0.99 * v + 0.01 * g * g, nu, grads)

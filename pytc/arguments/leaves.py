@@ -72,6 +72,11 @@ class StaticArgument:
             raise ValueError(f"static arguments should be comparable using __eq__: {what}") from error
 
 
+def unwrapped(value: Any) -> Any:
+    """What a static argument was before it was made one leaf; anything else as it is."""
+    return value.value if isinstance(value, StaticArgument) else value
+
+
 def static_key(value: Any) -> Hashable:
     """What stands for a static leaf in a key, next to its type. Floats by their bits: 0.0 is not -0.0, and a NaN
     is itself."""

@@ -18,7 +18,7 @@ import jax
 from jax.tree_util import PyTreeDef, tree_leaves
 
 from pytc import ownership
-from pytc.arguments.leaves import PythonScalars, StaticArgument, static_key
+from pytc.arguments.leaves import PythonScalars, static_key, unwrapped
 from pytc.calls.cache import Signature
 from pytc.calls.sites import MOST_MISSES, MOST_SITES, Plan, Site
 from pytc.emit import EmittedWhole, Retrace
@@ -157,7 +157,7 @@ class Static:
         self._counts = len(args), len(kwargs)
         self._known = []
         for k, value in values.items():
-            value = value.value if isinstance(value, StaticArgument) else value
+            value = unwrapped(value)
             now = static_key(args[k] if isinstance(k, int) else kwargs[k])
             self._known.append((k, type(value), static_key(value), hash(now)))
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import tree_flatten, tree_structure, tree_unflatten
 
-from pytc.arguments.leaves import StaticArgument, static_key
+from pytc.arguments.leaves import static_key, unwrapped
 from pytc.arguments.shardings import for_result
 from pytc.jax_compat import api
 from pytc.jax_compat.trees import nodes
@@ -144,11 +144,11 @@ class Hiding:
 def _static(leaf: Leaf) -> Any:
     if not leaf.is_static:
         return None
-    value = leaf.value.value if isinstance(leaf.value, StaticArgument) else leaf.value
+    value = unwrapped(leaf.value)
     return type(value), static_key(value)
 
 
 def _shown(leaf: Leaf) -> str:
     if leaf.is_static:
-        return f"{leaf.value.value if isinstance(leaf.value, StaticArgument) else leaf.value!r:.60}"
+        return f"{unwrapped(leaf.value)!r:.60}"
     return "an array"

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pytc.arguments.leaves import StaticArgument
+from pytc.arguments.leaves import unwrapped
 from pytc.calls.cache import Signature
 from pytc.calls.function import Function
 from pytc.calls.plan import Planner
@@ -116,7 +116,7 @@ def _told_apart(sites: Sequence[Site]) -> list[tuple[tuple[str, str], ...]]:
 def _type(leaf: Leaf, program: Program) -> str:
     """What of a leaf belongs to the signature, in words."""
     if leaf.aval is None:
-        return reprlib.repr(leaf.value.value if isinstance(leaf.value, StaticArgument) else leaf.value)
+        return reprlib.repr(unwrapped(leaf.value))
     if leaf.same_as is not None:
         return f"the same array as {program.leaves[leaf.same_as].path}"
     words = [short(leaf.aval)]

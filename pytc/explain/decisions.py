@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import jax
 
-from pytc.arguments.leaves import StaticArgument
+from pytc.arguments.leaves import unwrapped
 from pytc.donation import Policy
 from pytc.jax_compat.avals import AbstractValue, is_ref, nbytes, short
 from pytc.passes import subjaxprs
@@ -245,13 +245,13 @@ def _shape(aval: AbstractValue) -> tuple[Any, Any]:
 
 def _describe(aval: AbstractValue | None, value: Any) -> tuple[tuple[int, ...] | None, str | None, str]:
     if aval is None:
-        return None, None, type(value.value if isinstance(value, StaticArgument) else value).__name__
+        return None, None, type(unwrapped(value)).__name__
     return tuple(map(int, aval.shape)), str(aval.dtype), short(aval)
 
 
 def _brief(value: Any) -> str:
     """A static value in a few words: functions by name, and no memory addresses."""
-    value = value.value if isinstance(value, StaticArgument) else value
+    value = unwrapped(value)
     name = getattr(value, "__name__", None) if callable(value) else None
     text = name if isinstance(name, str) else _ADDRESS.sub("", " ".join(repr(value).split()))
     return text if len(text) <= 40 else text[:37] + "..."

@@ -11,7 +11,7 @@ import jax
 from jax.tree_util import tree_flatten
 
 from pytc import passes
-from pytc.arguments.leaves import StaticArgument
+from pytc.arguments.leaves import unwrapped
 from pytc.arguments.parted import part
 from pytc.attributes import name_of
 from pytc.calls.function import Function
@@ -74,8 +74,8 @@ class Subject:
 
         def total(given: Sequence[Any]) -> int:
             args, kwargs = tree.unflatten(given)
-            args = tuple(map(_unwrapped, args))
-            kwargs = {name: _unwrapped(value) for name, value in kwargs.items()}
+            args = tuple(map(unwrapped, args))
+            kwargs = {name: unwrapped(value) for name, value in kwargs.items()}
             return Subject(function, args, kwargs, target).footprint.total
 
         return Resizable(leaves, tuple(map(held, leaves, values)), total)
@@ -96,7 +96,7 @@ class Subject:
         }
         staged = self._stage(share=False) if shared else self._staged
         return AsJit(
-            self.program if not shared and self._is_only_unwrapped() else staged,
+            self.program if not shared and self._is_onlyunwrapped() else staged,
             self._given,
             function.planner.options,
             self._positional(),
@@ -119,7 +119,7 @@ class Subject:
             return None
         return pmap_options(stageable, self._args, self._kwargs, self._staged)
 
-    def _is_only_unwrapped(self) -> bool:
+    def _is_onlyunwrapped(self) -> bool:
         """Whether the passes did only what XLA does anyway: removed wrappers, and dead equations and inputs outside of
         loops. Then `jax.jit` compiles their program to the same as the function. Often that is also the very program
         that pytc compiled, which need not be compiled again."""
@@ -146,10 +146,6 @@ class Subject:
         if placement is None:
             return stageable.stage(self._args, self._kwargs, share=share)
         return placement.program(stageable.stage(self._args, self._kwargs, share=share, place=placement.leaf))
-
-
-def _unwrapped(argument: Any) -> Any:
-    return argument.value if isinstance(argument, StaticArgument) else argument
 
 
 def _mapped(staged: Program) -> tuple[PassReport, ...]:

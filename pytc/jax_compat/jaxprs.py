@@ -5,12 +5,12 @@ For JAX 0.10 to 0.12: `jax.extend.core`, and the parameters of `jit`, `scan` and
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-import jax
 from jax.extend import core as jex_core
+
+from pytc.jax_compat.api import UNSPECIFIED
 
 T = TypeVar("T")
 
@@ -23,9 +23,6 @@ Literal = jex_core.Literal
 Var = jex_core.Var
 DropVar = jex_core.DropVar
 Primitive = jex_core.Primitive
-
-# What `jit`'s equations hold where no sharding was asked for.
-UNSPECIFIED = inspect.signature(jax.jit).parameters["in_shardings"].default
 
 
 def inner(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr:

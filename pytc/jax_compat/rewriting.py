@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from jax.extend import core as jex_core
 
+from pytc.jax_compat.api import UNSPECIFIED
 from pytc.jax_compat.avals import AbstractValue
-from pytc.jax_compat.jaxprs import UNSPECIFIED, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, input_names
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, input_names
 
 
 def close(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:

@@ -28,7 +28,6 @@ from __future__ import annotations
 import bisect
 import dis
 import functools
-import inspect
 import re
 import sys
 import weakref
@@ -36,6 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeVar, cast
 
+from pytc.interrupt import SUSPENDS
 from pytc.set_bits import set_bits
 
 T = TypeVar("T")
@@ -278,14 +278,14 @@ class ControlFlow:
         """Those in the constants that the code uses, but for the names of keywords and imports."""
         for at, each in enumerate(self.instructions):
             behind = self.instructions[at + 1].opname if at + 1 < len(self.instructions) else ""
-            if each.opcode in dis.hasconst and each.opname != "KW_NAMES" and behind not in ("CALL_KW", "IMPORT_NAME"):
+            if each.opcode in dis.hasconst and each.opname != "KW_NAMES" and behind not in _TAKE_NAMES:
                 yield from _strings(each.argval)
 
     @functools.cached_property
     def heights(self) -> list[int | None]:
         """How high the stack is before each instruction; None where it is never reached."""
         code = self.code
-        suspends = code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
+        suspends = code.co_flags & SUSPENDS
         # Up to CPython 3.11 a generator starts with what it is sent already on the stack.
         starts = 1 if suspends and dis.stack_effect(dis.opmap["RETURN_GENERATOR"]) == 0 else 0
         heights: list[int | None] = [None] * len(self.instructions)

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import all_leaves
 
+from pytc.interrupt import SUSPENDS
 from pytc.ownership.callers import NotTrusted, Outcome, flow_of, site_of
 from pytc.ownership.callsite import CallSite
 from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
@@ -45,7 +46,6 @@ _HIGHEST = 16  # frames up the stack that are looked at
 _MOST = 1000
 _MOST_FOR_A_LEAF = 50
 """So many objects in one variable are looked at, and so many more for each leaf: a Flax module has ten for each."""
-_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _CALLS = ("CALL", "CALL_KW")  # what a call with `*` passes is looked at by `starred`
 
 Leaves = frozenset[int]
@@ -227,7 +227,7 @@ def _passed(flow: ControlFlow) -> list[int]:
     """The parameters (numbers) of a function that still have what it was called with. (Whoever resumes a generator or a
     coroutine passes it nothing.)"""
     code = flow.code
-    if code.co_flags & _SUSPENDS:
+    if code.co_flags & SUSPENDS:
         return []
     stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     written = functools.reduce(int.__or__, flow.writes, 0)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import dis
-import inspect
 from typing import Any, Literal, TypeAlias
 
+from pytc.interrupt import SUSPENDS
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import ControlFlow
 
@@ -113,11 +113,10 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
     for n in range(at + 1, len(flow.instructions)):
         instruction = flow.instructions[n]
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
-            generator = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
             passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
             # Values that the walk took from beneath the call's result are then in variables or a tuple, and may die as
             # the function returns. At the call they are only on the stack, where `slots` does not look.
-            returns = passes_result_on and not walk.digs and not flow.code.co_flags & generator
+            returns = passes_result_on and not walk.digs and not flow.code.co_flags & SUSPENDS
             hands_on = instruction.opname == "RETURN_VALUE" and walk.stack[-1:] == [RESULT]
             return _needed(walk.events), returns, returns and hands_on
         if not walk.step(instruction):

@@ -251,7 +251,7 @@ class _Finaliser:
         unchanged = len(eqns) == len(jaxpr.eqns) and all(map(operator.is_, eqns, jaxpr.eqns))
         if unchanged and all(map(operator.is_, outvars, jaxpr.outvars)):
             return jaxpr
-        return subjaxprs.with_equations(jaxpr, eqns, outvars=outvars)
+        return rewriting.with_equations(jaxpr, eqns, outvars=outvars)
 
     def _note_known(self, eqn: JaxprEqn, fixed: set[Var]) -> None:
         """Add to `fixed` the results that may be constants to XLA."""

@@ -81,7 +81,7 @@ def _swept(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
         eqns.append(eqn)
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return jaxpr
-    return subjaxprs.with_equations(jaxpr, eqns)
+    return rewriting.with_equations(jaxpr, eqns)
 
 
 def _without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:

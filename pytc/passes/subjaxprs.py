@@ -17,7 +17,6 @@ from pytc.jax_compat import jaxprs
 from pytc.jax_compat.effects import has_visible_effects
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from pytc.jax_compat.origins import home, names_within, source_within
-from pytc.jax_compat.rewriting import with_equations as with_equations
 from pytc.passes.dataflow import ELEMENTWISE, INDEXED
 
 Atom: TypeAlias = "Var | Literal"

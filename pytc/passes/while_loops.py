@@ -56,7 +56,7 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
             constants.update(eqn.outvars)
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return jaxpr
-    return subjaxprs.with_equations(jaxpr, eqns)
+    return rewriting.with_equations(jaxpr, eqns)
 
 
 def _without_dead_carries(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
