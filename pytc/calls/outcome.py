@@ -15,14 +15,14 @@ from jax.tree_util import PyTreeDef
 from pytc import ownership
 from pytc.classes import shares
 from pytc.jax_compat.keys import is_key_type
-from pytc.jax_compat.trees import length_of, nodes
+from pytc.jax_compat.trees import lengths_of, nodes
 from pytc.ownership.compared import odd_setting
 from pytc.program import Program
 
 
 def outcome_of(program: Program, leaves: Sequence[Any], doubt: str) -> ownership.Outcome:
     """What the proof may assume of a call with leaves of these types: whether Python code may run meanwhile, and how
-    long the result is. `doubt` says what may raise as it puts the result together (`unflattening`).
+    long the tuples in the result are. `doubt` says what may raise as it puts the result together (`unflattening`).
 
     If none may, and what puts the result together cannot raise, a call that raises has donated nothing:
     `pytc.interrupt` sees to that.
@@ -35,8 +35,10 @@ def outcome_of(program: Program, leaves: Sequence[Any], doubt: str) -> ownership
         or bool(odd_setting())  # which will be the key of what is compiled, and compared with others
     )
     classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
-    length = length_of(program.out_tree)
-    return ownership.Outcome(calls_python, length, not (calls_python or doubt), classes, tuple(_static(program)), doubt)
+    lengths = lengths_of(program.out_tree)
+    return ownership.Outcome(
+        calls_python, lengths, not (calls_python or doubt), classes, tuple(_static(program)), doubt
+    )
 
 
 _NUMBERS = frozenset((bool, int, float, complex))

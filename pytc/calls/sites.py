@@ -48,7 +48,7 @@ class Plan:
         code of `jax.jit`: so it counts as one that calls Python."""
         if not self.emitted.is_new:
             return self.outcome
-        return ownership.Outcome(calls_python=True, length=self.outcome.length, atomic=False)
+        return ownership.Outcome(calls_python=True, lengths=self.outcome.lengths, atomic=False)
 
     @property
     def outcome_ahead(self) -> ownership.Outcome:

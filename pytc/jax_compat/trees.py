@@ -56,11 +56,13 @@ def container(tree: PyTreeDef) -> Container | None:
     return Container(kind, data, tree.children())
 
 
-def length_of(tree: PyTreeDef) -> int | None:
-    """How long the tuple or list is that a tree is of; None of anything else. To unpack one of a class of its own may
-    run code."""
-    node = container(tree)
-    return len(node.children) if node is not None and node.kind in (tuple, list) else None
+def lengths_of(tree: PyTreeDef, deepest: int = 4) -> tuple[Any, ...] | None:
+    """Of the tuple or list that a tree is of a tuple of the same for each of its items; None of anything else, and of
+    what is deeper down. (To take apart one of a class of its own may run code.)"""
+    node = container(tree) if deepest else None
+    if node is None or node.kind not in (tuple, list):
+        return None
+    return tuple(lengths_of(child, deepest - 1) for child in node.children)
 
 
 def keys_of(tree: PyTreeDef) -> list[str]:

@@ -23,6 +23,7 @@ from pytc.ownership.liveness import ControlFlow, UnknownInstruction
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import Starred
 from pytc.ownership.starred import called_from_the_stack, kept_by
+from pytc.ownership.symbolic import Lengths
 from pytc.ownership.walk import Walk
 from pytc.ownership.watchers import interrupter, interruptible, onlookers
 
@@ -35,8 +36,8 @@ class Outcome:
 
     calls_python: bool = True
     """Whether the program may call back into Python while it runs."""
-    length: int | None = None
-    """The length of the result if it is a tuple or a list; None if that is not known."""
+    lengths: Lengths = None
+    """The lengths of the tuples and lists in the result."""
     atomic: bool = False
     """Whether a call that raises anything, an interrupt included, has donated nothing."""
     classes: tuple[type, ...] | None = None
@@ -168,11 +169,11 @@ class _Waiting(NamedTuple):
     """Whether nothing runs between that function's return and the frame's next instruction."""
     atomic: bool
     """Whether nothing has been donated if the frame's call raises."""
-    length: int | None
-    """The length of what the call returns, if it is known."""
+    lengths: Lengths
+    """Those of what the call returns."""
 
 
-_IN_SOME_WAY = _Waiting(None, at_once=False, atomic=False, length=None)
+_IN_SOME_WAY = _Waiting(None, at_once=False, atomic=False, lengths=None)
 """For frames where this is not looked at: nothing is assumed."""
 
 
@@ -183,12 +184,12 @@ def _waiting(
     readable: str,
     args: tuple[Any, ...],
     atomic: bool,
-    length: int | None,
+    lengths: Lengths,
 ) -> _Waiting:
     """How `frame` waits for the function in the frame `below`.
 
     `readable` says how others may read the frame's variables, or is empty. `args` are the positional arguments of the
-    function in `below`, if they are known; `atomic` and `length` are about its outcome.
+    function in `below`, if they are known; `atomic` and `lengths` are about its outcome.
     """
     starred = site.starred
     if starred is not None and (readable or not called_from_the_stack(frame, starred, below, args)):
@@ -196,13 +197,13 @@ def _waiting(
     direct = starred is not None or calls_directly(frame, below)
     at_once = direct and (starred is None or not interruptible())
     atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
-    return _Waiting(starred, at_once, atomic, length if direct else None)
+    return _Waiting(starred, at_once, atomic, lengths if direct else None)
 
 
-def _dead(site: CallSite, calls_compiled: bool, atomic: bool, length: int | None) -> frozenset[int]:
+def _dead(site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths) -> frozenset[int]:
     """The dead locals of a frame at `site`. The compiled function evaluates no strings in it; any other function that
     runs above the frame may yet do so."""
-    dead = site.dead(atomic, length)
+    dead = site.dead(atomic, site.fits(lengths))
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
 
 
@@ -235,7 +236,7 @@ def follow(
     left: list[loops.Left] = []
     below = sys._getframe(references)
     references += 1  # the variable here
-    atomic, length = outcome.atomic, outcome.length
+    atomic, lengths = outcome.atomic, outcome.lengths
     overwritten = None
     if any(level.slots for level in route):
         onlooker = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
@@ -248,14 +249,14 @@ def follow(
         # How the frame waits matters to slots, to what is on the stack, to handlers, and to the frames above.
         waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
         given = args if level is route[0] else ()
-        way = _waiting(frame, site, below, readable, given, atomic, length) if waits else _IN_SOME_WAY
-        starred, at_once, atomic, length = way
+        way = _waiting(frame, site, below, readable, given, atomic, lengths) if waits else _IN_SOME_WAY
+        starred, at_once, atomic, lengths = way
         if overwritten is not None:  # first, because it counts the references to what the frame has, as loops do next
             quietly = at_once and (starred is None or level is route[0])
-            overwritten.add(frame, site, length, quietly, found, bool(readable))
+            overwritten.add(frame, site, lengths, quietly, found, bool(readable))
         if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
-        dead = () if readable else _dead(site, level is route[0], atomic, length)
+        dead = () if readable else _dead(site, level is route[0], atomic, lengths)
         for number in level.locals:
             # The route belongs to the innermost site; the frames above may be at other instructions this time.
             if number in dead and (value := variable(frame, number)) is not UNBOUND:
@@ -263,7 +264,7 @@ def follow(
         if level.starred and starred is not None:
             found += kept_by(frame, starred)
         atomic = atomic and site.passes_on
-        length = length if site.hands_on else None
+        lengths = lengths if site.hands_on else None
         above = frame.f_back
         if above is None:
             break
@@ -317,7 +318,7 @@ def levels(
     """
     below = sys._getframe(references)
     references += 1  # the variable here
-    atomic, length = outcome.atomic, outcome.length
+    atomic, lengths = outcome.atomic, outcome.lengths
     slots.call(below, 1 + waits_for_c(frame))
     if slots.onlooker:
         refusals.append(slots.onlooker)
@@ -331,23 +332,23 @@ def levels(
         if readable:
             refusals.append(readable)
         given = args if level == 0 else ()
-        starred, at_once, atomic, length = _waiting(frame, site, below, readable, given, atomic, length)
+        starred, at_once, atomic, lengths = _waiting(frame, site, below, readable, given, atomic, lengths)
         known = len(slots.values)
         # First, because it counts the references to what the frame has, as loops do next. What a helper's starred call
         # keeps dies before the store and is not examined, so from such a helper upwards no slot is dead.
-        slots.add(frame, site, length, at_once and (starred is None or level == 0), places, bool(readable))
+        slots.add(frame, site, lengths, at_once and (starred is None or level == 0), places, bool(readable))
         left = [] if readable else loops.handed_out(frame, site.iterators)
         found = [Found(level, "loop", each.value, each.position, each) for each in left]
         left.clear()
         found += [
             Found(level, "local", value, number)
-            for number in (() if readable else _dead(site, level == 0, atomic, length))
+            for number in (() if readable else _dead(site, level == 0, atomic, lengths))
             if (value := variable(frame, number)) is not UNBOUND
         ]
         if starred is not None:
             found += [Found(level, "starred", value) for value in kept_by(frame, starred)]
         atomic = atomic and site.passes_on
-        length = length if site.hands_on else None
+        lengths = lengths if site.hands_on else None
         found += [Found(level, "slot", value) for value in slots.values[known:]]
         value = None
         yield found

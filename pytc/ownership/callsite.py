@@ -15,7 +15,7 @@ from typing import Any
 from pytc.ownership.introspection import introspects
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.stack import iterators, starred_call
-from pytc.ownership.symbolic import behind, cannot_raise
+from pytc.ownership.symbolic import Lengths, behind, cannot_raise, taken_apart
 
 
 class CallSite:
@@ -47,14 +47,16 @@ class CallSite:
         named = introspects(flow, names, builtins)
         self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable" if named else ""
         """Why no variable of the frame counts as dead unless it is overwritten at once; empty if there is no reason."""
-        self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, 2)]
-        """Dead locals if all exception handlers count; if that of the call does not; if that of the unpacking behind it
-        does not, either."""
+        self.taken_apart, last = taken_apart(flow, self.at)
+        """How the result is taken apart right behind the call."""
+        self.calm = 1 + last - self.at
+        """So many instructions, from the call on, are known not to raise if the call has donated nothing where it does,
+        and the result can be taken apart."""
+        self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, self.calm)]
+        """Dead locals if all exception handlers count; if that of the call does not; if those of what takes the result
+        apart behind it do not, either."""
         self.evaluated = flow.evaluated(self.at)
         """Locals that the function which is called may read through strings, as long as it runs."""
-        following = flow.instructions[self.at + 1] if self.at + 1 < len(flow.instructions) else None
-        self.unpacks = following.arg if following is not None and following.opname == "UNPACK_SEQUENCE" else None
-        """How many values the result is unpacked into, if the next instruction unpacks it; else None."""
         self.events, self.returns, self.hands_on = behind(flow, self.at)
         """What happens right behind the call; whether the function then returns; whether it returns the result."""
         self.drops = not self.hands_on and any(
@@ -79,10 +81,17 @@ class CallSite:
         self.executions = 1
         """The quick look expects the arguments among the results of so many of the latest executions."""
 
-    def dead(self, atomic: bool, length: int | None) -> frozenset[int]:
+    def dead(self, atomic: bool, fits: bool) -> frozenset[int]:
         """The fast locals that are never read again, by number.
 
         `atomic` says that nothing is donated if the call raises: then the handler of the call itself does not count,
-        nor that of the unpacking behind it if the result has the right `length`.
+        nor do those of what takes the result apart behind it, if the result `fits` that.
         """
-        return self._dead[0 if not atomic else 2 if self.unpacks is not None and self.unpacks == length else 1]
+        return self._dead[0 if not atomic else 2 if fits else 1]
+
+    def fits(self, lengths: Lengths) -> bool:
+        """Whether a result of these lengths can be taken apart as is done right behind the call."""
+        for event in self.taken_apart:  # noqa: SIM110 - a generator costs more
+            if not event.takes_apart(lengths):
+                return False
+        return True

@@ -247,7 +247,7 @@ class ControlFlow:
     def dead(self, at: int, calm: int = 0) -> frozenset[int]:
         """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
 
-        The first `calm` instructions, from `at` on, are known not to raise, nor to run code if they come behind `at`.
+        The first `calm` instructions, from `at` on, are known not to raise, and to come one after the other.
         What `at` itself writes is not called dead: if `at` is a store, the call was made by the destructor of the value
         that it has dropped, so it has already written the new value, and later instructions read that. The same goes
         for a store right behind `at`: up to CPython 3.12 the interpreter executes such a pair as one, while `f_lasti`
@@ -266,9 +266,9 @@ class ControlFlow:
         return functools.reduce(int.__or__, (self._from(n, calm - 1) for n in self.follows[at]), 0)
 
     def _from(self, at: int, calm: int) -> int:
-        """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise, nor run code:
-        it takes a tuple apart."""
-        return self.reads[at] | (self._following(at, calm) & ~self.writes[at]) if calm else self.live[at]
+        """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise."""
+        reads = self.reads[at] | (0 if self.instructions[at].opname == "UNPACK_SEQUENCE" else self._by_strings[at])
+        return reads | (self._following(at, calm) & ~self.writes[at]) if calm else self.live[at]
 
     def evaluated(self, at: int) -> frozenset[int]:
         """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""

@@ -8,7 +8,8 @@
   dead container, and so account for the reference in the slot a second time;
 - nothing that dies between the call and the store runs code: old values of slots that were overwritten before, and the
   arguments and local variables of functions that return in between, in whose frames there must be nothing else;
-- unpacking the result cannot fail, because its length is known;
+- taking the result apart cannot fail, because the lengths of its tuples are known, and what is dropped then runs no
+  code when it dies;
 - only bytecode stands between the call and the stores: C code that has called back may do anything next, and the
   interpreter handles signals after it;
 - no garbage is collected meanwhile, since it may have finalisers (`collector`);
@@ -72,7 +73,7 @@ from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, a
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.plain import NotPlain, attribute, item, of_strings
 from pytc.ownership.stack import first_of_stack
-from pytc.ownership.symbolic import Event, Place, Step
+from pytc.ownership.symbolic import Event, Lengths, Place, Step
 
 _CONTAINERS = frozenset((tuple, list, dict))
 _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
@@ -145,14 +146,14 @@ class Slots:
         self,
         frame: FrameType,
         site: CallSite,
-        length: int | None,
+        lengths: Lengths,
         at_once: bool,
         places: Sequence[Any],
         readable: bool = False,
     ) -> None:
         """Add the slots that the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
-        `length` is the length of the result, if it is a tuple or a list. `at_once` says that no C code runs between the
+        `lengths` are those of the tuples and lists in the result. `at_once` says that no C code runs between the
         compiled function's return and these instructions. `places` is the list of the values found in dead places so
         far: besides `values`, nothing else of the proof may refer to what the frames hold. `readable` says that others
         can read the frame's own variables, which then count as slots.
@@ -166,7 +167,7 @@ class Slots:
             and at_once
             and bool(site.events or site.returns)
             and self._end_quietly(roots, frame)
-            and self._walk(frame, site.events, length, readable)
+            and self._walk(frame, site.events, lengths, readable)
             and site.returns
             and not (site.drops and self._may_end_loudly())
             and self._leaves_quietly(frame)
@@ -217,10 +218,10 @@ class Slots:
                 return False
         return True
 
-    def _walk(self, frame: FrameType, events: Iterable[Event], length: int | None, readable: bool) -> bool:
+    def _walk(self, frame: FrameType, events: Iterable[Event], lengths: Lengths, readable: bool) -> bool:
         for event in events:
-            if event.does == "unpack":
-                if event.place[0].name != length:
+            if event.does in ("unpack", "pick"):
+                if not event.takes_apart(lengths) or (event.does == "pick" and self._may_end_loudly()):
                     return False
                 continue
             try:

@@ -124,8 +124,8 @@ class _Survey:
         # Behind C code a Ctrl-C may come before the store.
         at_once = not (waits_for_c(frame) and interruptible())
         self.atomic = self.atomic and at_once and not (site.is_read_by_handlers and interrupter())
-        by_handlers = site.dead(True, site.unpacks) - site.dead(self.atomic, site.unpacks)
-        dead = site.dead(self.atomic, site.unpacks) | {
+        by_handlers = site.dead(True, True) - site.dead(self.atomic, True)
+        dead = site.dead(self.atomic, True) | {
             place[0].name for place in overwritten if _is_local(place) and place[0].name not in by_handlers
         }
         for place in overwritten:

@@ -14,7 +14,7 @@ from pytc.interrupt import SUSPENDS
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import ControlFlow
 
-Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item", "unpack"]
+Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +29,21 @@ class Step:
 Place: TypeAlias = tuple[Step, ...]
 
 
-class _Result:
-    """The call's result, on the symbolic stack. A part of the result, or an unknown value, is None."""
+Lengths: TypeAlias = tuple[Any, ...] | None
+"""What is known of a result that is taken apart: of a tuple or a list a tuple of the `Lengths` of its items; None of
+anything else, and where nothing is known."""
 
 
-RESULT = _Result()
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of the call's result, on the symbolic stack."""
+
+    path: tuple[int, ...]
+    """The indices that lead to it."""
+
+
+RESULT = Part(())
+"""The whole result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +53,32 @@ class Constant:
     value: Any
 
 
-Value: TypeAlias = Place | Constant | _Result | None
+Value: TypeAlias = Place | Constant | Part | None
+"""On the symbolic stack. None is an unknown value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """An instruction behind the call that matters: a store, a load that must be plain, or an unpacking."""
+    """An instruction behind the call that matters: a store, a load that must be plain, or one that takes a part of the
+    result apart."""
 
-    does: Literal["store", "load", "unpack"]
-    place: Place
+    does: Literal["store", "load", "unpack", "pick"]
+    place: Place = ()
+    part: Part = RESULT
+    """What is unpacked, or picked from."""
+    number: int = 0
+    """Into how many items it is unpacked, or the index of the one that is picked; the others are dropped then."""
+
+    def takes_apart(self, lengths: Lengths) -> bool:
+        """Whether this takes apart a tuple or a list that has these items, if the result is of these `lengths`: then it
+        runs no code, but for what is dropped, and cannot raise."""
+        for index in self.part.path:
+            if lengths is None or not -len(lengths) <= index < len(lengths):
+                return False
+            lengths = lengths[index]
+        if lengths is None:
+            return False
+        return len(lengths) == self.number if self.does == "unpack" else -len(lengths) <= self.number < len(lengths)
 
 
 def loaded(flow: ControlFlow, at: int) -> list[Place]:
@@ -124,6 +151,26 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
     return _needed(walk.events), False, False
 
 
+def taken_apart(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], int]:
+    """The events that take apart the result of the call at instruction `at`, among the instructions behind it that only
+    do that and store the parts in local variables; and the number of the last of them, `at` if there is none."""
+    walk, last = _Walk(lenient=False), at
+    walk.stack.append(RESULT)
+    for n in range(at + 1, len(flow.instructions)):
+        name = flow.instructions[n].opname
+        if name not in _TAKE_APART or not walk.step(flow.instructions[n]):
+            break
+        if name in ("UNPACK_SEQUENCE", "BINARY_SUBSCR"):
+            last = n
+    return tuple(event for event in walk.events if event.does in ("unpack", "pick")), last
+
+
+_TAKE_APART = {
+    *("NOP", "CACHE", "EXTENDED_ARG", "LOAD_CONST", "SWAP", "STORE_FAST", "STORE_FAST_STORE_FAST"),
+    *("UNPACK_SEQUENCE", "BINARY_SUBSCR"),
+}
+
+
 def cannot_raise(events: tuple[Event, ...]) -> bool:
     """Whether the events are only stores to variables, and loads of variables stored before: others may be unbound."""
     stored = set()
@@ -137,7 +184,7 @@ def cannot_raise(events: tuple[Event, ...]) -> bool:
     return True
 
 
-_END = Event("unpack", ())
+_END = Event("unpack")
 
 
 def _needed(events: list[Event]) -> tuple[Event, ...]:
@@ -171,7 +218,7 @@ class _Walk:
         self.renamed: set[int] = set()
         """The local variables that were given the value of a place."""
         self.stored: dict[Place, Value] = {}
-        """What each place was given: the whole result, or None for something else."""
+        """What each place was given: the result or a part of it, or None for something else."""
         self.taken: Value = None
         """The value that is about to be stored."""
 
@@ -199,7 +246,7 @@ class _Walk:
     def store(self, place: Place) -> None:
         if isinstance(self.taken, tuple) and len(place) == 1 and place[0].kind == "fast":
             self.renamed.add(place[0].name)
-        self.stored[place] = self.taken if self.taken is RESULT and len(place) == 1 else None
+        self.stored[place] = self.taken if isinstance(self.taken, Part) and len(place) == 1 else None
         self.events.append(Event("store", place))
 
     def fast(self, number: int) -> Place:
@@ -255,8 +302,12 @@ class _Walk:
             case "LOAD_ATTR" if not (_METHODS_ARE_ATTRIBUTES and argument & 1):
                 return self._member("attribute", named, self.pop())
             case "BINARY_SUBSCR":
-                key = self.pop()
-                return self._member("item", key, self.pop())
+                key, target = self.pop(), self.pop()
+                if isinstance(target, Part) and isinstance(key, Constant) and type(key.value) is int:
+                    self.events.append(Event("pick", part=target, number=key.value))
+                    self.stack.append(Part((*target.path, key.value)))
+                    return True
+                return self._member("item", key, target)
             case "STORE_ATTR":
                 target = self.pop()
                 return self.new() and self._store_member("attribute", named, target)
@@ -275,10 +326,13 @@ class _Walk:
             case "LOAD_CONST":
                 self.stack.append(Constant(named))
             case "UNPACK_SEQUENCE":
-                if self.pop() is not RESULT and not self.lenient:
-                    return False  # the length of anything but the result is unknown, so this may raise
-                self.events.append(Event("unpack", (Step("unpack", argument),)))
+                whole = self.pop()
+                if isinstance(whole, Part):
+                    self.events.append(Event("unpack", part=whole, number=argument))
+                    self.stack.extend(Part((*whole.path, index)) for index in reversed(range(argument)))
+                    return True
                 self.stack.extend([None] * argument)
+                return self.lenient  # the length of anything but the result is unknown, so this may raise
             case "POP_TOP":
                 # Dropping the result, or a part of it, may run code.
                 return isinstance(self.pop(), tuple | Constant) or self.lenient

@@ -56,10 +56,10 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
     arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
     released = letting_go(frame, value)
     # Locals that the function's own code never reads again.
-    unread = flow.dead(site.at, 2 if site.unpacks is not None else 1) if site.refusal else frozenset[int]()
+    unread = flow.dead(site.at, site.calm) if site.refusal else frozenset[int]()
     for number, name in enumerate(code.co_varnames):
         found = variable(frame, number)
-        if found is UNBOUND or number in site.dead(True, site.unpacks):
+        if found is UNBOUND or number in site.dead(True, True):
             continue
         if found is value and number in unread:
             text = f"`{name}` in {place_in(frame, None)}: {site.refusal}"
@@ -242,7 +242,7 @@ def in_handlers(frame: FrameType, value: Any) -> str:
         if above is None:
             break
         site, names = site_of(above), above.f_code.co_varnames
-        for number in site.dead(True, site.unpacks) - site.dead(False, None):
+        for number in site.dead(True, True) - site.dead(False, False):
             if variable(above, number) is value:
                 return f"`{names[number]}` in {place_in(above, None)}, which an exception handler reads"
         above = above.f_back

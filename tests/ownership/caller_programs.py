@@ -217,7 +217,18 @@ class Writer:
             self.line(f"{place} = f({place})")
         elif kind < 20:
             other = self.place()
-            self.line(f"{place}, {other} = f2({place}, {other if rng.random() < 0.6 else self.place()})")
+            given = f"{place}, {other if rng.random() < 0.6 else self.place()}"
+            if rng.random() < 0.6:
+                self.line(f"{place}, {other} = f2({given})")
+            else:
+                forms = (
+                    f"({place}, {other}), extra = f3({given})",
+                    f"t, extra = f3({given}); {place}, {other} = t",
+                    f"{place} = f2({given})[0]",
+                    f"{other} = f2({given})[-1]",
+                    f"t = f3({given}); {place} = t[0][0]; {other} = t[0][1]",
+                )
+                self.line(rng.choice(forms))
         elif kind < 24:
             self.line(f"{self.name()} = {self.value()}")
         elif kind < 26:

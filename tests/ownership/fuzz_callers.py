@@ -41,7 +41,7 @@ from pytc import ownership
 from pytc.ownership import executions
 from tests.ownership import caller_programs, ending_programs, training_programs
 from tests.ownership.caller_programs import Writer
-from tests.ownership.harness import Stub, TooLarge, both, first, shares
+from tests.ownership.harness import Stub, TooLarge, both, first, nested, shares
 from tests.ownership.oracle import Oracle
 
 Prover = Callable[..., Any]
@@ -117,7 +117,7 @@ def environment(stub: Any, seed: int) -> dict[str, Any]:
     """The names that a program finds."""
     rng = random.Random(seed + 1)
     read, new = stub.read, stub.new
-    f, f2 = stub.compile(first), stub.compile(both)
+    f, f2, f3 = stub.compile(first), stub.compile(both), stub.compile(nested)
     pair = collections.namedtuple("Pair", "left right")
     saved: list[Any] = []
     runs = [True]
@@ -186,9 +186,9 @@ def environment(stub: Any, seed: int) -> dict[str, Any]:
     module = types.ModuleType("module")
     module.a = new()
     return {
-        "read": read, "new": new, "f": f, "f2": f2, "bound": types.MethodType(f, new()), "Pair": pair, "Oops": Oops,
-        "shares": shares, "first_leaf": first_leaf, "clone": clone, "log": [], "types": types,
-        "flip": flip, "maybe": maybe, "progress": progress,
+        "read": read, "new": new, "f": f, "f2": f2, "f3": f3, "bound": types.MethodType(f, new()),
+        "Pair": pair, "Oops": Oops, "shares": shares, "first_leaf": first_leaf, "clone": clone, "log": [],
+        "types": types, "flip": flip, "maybe": maybe, "progress": progress,
         "look_up": look_up, "context": context, "pause": pause, "run_coroutine": run_coroutine, "cached": cached,
         "with_thread": with_thread, "callable_object": CallableObject(), "watched": watched, "Finalised": Finalised,
         "Dying": functools.partial(Dying, runs), "runs": runs, "Box": Box, "shelf": [],

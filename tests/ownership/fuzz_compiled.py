@@ -26,7 +26,7 @@ import pytc
 from tests.ownership import caller_programs, fuzz_callers
 from tests.ownership.caller_programs import Writer
 from tests.ownership.fuzz_callers import Wrong
-from tests.ownership.harness import both, first
+from tests.ownership.harness import both, first, nested
 
 
 def _next(leaf: Any) -> Any:
@@ -51,7 +51,11 @@ def _both(state: Any, batch: Any) -> Any:
     return tree_map(_next, state), tree_map(_next, batch)
 
 
-FUNCTIONS = {first: _first, both: _both}
+def _nested(state: Any, other: Any) -> Any:
+    return _both(state, other), 0
+
+
+FUNCTIONS = {first: _first, both: _both, nested: _nested}
 
 
 class Compiled:
@@ -83,13 +87,13 @@ class Compiled:
 
 @functools.cache
 def automatic() -> dict[Any, Callable[..., Any]]:
-    """`pytc.compile` of the two functions."""
+    """`pytc.compile` of the functions."""
     return {key: pytc.compile(fun) for key, fun in FUNCTIONS.items()}
 
 
 @functools.cache
 def plain() -> dict[Any, Callable[..., Any]]:
-    """`jax.jit` of the two functions."""
+    """`jax.jit` of the functions."""
     return {key: jax.jit(fun) for key, fun in FUNCTIONS.items()}
 
 

@@ -103,8 +103,8 @@ class Stub:
             raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
         if self.prover is not None:
-            length, classes = getattr(combine, "length", None), getattr(combine, "classes", frozenset())
-            outcome = ownership.Outcome(calls_python=False, length=length, atomic=atomic, classes=classes)
+            lengths, classes = getattr(combine, "lengths", None), getattr(combine, "classes", frozenset())
+            outcome = ownership.Outcome(calls_python=False, lengths=lengths, atomic=atomic, classes=classes)
             dead = frozenset(wanted).difference(self.prover(frame, args, kwargs, leaves, wanted, outcome))
         else:
             self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)
@@ -161,9 +161,14 @@ def expect_dead(stub: Stub, calls: int, leaves: int = 1) -> None:
 
 def of_length(length: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Says that what `combine` returns is a tuple of this length."""
+    return of_lengths((None,) * length)
+
+
+def of_lengths(lengths: tuple[Any, ...]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The same, with the lengths of tuples in it."""
 
     def mark(combine: Callable[..., Any]) -> Callable[..., Any]:
-        combine.length = length  # type: ignore[attr-defined]
+        combine.lengths = lengths  # type: ignore[attr-defined]
         return combine
 
     return mark
@@ -176,6 +181,11 @@ def first(state: Any, *rest: Any, **more: Any) -> Any:
 @of_length(2)
 def both(state: Any, batch: Any) -> Any:
     return state, batch
+
+
+@of_lengths(((None, None), None))
+def nested(state: Any, other: Any) -> Any:
+    return (state, other), 0
 
 
 def shares(array: jax.Array) -> jax.Array:

@@ -51,7 +51,7 @@ from tests.ownership import test_starred
 from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
-from tests.ownership.harness import Stub, both, first, of_length
+from tests.ownership.harness import Stub, both, first, of_length, of_lengths
 from tests.ownership.odd_objects import Last, LastOfNothing, capturing
 
 Mutant = Callable[[], Any]
@@ -260,15 +260,29 @@ def unpacking_never_fails() -> Any:
     """The length of the result is not looked at."""
 
     def walk(self: Any, frame: Any, events: Any, *rest: Any) -> bool:
-        return _walk(self, frame, [event for event in events if event.does != "unpack"], *rest)
+        return _walk(self, frame, [event for event in events if event.does not in ("unpack", "pick")], *rest)
 
-    def dead(self: CallSite, atomic: bool, length: Any) -> Any:
-        return self._dead[2 if atomic and self.unpacks is not None else int(atomic)]
-
-    return _patches(mock.patch.object(slots.Slots, "_walk", walk), mock.patch.object(CallSite, "dead", dead))
+    return _patches(
+        mock.patch.object(slots.Slots, "_walk", walk), mock.patch.object(CallSite, "fits", lambda site, lengths: True)
+    )
 
 
 _walk = slots.Slots._walk
+
+
+def only_the_whole_result_has_lengths() -> Any:
+    """A tuple in the result is taken to have as many items as it is unpacked into."""
+    real = symbolic.Event.takes_apart
+
+    def takes_apart(self: symbolic.Event, lengths: Any) -> bool:
+        return bool(self.part.path) or real(self, lengths)
+
+    return mock.patch.object(symbolic.Event, "takes_apart", takes_apart)
+
+
+def what_is_dropped_from_the_result_is_quiet() -> Any:
+    """No code runs when a part of the result dies."""
+    return mock.patch.object(slots.Slots, "_may_end_loudly", lambda self: False)
 
 
 class _Forgetful(set):  # type: ignore[type-arg]
@@ -485,6 +499,7 @@ ALL: tuple[Mutant, ...] = (
     newer_arrays_do_not_count, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     observers_are_ignored, onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails,
+    only_the_whole_result_has_lengths, what_is_dropped_from_the_result_is_quiet,
     slots_are_counted_twice,
     slots_are_counted_with_what_they_are_in,
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
@@ -847,6 +862,32 @@ def _too_many(s: Stub, f: Any, f2: Any) -> None:
     s.read(box.a)
 
 
+def _too_many_inside(s: Stub, f: Any, f2: Any) -> None:
+    inside = s.compile(of_lengths(((None, None), None))(lambda x: ((x, x), 0)))
+    box = types.SimpleNamespace(a=s.new(), b=None, c=None)
+    with contextlib.suppress(ValueError):
+        (box.b, box.c, box.a), _ = inside(box.a)
+    s.read(box.a)
+
+
+def _loud_rest(s: Stub, f: Any, f2: Any) -> None:
+    box, seen = types.SimpleNamespace(a=s.new()), []
+
+    class Loud:
+        def __del__(self) -> None:
+            seen.append(box.a.is_deleted())
+
+    @of_length(2)
+    def with_more(x: Any) -> Any:
+        return x, Loud()
+
+    with_more.classes = (tuple, Loud)  # type: ignore[attr-defined]
+    more = s.compile(with_more)
+    box.a = more(box.a)[0]
+    if any(seen):
+        raise RuntimeError("deleted")
+
+
 def _twice(s: Stub, f: Any, f2: Any) -> None:
     box = types.SimpleNamespace(a=s.new())
     kept = [box.a]
@@ -1045,7 +1086,8 @@ PROGRAMS: tuple[Program, ...] = (
     _vars_of_the_owner_of_a_builtin, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _locals,
-    _tracer, _thread, _property, _too_many, _twice, _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
+    _tracer, _thread, _property, _too_many, _too_many_inside, _loud_rest, _twice,
+    _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
     _stored_back, _garbage, _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly, _left_in_a_frame,
     _function_of_several_names, _pair_of_a_loop,
     _list_of_a_loop, _two_stores, _store_that_loads,

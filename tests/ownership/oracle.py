@@ -153,12 +153,9 @@ class Oracle:
             case [ast.Name(name)], ast.Assign(targets=more, value=ast.Name(handed_on)) if name == handed_on:
                 given += more  # `new = f(box.a); box.a = new`
         for target in given:
-            if isinstance(target, ast.Tuple):
-                if not has_known_length(point.statement.value):
-                    return set()
-                targets += target.elts
-            else:
-                targets.append(target)
+            if isinstance(target, ast.Tuple) and not has_known_length(point.statement.value):
+                return set()
+            targets += _parts_of(target)
         found: set[tuple[int, Any]] = set()
         stored: set[str] = set()
         for target in targets:
@@ -249,6 +246,11 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from own.items()
             known = {id(getattr(value, "__dict__", None)), *map(id, own.values())}
             yield from ((None, part) for part in gc.get_referents(value) if id(part) not in known)
+
+
+def _parts_of(target: ast.expr) -> list[ast.expr]:
+    """What a target binds, from left to right."""
+    return [part for each in target.elts for part in _parts_of(each)] if isinstance(target, ast.Tuple) else [target]
 
 
 def _slots_of_variable(frame: types.FrameType, name: str) -> set[tuple[int, Any]]:

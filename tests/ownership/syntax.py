@@ -190,7 +190,7 @@ class Liveness:
                 return after - {name}
             case ast.Tuple(parts) | ast.List(parts):
                 for part in reversed(parts):
-                    after = self._store(part, after)
+                    after = self._store(part, after, fails)
                 return after | self._raises if fails else after
             case ast.Starred(value):
                 return self._store(value, after)
@@ -269,9 +269,9 @@ def _names(node: ast.AST) -> Names:
 
 
 def has_known_length(value: ast.expr) -> bool:
-    """Whether the value is that of `f2`, or of a function of the programs that returns what it returns."""
+    """Whether the value is that of `f2` or `f3`, or of a function of the programs that returns what `f2` returns."""
     name = getattr(value.func, "id", getattr(value.func, "attr", "")) if isinstance(value, ast.Call) else ""
-    return name in ("f2", "step", "pure_step")
+    return name in ("f2", "f3", "step", "pure_step")
 
 
 def _always_bound(function: Any, body: Sequence[ast.stmt]) -> Names:

@@ -24,7 +24,7 @@ import optax
 import pytest
 
 from pytc.ownership import buffers
-from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first, of_length, shares
+from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first, nested, of_length, shares
 
 
 def tree(stub: Stub) -> Any:
@@ -334,7 +334,8 @@ def test_parameter(made: Functions) -> None:
 
 
 def run_script(stub: Stub, source: str) -> dict[str, Any]:
-    space = {"__name__": "__main__", "f": stub.compile(first), "f2": stub.compile(both), "new": stub.new}
+    functions = {"f": stub.compile(first), "f2": stub.compile(both), "f3": stub.compile(nested)}
+    space = {"__name__": "__main__", **functions, "new": stub.new}
     exec(compile(source, "script.py", "exec"), space)
     stub.read({k: v for k, v in space.items() if isinstance(v, jax.Array)})
     return space
@@ -393,6 +394,53 @@ def test_several_attributes_unpacked(made: Functions) -> None:
         trainer.train(made[0].new())
     expect_dead(made[0], 3, leaves=7)
     made[0].read((trainer.params, trainer.opt_state))
+
+
+def test_attributes_of_a_tuple_in_the_result(made: Functions) -> None:
+    trainer = Trainer(made[0])
+    step = made[0].compile(nested)
+    for _ in range(3):
+        (trainer.params, trainer.opt_state), trainer.loss = step(trainer.params, trainer.opt_state)
+    for _ in range(3):
+        carry, _ = step(trainer.params, trainer.opt_state)
+        trainer.params, trainer.opt_state = carry
+    for _ in range(3):
+        result = step(trainer.params, trainer.opt_state)
+        trainer.params = result[0][0]
+        trainer.opt_state = result[0][-1]
+    expect_dead(made[0], 9, leaves=6)
+    made[0].read((trainer.params, trainer.opt_state))
+
+
+def test_attribute_of_which_the_rest_of_the_result_is_dropped(made: Functions) -> None:
+    stub, _, f2 = made
+    trainer = Trainer(stub)
+    for _ in range(3):
+        trainer.params = f2(trainer.params, stub.new())[0]
+        trainer.opt_state = f2(stub.new(), trainer.opt_state)[-1]
+    expect(all(call.dead == set(range(4)) for call in stub.calls))
+    stub.read((trainer.params, trainer.opt_state))
+
+
+def test_globals_of_a_tuple_in_the_result(made: Functions) -> None:
+    stub = made[0]
+    run_script(stub, "x, y = new(), new()\nfor i in range(3):\n    (x, y), z = f3(x, y)\nx = f2(x, y)[0]\n")
+    expect_dead(stub, 4)
+
+
+def test_a_tuple_in_the_result_under_a_handler(made: Functions) -> None:
+    stub, _, f2 = made
+    step = stub.compile(nested)
+    params, opt_state = tree(stub), tree(stub)
+    try:
+        for _ in range(3):
+            (params, opt_state), _loss = step(params, opt_state)
+        for _ in range(3):
+            params = f2(params, stub.new())[0]
+    except KeyboardInterrupt:
+        stub.read((params, opt_state))
+    expect_dead(stub, 6, leaves=4)
+    stub.read((params, opt_state))
 
 
 def test_attributes_through_a_method(made: Functions) -> None:

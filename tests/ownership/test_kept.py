@@ -27,7 +27,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytc import ownership
 from pytc.ownership import interpreter
-from tests.ownership.harness import Functions, Stub, expect, first, of_length
+from tests.ownership.harness import Functions, Stub, both, expect, first, of_length, of_lengths
 from tests.ownership.odd_objects import Node
 
 
@@ -113,6 +113,82 @@ def test_attributes_after_unpacking_fails(made: Functions) -> None:
     nothing_dead(stub)
 
 
+def test_read_in_a_handler_after_a_tuple_in_the_result_fails(made: Functions) -> None:
+    stub = made[0]
+    inside = stub.compile(of_lengths(((None, None, None), None))(lambda x, y: ((x, y, y), 0)))
+    x, y = stub.new(), stub.new()
+    try:
+        (x, y), _ = inside(x, y)
+    except ValueError:
+        stub.read((x, y))
+    nothing_dead(stub)
+
+
+def test_attributes_after_a_tuple_in_the_result_fails(made: Functions) -> None:
+    stub = made[0]
+    inside = stub.compile(of_lengths(((None, None, None), None))(lambda x, y: ((x, y, y), 0)))
+    box = types.SimpleNamespace(a=stub.new(), b=stub.new())
+    with contextlib.suppress(ValueError):
+        (box.a, box.b), _ = inside(box.a, box.b)
+    with contextlib.suppress(IndexError):
+        box.a = inside(box.a, box.b)[0][3]
+    with contextlib.suppress(IndexError):
+        box.b = inside(box.a, box.b)[-3]
+    stub.read((box.a, box.b))
+    nothing_dead(stub)
+
+
+class Unpacked:
+    """Can be unpacked like a tuple, and then reads what is still there."""
+
+    def __init__(self, read: Callable[[], Any], *parts: Any):
+        self.read, self.parts = read, parts
+
+    def __iter__(self) -> Iterator[Any]:
+        self.read()
+        return iter(self.parts)
+
+    def __getitem__(self, index: int) -> Any:
+        self.read()
+        return self.parts[index]
+
+
+def test_attributes_of_what_is_no_tuple_in_the_result(made: Functions) -> None:
+    stub = made[0]
+    box = types.SimpleNamespace(a=stub.new(), b=stub.new())
+
+    def look() -> None:
+        stub.read((box.a, box.b))
+
+    inside = stub.compile(of_lengths((None, None))(lambda x, y: (Unpacked(look, x, y), 0)))
+    (box.a, box.b), _ = inside(box.a, box.b)
+    box.a = inside(box.a, box.b)[0][0]
+    carry, _ = inside(box.a, box.b)
+    box.a, box.b = carry
+    nothing_dead(stub)
+
+
+def test_code_of_what_is_dropped_from_the_result(made: Functions) -> None:
+    stub = made[0]
+    box = types.SimpleNamespace(a=stub.new())
+
+    class Loud:
+        def __del__(self) -> None:
+            stub.read(box.a)
+
+    @of_length(2)
+    def with_more(x: Any) -> Any:
+        return x, Loud()
+
+    with_more.classes = (tuple, Loud)  # type: ignore[attr-defined]
+    more = stub.compile(with_more)
+    box.a = more(box.a)[0]
+    nothing_dead(stub)
+    more = stub.compile(both)
+    box.a = more(box.a, stub.new())[0]
+    expect(0 in stub.calls[-1].dead)
+
+
 def test_read_in_finally(made: Functions) -> None:
     stub, f, _ = made
 
@@ -141,7 +217,7 @@ def test_call_that_may_raise_after_donating(made: Functions) -> None:
 
 
 def careful_held(frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
-    outcome = ownership.Outcome(calls_python=False, length=outcome.length)
+    outcome = ownership.Outcome(calls_python=False, lengths=outcome.lengths)
     return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
 
 

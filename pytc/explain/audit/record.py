@@ -31,7 +31,7 @@ from pytc.explain.audit.traced import Traced
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
-from pytc.jax_compat.trees import length_of, nodes
+from pytc.jax_compat.trees import lengths_of, nodes
 from pytc.ownership import buffers
 from pytc.ownership.counts import only_marked
 from pytc.ownership.holders import in_objects
@@ -105,8 +105,8 @@ class WatchedSignature:
     static: tuple[Any, ...]
     """The static parts of the first such call's arguments: the jitted function holds these objects, too."""
     traced: Traced | None = None
-    length: int | None = None
-    """The length of the result if it is exactly a tuple or a list."""
+    lengths: tuple[Any, ...] | None = None
+    """Those of the tuples and lists in the result."""
     returned: bool = False
     """Whether a call has returned."""
     seen: dict[CallSite, Seen] = dataclasses.field(default_factory=dict)
@@ -121,7 +121,7 @@ class WatchedSignature:
         """What the proof may assume of a call. Like everybody who writes `donate_argnums`, it assumes that the program
         does not continue after a call that fails."""
         calls_python = self.traced is not None and self.traced.calls_python
-        return ownership.Outcome(calls_python, self.length, atomic=not calls_python, static=self.static)
+        return ownership.Outcome(calls_python, self.lengths, atomic=not calls_python, static=self.static)
 
 
 class Tracing(Protocol):
@@ -270,7 +270,7 @@ class WatchedFunction:
         )
         if self._tracing is not None:
             signature.traced = self._tracing.read(stage, args, kwargs)
-            signature.length = signature.traced.length
+            signature.lengths = signature.traced.lengths
         return signature
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -339,8 +339,8 @@ class WatchedFunction:
             if signature.returned:
                 arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
                 ownership.executed((), len(arrays), False, lambda: arrays)
-            elif signature.length is None:
-                signature.length = length_of(tree_structure(result))
+            elif signature.lengths is None:
+                signature.lengths = lengths_of(tree_structure(result))
             signature.returned = True
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)

@@ -20,7 +20,7 @@ from pytc.explain.memory import stand_ins
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
-from pytc.jax_compat.trees import length_of, paths_of
+from pytc.jax_compat.trees import lengths_of, paths_of
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
 
@@ -38,8 +38,8 @@ class Traced:
     donated: frozenset[int]
     """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
     calls_python: bool
-    length: int | None
-    """The length of the result if it is exactly a tuple or a list."""
+    lengths: tuple[Any, ...] | None
+    """Those of the tuples and lists in the result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _traced(
     ]
     as_jit = AsJit(staged, given, dict(options), shared=tuple(shared))
     donated = frozenset(i for i, flag in zip(dynamic, flags, strict=True) if flag)
-    return Traced(as_jit, donated, may_call_python(closed), length_of(tree))
+    return Traced(as_jit, donated, may_call_python(closed), lengths_of(tree))
 
 
 def _renamed(leaf: Leaf, parameter: str, path: str) -> Leaf:
