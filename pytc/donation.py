@@ -39,8 +39,8 @@ def read_policy(
 ) -> Policy:
     """The policy that `donate=`, or `jax.jit`'s own `donate_argnums` and `donate_argnames`, asks for.
 
-    Raises `ValueError` for an unknown mode, a name that is no parameter, one that can name no argument, or a parameter
-    that is static as well.
+    Raises `ValueError` for an unknown mode, a name that is no parameter or not known to be one, one that can name no
+    argument, or a parameter that is static as well.
     """
     promised = _promised(parameters, donate_argnums, donate_argnames)
     if isinstance(donate, Mapping):
@@ -77,6 +77,8 @@ def read_policy(
 def _promised(parameters: Parameters, argnums: Any, argnames: Any) -> list[str]:
     numbers = () if argnums is None else numbers_in("donate_argnums", argnums)
     names = () if argnames is None else names_in("donate_argnames", argnames)
+    if names and parameters.signature is None:
+        raise ValueError("donate_argnames names parameters of a function that tells no signature: use donate_argnums")
     parameters.check_names("donate_argnames", names)
     for named in names:
         if named in parameters.positional_only or named == parameters.starred:

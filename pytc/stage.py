@@ -35,7 +35,7 @@ from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
 from pytc.jax_compat import api, rewriting
-from pytc.jax_compat.avals import DESCRIPTIONS, is_high, stand_in
+from pytc.jax_compat.avals import DESCRIPTIONS, is_high, is_view_of_ref, stand_in
 from pytc.jax_compat.effects import namesake
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.origins import home
@@ -321,7 +321,7 @@ def stageable_of(fun: Callable[..., Any]) -> Stageable:
 def _type_of(path: str, value: Any) -> Any:
     """The type of a traced leaf. Where JAX has none for the value, its error gets a note with the leaf's path."""
     try:
-        return jax.typeof(value)
+        return jax.typeof(value.ref if is_view_of_ref(value) else value)
     except (OverflowError, TypeError, ValueError) as error:
         error.add_note(f"This is about the argument `{path}`.")
         raise

@@ -363,6 +363,23 @@ def test_bad_options_are_refused_when_decorating(options, match):
         pytc.compile(lambda state, batch: state, **options)
 
 
+def test_names_of_a_function_that_tells_no_signature_are_refused():
+    class Silent:
+        @property
+        def __signature__(self):
+            raise TypeError("no signature")
+
+        def __call__(self, x):
+            return x + 1
+
+    for jit in (jax.jit, pytc.compile):
+        with pytest.raises(ValueError, match="donate_argnums"):
+            jit(Silent(), donate_argnames="x")
+    x = jnp.ones(4)
+    pytc.compile(Silent(), donate_argnums=0)(x)
+    assert x.is_deleted()
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

@@ -101,3 +101,26 @@ def test_one_in_between_is_compiled():
 def test_what_only_jax_jit_compiles_is_refused_where_it_is_staged():
     with pytest.raises(TypeError, match=r"make takes or returns a value of a type of jax\.experimental\.hijax"):
         pytc.stage(make, jnp.ones(3))
+
+
+@pytest.mark.skipif(tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11), reason="parts of a Ref are new in 0.11")
+def test_parts_of_refs_are_for_jit():
+    """They are neither arrays nor pytrees, and `jax.jit` takes them."""
+
+    def update(part, x):
+        part[...] += x
+        return part[...] * 2
+
+    def run(compiler, *options):
+        ref = jax.new_ref(jnp.zeros((2, 3)))
+        outer = compiler(lambda ref, x: compiler(update)(ref.at[1], x))
+        return [
+            *(compiler(update)({"part": ref.at[0]}["part"], jnp.ones(3)) for _ in range(2)),
+            outer(ref, 3.0),
+            ref[...],
+        ]
+
+    jax.tree.map(np.testing.assert_array_equal, run(pytc.compile), run(jax.jit))
+    ref = jax.new_ref(jnp.zeros(3))
+    named = pytc.compile(lambda parts, scale, kind: parts["part"][...] * scale)
+    np.testing.assert_array_equal(named({"part": ref.at[:2]}, jnp.ones(()), kind="no array"), jnp.zeros(2))

@@ -20,7 +20,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from pytc.errors import StaticLeafError
 from pytc.interrupt import is_from_outside
-from pytc.jax_compat.avals import is_high
+from pytc.jax_compat.avals import is_high, is_view_of_ref
 from pytc.jax_compat.running import Tracer
 from pytc.move import Moved
 
@@ -89,8 +89,8 @@ def static_key(value: Any) -> Hashable:
 
 def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
     """How a call treats this leaf: `array` for a `jax.Array` or `jax.Ref`, `host` for NumPy data and Python scalars
-    (traced too), `static`, or `tracer` when a transformation is at work, and for a value of `jax.experimental.hijax`:
-    such calls are left to `jax.jit`.
+    (traced too), `static`, or `tracer` when a transformation is at work, and for what only `jax.jit` knows how to pass:
+    such calls are left to it.
 
     The answer depends on the leaf's type alone, but for NumPy arrays of a dtype that JAX does not have, which are
     refused with a `TypeError` by JAX itself when they are traced.
@@ -105,24 +105,24 @@ def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
         return "static" if isinstance(leaf, np.character | np.datetime64 | np.timedelta64 | np.void) else "host"
     if isinstance(leaf, bool | int | float | complex):
         return "host" if python_scalars == "trace" else "static"
-    return "tracer" if _is_of_hijax(leaf) else "static"
+    return "tracer" if _is_for_jit(leaf) else "static"
 
 
-_of_hijax: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_for_jit: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
-def _is_of_hijax(value: Any) -> bool:
-    """Whether JAX has a type for a value that is none of the usual. Each class is asked about once, since the error by
-    which JAX refuses others shows the value."""
-    known = _of_hijax.get(type(value))
+def _is_for_jit(value: Any) -> bool:
+    """Whether `jax.jit` makes arrays of a value that is none of the usual: one of `jax.experimental.hijax`, or a part
+    of a `jax.Ref`. Each class is asked about once, since the error by which JAX refuses others shows the value."""
+    known = _for_jit.get(type(value))
     if known is None:
         try:
-            known = is_high(jax.typeof(value))
+            known = is_view_of_ref(value) or is_high(jax.typeof(value))
         except Exception as error:  # JAX's, or one of users' code that shows the value
             if is_from_outside(error):
                 raise
             known = False
-        _of_hijax[type(value)] = known
+        _for_jit[type(value)] = known
     return known
 
 

@@ -29,6 +29,13 @@ def is_high(aval: AbstractValue) -> bool:
     return bool(getattr(aval, "is_high", False))
 
 
+def is_view_of_ref(value: Any) -> bool:
+    """Whether it is a part of a `jax.Ref` (`ref.at[0]`, from JAX 0.11 on). JAX exports no class of these, and has no
+    type for one: `jax.jit` takes it apart by rules of its own."""
+    kind = type(value)
+    return kind.__name__ == "TransformedRef" and kind.__module__.partition(".")[0] == "jax"
+
+
 def of_each(function: Callable[[AbstractValue], T], avals: Sequence[AbstractValue]) -> list[T]:
     """What `function` says of each type. It is asked once for each object: equal types of a trace mostly are one."""
     distinct = {id(aval): aval for aval in avals}
