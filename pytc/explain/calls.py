@@ -17,7 +17,7 @@ from pytc.calls.sites import Site
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
 from pytc.jax_compat.avals import short
-from pytc.program import Leaf, Program
+from pytc.program import Leaf, Passed, Program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SiteReport:
     """File and line: `train.py:41`."""
     arguments: tuple[tuple[str, str], ...]
     """(path, type) of the leaves that tell the signature from the others which that place calls with:
-    ("batch", "f32[3]"). Empty if it calls with one only."""
+    ("batch", "f32[3]"); or `SETTINGS` and which. Empty if it calls with one only."""
     calls: int
     changed: bool
     """Whether some of these calls took over other leaves than a call does now."""
@@ -56,6 +56,8 @@ class SiteReport:
     kept holding them. The largest first."""
     unseen: tuple[str, ...]
     """Those of `spared` that the code there lets go of: something kept holding them, or was expected to."""
+    handed_back: int
+    """How many of `kept` are returned as they came."""
     unfit: int
     """How many of `kept` no result can be written over, or none at a gain: `pytc.explain(fun, *args)` tells of each."""
     why: tuple[tuple[str, str], ...]
@@ -94,23 +96,39 @@ class Calls:
 def calls_of(function: Function) -> Calls:
     """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode go to
     `jax.jit` and are not counted."""
-    places: dict[tuple[int, int], list[Site]] = {}
+    places: dict[tuple[int, int], list[tuple[Signature, Site]]] = {}
     sites = [*_sites(function)]
-    for _, site in sites:
-        places.setdefault((id(site.code), site.lasti), []).append(site)
-    told = {id(site): told for same in places.values() for site, told in zip(same, _told_apart(same), strict=True)}
+    for each in sites:
+        places.setdefault((id(each[1].code), each[1].lasti), []).append(each)
+    told = {
+        id(site): arguments
+        for same in places.values()
+        for (_, site), arguments in zip(same, _told_apart([signature for signature, _ in same]), strict=True)
+    }
     reports = (_report(function.planner, signature, site, told[id(site)]) for signature, site in sites)
     return Calls(function.stageable.name, tuple(reports))
 
 
-def _told_apart(sites: Sequence[Site]) -> list[tuple[tuple[str, str], ...]]:
-    """For each site of one place, the leaves that are not the same at all of them, with their types."""
-    if len(sites) == 1:
+def _told_apart(signatures: Sequence[Signature]) -> list[tuple[tuple[str, str], ...]]:
+    """For each signature that one place calls with, the leaves that are not the same in all of them, with their types;
+    and if some differ in no leaf, in which of JAX's settings they were traced."""
+    if len(signatures) == 1:
         return [()]
-    each = [{leaf.path: _type(leaf, site.plan.program) for leaf in site.plan.program.leaves} for site in sites]
+    each = [{leaf.path: _type(leaf, one.program) for leaf in one.program.leaves} for one in signatures]
     paths = dict.fromkeys(path for kinds in each for path in kinds)
     differ = [path for path in paths if len({kinds.get(path) for kinds in each}) > 1]
-    return [tuple((path, kinds.get(path, "absent")) for path in differ) for kinds in each]
+    told = [tuple((path, kinds.get(path, "absent")) for path in differ) for kinds in each]
+    if len({*told}) == len(told):
+        return told
+    settings = [*dict.fromkeys(one.staged.context.settings for one in signatures)]
+    return [
+        (*words, (SETTINGS, f"no. {1 + settings.index(one.staged.context.settings)}"))
+        for words, one in zip(told, signatures, strict=True)
+    ]
+
+
+SETTINGS = "JAX's settings"
+"""What tells signatures apart that differ in no leaf: x64 mode, the default device, matmul precision, a mesh, ..."""
 
 
 def _type(leaf: Leaf, program: Program) -> str:
@@ -143,10 +161,14 @@ def _aval(leaf: Leaf) -> str:
 def _report(planner: Planner, signature: Signature, site: Site, arguments: tuple[tuple[str, str], ...]) -> SiteReport:
     program = site.plan.program
     donated = set(program.donated)
-    arrays = [i for i, leaf in enumerate(program.leaves) if leaf.array and leaf.same_as is None]
+    leaves = signature.program.leaves  # the plan may have been made for leaves of other kinds, such as Python scalars
+    arrays = [i for i, leaf in enumerate(leaves) if leaf.array and leaf.same_as is None]
     kept = [i for i in arrays if i not in donated]
+    handed_back = {i for i in kept if any(output.origin == Passed(i) for output in program.outputs)}
     left_alone = [
-        i for i in kept if i in program.keep and planner.mode(leaf := program.leaves[i]) == "auto" and is_plain(leaf)
+        i
+        for i in kept
+        if i in program.keep and i not in handed_back and planner.mode(leaf := leaves[i]) == "auto" and is_plain(leaf)
     ]
     # Of several leaves of a type, `at_best` has as many as there are results for: any of them could be in their place.
     missing = {_aval(program.leaves[i]) for i in planner.at_best(signature.staged) - donated}
@@ -170,7 +192,8 @@ def _report(planner: Planner, signature: Signature, site: Site, arguments: tuple
         kept_bytes=sum(program.leaves[i].nbytes for i in kept),
         spared=spared,
         unseen=tuple(path for path in spared if path in unseen),
-        unfit=len(unfit),
+        handed_back=len(handed_back),
+        unfit=len(unfit - handed_back),
         why=tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept and i not in unfit),
         copied_calls=site.copied_calls,
         copied_bytes=site.copied_bytes,

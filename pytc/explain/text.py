@@ -146,7 +146,7 @@ _TO_CALL = (
     "to have it reused: make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
     "`functools.partial` or object with a `__call__` in between"
 )
-_ONCE = ", at one of them"
+_ONCE = ", at one of the calls"
 """Said of a reason that was searched for at one of several calls only; at others it may be another one."""
 
 
@@ -158,12 +158,15 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     held = {*site.unseen, *(each.path for each in site.held)}
     lines += _named("can be read after the call", [path for path in site.spared if path not in held], width)
     lines += _named("something else was holding it", [path for path in site.spared if path in held], width)
+    if site.handed_back:
+        lines.append(f"          handed back as they came: {counted(site.handed_back, 'leaf', 'leaves')}")
     if site.unfit:
         leaves = counted(site.unfit, "leaf", "leaves")
         lines += wrapped(f"no result can be written there, or none that saves memory: {leaves}", width, 10, 10)
     often = {each.path for each in site.held if each.calls > 1}
-    for path, why in site.why:
-        lines += wrapped(f"{path}{_ONCE if path in often else ''}: {why}", width, 12, 10)
+    for found in fold(site.why, lambda each: (each[0],), lambda each: (each[1], each[0] in often)):
+        path, why = found.members[0]
+        lines += wrapped(f"{found.texts[0]}{_ONCE if path in often else ''}: {why}", width, 12, 10)
     if site.why:
         by_c = all(BY_C in why for _, why in site.why)
         lines += wrapped(_TO_CALL if by_c else _TO_FREE, width, 12, 10)
@@ -177,7 +180,11 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
             text = (
                 f"{_times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {counted(first.calls, 'call')}"
             )
-            told = f"{_ONCE if first.calls > 1 else ''}: {first.why}" if first.why else "; by what was not looked for"
+            told = (
+                f"{_ONCE if first.calls > 1 else ''}: {first.why}"
+                if first.why
+                else "; what holds it was not looked for"
+            )
             lines += wrapped(text + told, width, 12, 10)
         lines += _more([each for found in often_first[MOST_NOTES:] for each in found.members], "leaf", "leaves")
     return lines
