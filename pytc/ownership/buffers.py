@@ -238,17 +238,21 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: Kinds) 
     """Whether one of `others` is on a buffer of `leaves`, which are of these `kinds`, and each on buffers of its own.
 
     An address is on one leaf only. So once its leaf is known, the others need not be asked for theirs, which takes a
-    microsecond each. The leaves that were found the last time are asked first.
+    microsecond each. The leaves that were found the last time are asked first. Where none were, mostly all is ready and
+    nothing shares.
     """
-    alike = [other for other in others if not kinds.where.keys().isdisjoint(kinds_of(other))]
+    alike, like = _alike(others, kinds)
     if not alike:
         return False
     try:
+        if not kinds.shown and (places := _told_at_once(alike)) is not None:
+            own = _told_at_once([leaves[k] for k in like])
+            if own is not None and places.isdisjoint(own):
+                return False
         ready = _are_ready(leaves)
         there = _at(None, ((other, addresses(other, ready)) for other in alike))
         owners = _owners(leaves, kinds.shown, there)
         if len(owners) < len(there):
-            like = {k for other in alike for kind in kinds_of(other) for k in kinds.where.get(kind, ())}
             owners = _owners(leaves, like, there)
             kinds.shown = [*dict.fromkeys(owners.values())]
         return not all(_are_kept_by(leaves[k], own_shards(leaves[k]), there[at]) for at, k in owners.items())
@@ -256,6 +260,31 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: Kinds) 
         if is_from_outside(error):
             raise
         return True
+
+
+def _alike(others: Sequence[Any], kinds: Kinds) -> tuple[list[Any], set[int]]:
+    """Those of `others` that are of one of these kinds, and the leaves (indices) of theirs. (A function of its own, as
+    `_at` is.)"""
+    alike, found = [], set()
+    for other in others:
+        if some := [kind for kind in kinds_of(other) if kind in kinds.where]:
+            alike.append(other)
+            found.update(some)
+    return alike, {k for kind in found for k in kinds.where[kind]}
+
+
+def _told_at_once(arrays: Iterable[Any]) -> set[int] | None:
+    """The addresses of arrays of one buffer each that are ready now, without those that were deleted; None if some are
+    otherwise. Raises `RuntimeError` of one that has failed, as `addresses` does."""
+    found = set()
+    for array in arrays:
+        if array.is_deleted():
+            continue
+        if type(array.sharding) is not jax.sharding.SingleDeviceSharding or not array.is_ready():
+            return None
+        array.block_until_ready()  # of a failure: see `_address`
+        found.add(array.unsafe_buffer_pointer())
+    return found
 
 
 def _owners(leaves: Sequence[Any], some: Iterable[int], places: Container[int]) -> dict[int, int]:

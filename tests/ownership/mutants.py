@@ -192,6 +192,11 @@ def newer_arrays_do_not_count() -> Any:
     return mock.patch.object(buffers, "shares_with_any", lambda *_: False)
 
 
+def what_is_ready_shares_with_nothing() -> Any:
+    """Newer arrays of the same kind are not compared by address, where all are ready."""
+    return mock.patch.object(buffers, "_told_at_once", lambda arrays: set())
+
+
 def what_was_a_result_is_one() -> Any:
     """The arrays are not compared with the results of the newest execution."""
     return mock.patch.object(walk, "operator", types.SimpleNamespace(is_=lambda *_: True))
@@ -496,7 +501,7 @@ ALL: tuple[Mutant, ...] = (
     variables_have_no_strings, results_are_stored_at_once, only_calls_run_code, builtins_have_one_name,
     names_have_no_dots, builtins_are_what_they_were, keys_are_no_code,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
-    newer_arrays_do_not_count, what_was_a_result_is_one, what_is_newest_is_a_result,
+    newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     observers_are_ignored, onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails,
     only_the_whole_result_has_lengths, what_is_dropped_from_the_result_is_quiet,
