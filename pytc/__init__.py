@@ -3,12 +3,10 @@
 Once for each signature of the arguments, fun + arguments -> executable:
 
     program     the one data structure, `Program`: a jaxpr, and what the caller sees of it
-    stage       fun, arguments -> Program
+    stage       fun, arguments -> Program; static_outputs: which outputs may be no arrays
     mapped      the same for `pmap`; mapping: which axis of each leaf is mapped
     arguments   which leaves are traced and which are static; shardings and prefixes, leaf by leaf
-    kept        which outputs that are not arrays may be returned at every call
-    passes      Program -> Program
-    verify      whether a pass kept the meaning (`PYTC_VERIFY=1`)
+    passes      Program -> Program; finalise: one of them for functions and jaxprs
     emit        Program -> executable
     effort      which of several plans the compiler finds best: hlo reads its programs, measurements remembers
     context     the settings of JAX that a program was staged under
@@ -40,9 +38,10 @@ from pytc import passes
 from pytc.compile import compile  # noqa: A004 - the public name
 from pytc.errors import DonationError, DonationWarning, StaticLeafError
 from pytc.explain import Explanation, explain
+from pytc.finalise import finalise
 from pytc.mapping import if_array
 from pytc.move import move
-from pytc.passes.finalise import finalise, register_finalisation
+from pytc.passes.finalise import register_finalisation
 from pytc.pmap import pmap
 from pytc.program import Program
 from pytc.stage import stage

@@ -29,7 +29,7 @@ from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import inside_a_map
 from pytc.mapping import Mapped
 from pytc.passes.axes import Axes, varying
-from pytc.passes.finalise import finalise
+from pytc.passes.finalise import finalise_jaxpr
 from pytc.program import Computed, Leaf, Note, Program
 from pytc.stage import Returned, Stageable
 
@@ -161,7 +161,7 @@ class MappedStageable(Stageable):
     def out_axes(self, row: Row, passed: Sequence[Leaf]) -> tuple[list[int | None], list[str]]:
         """For each array that a row returns, the axis at which the rows are stacked, or None; and what to tell."""
         name, called = self.mapped.axis_name, self.mapped.called
-        finalised = finalise(row.jaxpr)
+        finalised = finalise_jaxpr(row.jaxpr)
         none: Axes = frozenset()
         mapped = [none if leaf.axis is None else frozenset([name]) for leaf in passed]
         varies = [name in axes for axes in varying(finalised, mapped, [name])]

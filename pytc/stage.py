@@ -41,9 +41,9 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.origins import home
 from pytc.jax_compat.running import Tracer
 from pytc.jax_compat.trees import nodes
-from pytc.kept import is_used_up, why_not
 from pytc.move import unmoved
 from pytc.program import Computed, Input, Kept, Leaf, Output, Program
+from pytc.static_outputs import is_used_up, why_not
 from pytc.unheld import Unheld, told_by_identity
 
 
@@ -199,7 +199,7 @@ class Stageable:
     def split(self, result: Any) -> Returned:
         """The arrays of a result, and what to put around them.
 
-        Raises `TypeError` naming a leaf that is no array and cannot be returned at every call (`pytc.kept`).
+        Raises `TypeError` naming a leaf that is no array and cannot be returned at every call (`pytc.static_outputs`).
         """
         leaves, tree = tree_flatten(result)
         # Of the result itself: a copy of it made of placeholders might be refused by a user's own pytree class.

@@ -12,8 +12,8 @@ import pytc
 from pytc.jax_compat import rules
 from pytc.jax_compat.arrays import private_copy
 from pytc.passes import pipeline, subjaxprs
+from pytc.passes.verify import same, type_check
 from pytc.program import Computed, Input, Leaf, Output, Passed, Program
-from pytc.verify import same, type_check
 
 
 def program_of(fun: Callable[..., Any], *args: Any) -> Program:

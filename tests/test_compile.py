@@ -26,7 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import pytc
-from pytc.verify import same
+from pytc.passes.verify import same
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ import pytc
 from pytc import passes
 from pytc.errors import VerificationError
 from pytc.jax_compat import jaxprs, rewriting
-from pytc.passes import subjaxprs
+from pytc.passes.verify import same, type_check, verify
 from pytc.program import Computed, Kept, Output, Passed, Program
-from pytc.verify import same, type_check, verify
 from tests.comparison import program_of
 from tests.passes.finalising import sine
 
@@ -43,10 +42,10 @@ def test_calls_that_have_names_type_check() -> None:
     call, *rest = closed.jaxpr.eqns
     params = {"call_jaxpr": call.params["jaxpr"], "name": "sin"}
     named = call.replace(primitive=primitives.closed_call_p, params=params)
-    type_check(rewriting.close(subjaxprs.with_equations(closed.jaxpr, [named, *rest]), []))
+    type_check(rewriting.close(rewriting.with_equations(closed.jaxpr, [named, *rest]), []))
     wrong = named.replace(invars=[jaxprs.Literal(1, jax.typeof(1))])
     with pytest.raises(TypeError):
-        type_check(rewriting.close(subjaxprs.with_equations(closed.jaxpr, [wrong, *rest]), []))
+        type_check(rewriting.close(rewriting.with_equations(closed.jaxpr, [wrong, *rest]), []))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ function    the call path, from top to bottom
 direct      calls that go straight to `jax.jit`, with nothing flattened
 lookup      which staged program serves a call
 sites       plans, and what the calls from a place that uses one have shown
+layout      what tells calls apart: trees, types, static values, sharing, shapes
 cache       what a compiled function remembers; known: what several made of the same function share
 decide      which plan a call site uses, and what it gives the program: the proof at each call
 plan        the plans of a signature: programs compiled to take over these leaves or those

@@ -1,6 +1,6 @@
-"""What a compiled function remembers: layouts and signatures (`calls.function` says what these are, `calls.sites` has
-their plans and call sites); and what several compiled functions share that are made of the same function with the same
-options.
+"""What a compiled function remembers of each layout: its signatures (`calls.function` says what these are,
+`calls.sites` has their plans and call sites); and what several compiled functions share that are made of the same
+function with the same options.
 
 Lookups are plain dictionary reads and publications plain dictionary writes, each atomic in CPython, so they need no
 lock. Only first calls wait for one another (`Shared.being_made`), except those of programs that call Python: two of
@@ -12,28 +12,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Sequence, Set
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
-import jax
-import numpy as np
-
-from pytc.arguments.leaves import Kind, static_key
+from pytc.calls.layout import UNPLACED, Describe, Described, describe
 from pytc.calls.sites import Plan, Site
 from pytc.calls.unflattening import Unflattening, observed
 from pytc.context import Context
 from pytc.emit import Emitted
-from pytc.interrupt import is_from_outside
-from pytc.jax_compat.arrays import place_of
 from pytc.jax_compat.avals import AbstractValue, of_each
 from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.running import settings
-from pytc.picking import picker
 from pytc.program import Program
 
 MOST_HANDED_ON = 64
@@ -42,12 +35,6 @@ MOST_HANDED_ON = 64
 MOST_ALIKE = 64
 """Signatures that are kept for leaves of the same description: one for each of JAX's contexts (64-bit mode, meshes,
 ...)."""
-
-
-Describe: TypeAlias = Callable[[Any], tuple[Hashable, ...]]
-"""`describe`, or `describe_placed`."""
-Described: TypeAlias = tuple[tuple[Hashable, ...], ...]
-"""That of each leaf."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -215,7 +202,7 @@ class Probe:
             self.found[told] = signature
             return self
         pairs = enumerate(zip(signature.described, found.described, strict=True))
-        differ = [(a[:_UNPLACED] == b[:_UNPLACED], i) for i, (a, b) in pairs if a != b]
+        differ = [(a[:UNPLACED] == b[:UNPLACED], i) for i, (a, b) in pairs if a != b]
         only_placed, leaf = min(differ)
         probe = Probe(tuple(sorted({*self.leaves, leaf})), self.by_place or only_placed)
         return probe.refilled((signature, *others))
@@ -227,7 +214,7 @@ class Probe:
 
     def told(self, described: Described) -> Described:
         """What is asked of leaves that are described like this."""
-        return tuple(described[i] if self.by_place else described[i][:_UNPLACED] for i in self.leaves)
+        return tuple(described[i] if self.by_place else described[i][:UNPLACED] for i in self.leaves)
 
 
 @dataclasses.dataclass(eq=False)
@@ -283,82 +270,3 @@ class Signatures:
         self._differ_in_context = self._differ_in_context or len(self._alike[signature.described]) > 1
         self.newest = (signature, *others)
         self._probe = self._probe.add(signature, others)
-
-
-def describe(leaf: Any) -> tuple[Hashable, ...]:
-    """Shape and dtype of a leaf, and whether that is weak; a Python scalar and a static leaf, which may be of any
-    class, are told by their layout."""
-    kind = type(leaf)
-    if not issubclass(kind, _DESCRIBED):
-        return (None, None, False)
-    return (leaf.shape, leaf.dtype, issubclass(kind, jax.Array) and getattr(leaf, "weak_type", False))
-
-
-def describe_placed(leaf: Any) -> tuple[Hashable, ...]:
-    """The same, and where an array is as far as `jax.jit` traces anew for that. What the function was traced for names
-    the mesh: it cannot serve arguments on another one, or on none."""
-    described = describe(leaf)
-    return (*described, *place_of(leaf)) if issubclass(type(leaf), jax.Array) else described
-
-
-_UNPLACED = 3
-"""How many parts of what `describe_placed` tells are `describe`'s."""
-_DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
-
-
-@dataclasses.dataclass(eq=False)
-class Layout:
-    """A tree of arguments with the types of its leaves."""
-
-    kinds: tuple[Kind, ...]
-    share: bool
-    by_values: dict[Hashable, Signatures] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
-        self.arrays = tuple(i for i, kind in enumerate(self.kinds) if kind == "array")
-        self.may_share = self.share and len(self.arrays) > 1
-        self._pick_arrays = picker(self.arrays)
-
-    def differs_in_arrays_alone(self, types: Sequence[type], other: Layout, other_types: Sequence[type]) -> bool:
-        """Whether another layout of the same tree has static leaves of the same types in the same places. These are the
-        types of either's leaves."""
-        leaves = zip(self.kinds, types, other.kinds, other_types, strict=True)
-        return all(a is b or "static" not in (mine, others) for mine, a, others, b in leaves)
-
-    def key(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Hashable:
-        """What distinguishes calls of this layout beyond shapes and dtypes: static values and sharing."""
-        if not self.static:
-            return sharing
-        return sharing, *(static_key(leaves[i]) for i in self.static)
-
-    def find(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Signatures | None:
-        """What is known of calls with these static values and this sharing, if anything."""
-        try:
-            return self.by_values.get(self.key(leaves, sharing))
-        except TypeError as error:
-            if is_from_outside(error):
-                raise
-            return None  # of what cannot be hashed nothing is; `Lookup.signatures` names the leaf
-
-    def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
-        """For each array leaf the first that is the same object, or None where they are all different."""
-        if len(set(map(id, self._pick_arrays(leaves)))) == len(self.arrays):
-            return None
-        first: dict[int, int] = {}
-        return tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
-
-
-def _references_of_an_unshared_leaf() -> int:
-    leaf = object()
-    tree = {"leaf": leaf}
-    leaves = [leaf]
-    del leaf
-    count = max(map(sys.getrefcount, leaves))
-    del tree
-    return count
-
-
-UNSHARED = _references_of_an_unshared_leaf()
-"""The reference count, as `max(map(sys.getrefcount, leaves))` sees it, of a leaf that only one container and the
-list of leaves refer to. An object at two leaves is in that list twice, so its count is larger."""

@@ -31,10 +31,11 @@ from pytc import passes as _passes
 from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.attributes import give, plain, resemble
 from pytc.calls import decide
-from pytc.calls.cache import Describe, Signature, describe, describe_placed
+from pytc.calls.cache import Signature
 from pytc.calls.direct import Ways, check_not_deleted
 from pytc.calls.hiding import JitHiding
 from pytc.calls.known import known_of
+from pytc.calls.layout import Describe, describe, describe_placed
 from pytc.calls.lookup import Lookup, Stopped
 from pytc.calls.plan import Planner
 from pytc.calls.tracebacks import leave_out_own_frames

@@ -11,8 +11,9 @@ from typing import Any
 from jax.tree_util import PyTreeDef
 
 from pytc.arguments.shardings import speaks_of_the_mesh
-from pytc.calls.cache import UNSHARED, Describe, Described, Layout, Shared, Signature, Signatures, Staged
+from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
+from pytc.calls.layout import UNSHARED, Describe, Described, Layout
 from pytc.calls.plan import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
@@ -37,7 +38,7 @@ class Lookup:
     describe: Describe
     """What tells leaves apart that are of one layout."""
     known: Known
-    layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
+    layouts: dict[Any, Layout[Signatures]] = dataclasses.field(default_factory=dict)
     """By the tree of the arguments, the types of their leaves and the mesh in context, where it matters."""
 
     def __post_init__(self) -> None:

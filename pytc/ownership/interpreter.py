@@ -1,11 +1,13 @@
-"""What the proof needs to know of this interpreter, measured at import rather than written down.
+"""What the proof needs to know of this interpreter, measured at import rather than written down; and what it is doing.
 
-Three things are measured. Where a running frame keeps its local variables: `frame.f_locals` would tell, but up to
-CPython 3.12 it leaves behind a dictionary that holds every local, which both spoils later counts and keeps dead
-arrays alive; so the variables are read where the interpreter keeps them, at an offset found by looking for known
-objects in a frame of our own. How many references a frame object has when nobody but us looks at it. And whether an
-object's `__dict__` shares the attributes with it unseen (`share_attributes`). Where one of them does not come out as
-expected, `refusal` says so and nothing is ever proven.
+Measured are, above all: where a running frame keeps its local variables (`frame.f_locals` would tell, but up to CPython
+3.12 it leaves behind a dictionary that holds every local, which both spoils later counts and keeps dead arrays alive;
+so the variables are read where the interpreter keeps them, at an offset found by looking for known objects in a frame
+of our own); how many references a frame object has when nobody but us looks at it; and whether an object's `__dict__`
+shares the attributes with it unseen (`share_attributes`). Where one of these does not come out as expected, `refusal`
+says so and nothing is ever proven; what hangs on the others is said with each.
+
+What it is doing: who watches it (`observer`), and whether another thread could run (`alone`).
 
 Reading is a load from memory that the interpreter owns for as long as the frame runs; nothing is ever written.
 """

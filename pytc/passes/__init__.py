@@ -10,7 +10,8 @@
                 (`temporaries`), pairs in each other's way (`crossed`), and the cheapest assignment (`matching`);
                 `candidates` are other choices, for `effort="high"`
 
-`subjaxprs` is how all of them go into a jaxpr's own jaxprs; `axes` is for `pytc.pmap`.
+`subjaxprs` is how all of them go into a jaxpr's own jaxprs; `axes` is for `pytc.pmap`; and `verify` finds out whether a
+pass kept the meaning (`PYTC_VERIFY=1`).
 
 What a pass returns depends on the program alone, with three exceptions: `forward` and `alias` ask JAX which devices
 there are, and `finalise` looks up the rules that `register_finalisation` was given.
@@ -31,9 +32,9 @@ from pytc.passes.hoist import hoist
 from pytc.passes.prune import prune
 from pytc.passes.share import share
 from pytc.passes.snapshot import snapshot
+from pytc.passes.verify import verify
 from pytc.program import Program
 from pytc.uncollected import uncollected
-from pytc.verify import verify
 
 __all__ = [
     "Pass",

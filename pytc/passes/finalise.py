@@ -26,12 +26,11 @@ Cost: one visit to each equation at every depth.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast, overload
+from typing import Any, NamedTuple
 
 import jax
 
@@ -39,70 +38,23 @@ from pytc.jax_compat import avals, jaxprs, rewriting, rules
 from pytc.jax_compat.effects import calls_in_order, makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.jax_compat.origins import home
-from pytc.move import unmoved
 from pytc.passes import subjaxprs
 from pytc.passes.constants import constant_in_regions, is_constant
 from pytc.passes.subjaxprs import Atom
 from pytc.passes.unknown import Unknown
-from pytc.program import Computed, Kept, Program
-from pytc.stage import LeftToJit, Returned, Stageable, refuse_namesakes, stageable_of
-
-F = TypeVar("F", bound=Callable[..., Any])
+from pytc.program import Program
 
 _ALWAYS_INLINED = 3  # Equations in the body of a `jit`: what `jnp.where`, `clip` and the like are made of.
 
 _FINALISATIONS: dict[Primitive, Callable[..., Any]] = {}
 
 
-@overload
-def finalise(what: Program, /) -> Program: ...
-@overload
-def finalise(what: ClosedJaxpr, /) -> ClosedJaxpr: ...
-@overload
-def finalise(what: F, /) -> F: ...
-def finalise(what: Any, /) -> Any:
-    """Replace custom primitives and wrappers by what they stand for, through every higher-order primitive.
+def finalise(program: Program) -> Program:
+    """The program without custom primitives and wrappers; its inner `jit`s stay.
 
-    A jaxpr gives the finalised jaxpr. A function gives one with the same signature that computes the same by finalised
-    equations; it is traced at each call, as by `jax.make_jaxpr`, so put it under `jax.jit`, `jax.export` or
-    `pytc.compile`. A `Program` gives a `Program`: that is the pass. Finalising twice changes nothing more.
-
-    Replaced are `custom_jvp`, `custom_vjp` and the primitives that `register_finalisation` was given rules for; any
-    other primitive stays. Derivative rules are lost: differentiate and `vmap` before, not after. Inner `jit`s are
-    replaced, too, except in a `Program`; without them XLA may fuse, and so round, otherwise than under `jax.jit`.
-
-    Raises `TypeError` for anything else, where a registered rule's result does not have the type of what it replaces
-    or a rule uses what it replaces, and where a custom primitive has the name of one of JAX's. What a rule itself
-    raises is passed on, with a note that names the primitive.
+    Raises `TypeError` where a registered rule's result does not have the type of what it replaces, or a rule uses what
+    it replaces. What a rule itself raises is passed on, with a note that names the primitive.
     """
-    if isinstance(what, Program):
-        return _finalise_program(what)
-    if isinstance(what, ClosedJaxpr):
-        refuse_namesakes(what, "the jaxpr")
-        return _Finaliser(what).closed
-    if callable(what):
-        return _finalise_function(what)
-    raise TypeError(f"finalise takes a function, a ClosedJaxpr or a Program, not {type(what).__name__}")
-
-
-def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> None:
-    """From now on, `finalise` replaces `primitive` by the equations of `rule`.
-
-    `rule(*operands, **params)` is a function that JAX can trace. It returns what binding the primitive returns: one
-    array, or a list of them if `primitive.multiple_results`, of the same shapes and dtypes. It may use other
-    primitives that have rules, but not `primitive` itself, at any depth or by way of these others' rules. A second rule
-    for a primitive replaces the first.
-
-    Raises `TypeError` for what is not a `jax.extend.core.Primitive`, and for a rule that is not callable.
-    """
-    if not isinstance(primitive, Primitive):
-        raise TypeError(f"register_finalisation takes a jax.extend.core.Primitive, not {type(primitive).__name__}")
-    if not callable(rule):
-        raise TypeError(f"the finalisation rule of `{primitive}` is not callable: {rule!r}")
-    _FINALISATIONS[primitive] = rule
-
-
-def _finalise_program(program: Program) -> Program:
     if makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
     if calls_in_order(program.jaxpr.jaxpr):  # what they are given may be there for a wrapper alone
@@ -120,35 +72,26 @@ def _finalise_program(program: Program) -> Program:
     return program.noted("finalise", notes, jaxpr=finaliser.closed)
 
 
-def _finalise_function(fun: F) -> F:
-    @functools.wraps(fun)
-    def finalised(*args: Any, **kwargs: Any) -> Any:
-        stageable, (args, kwargs) = stageable_of(fun), unmoved(args, kwargs)
-        try:
-            program = stageable.stage(args, kwargs, share=True)
-        except LeftToJit:
-            if type(stageable) is not Stageable:
-                raise
-            return _finalised_with_tracers(stageable, args, kwargs)
-        leaves = jax.tree.leaves(stageable.parameters.wrap_static(args, kwargs))
-        given = [each.captured if each.leaf is None else leaves[each.leaf] for each in program.inputs]
-        results = rules.evaluate(finalise(program.jaxpr), given)
-        origins = (output.origin for output in program.outputs)
-        values = [results[o.index] if isinstance(o, Computed) else cast(Kept, o).value for o in origins]
-        return jax.tree.unflatten(program.out_tree, values)
-
-    return cast(F, finalised)
+def finalise_jaxpr(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same of a jaxpr that is not to be compiled as it is: most inner `jit`s are replaced, too."""
+    return _Finaliser(closed).closed
 
 
-def _finalised_with_tracers(stageable: Stageable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function returns that has captured tracers, or `Ref`s, of a transformation around it: no constants of a
-    `Program`, but consts of a jaxpr that is traced in there."""
-    returned: list[Returned] = []
-    traceable = stageable.traceable(lambda split, _: returned.append(split))
-    hidden_args, hidden_kwargs = stageable.hide(args, kwargs, stageable.leaves(args, kwargs, share=True))
-    closed = jax.make_jaxpr(traceable)(*hidden_args, **hidden_kwargs)
-    results = rules.evaluate(finalise(closed), jax.tree.leaves((hidden_args, hidden_kwargs)))
-    return returned[-1].result(results)
+def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> None:
+    """From now on, `finalise` replaces `primitive` by the equations of `rule`.
+
+    `rule(*operands, **params)` is a function that JAX can trace. It returns what binding the primitive returns: one
+    array, or a list of them if `primitive.multiple_results`, of the same shapes and dtypes. It may use other
+    primitives that have rules, but not `primitive` itself, at any depth or by way of these others' rules. A second rule
+    for a primitive replaces the first.
+
+    Raises `TypeError` for what is not a `jax.extend.core.Primitive`, and for a rule that is not callable.
+    """
+    if not isinstance(primitive, Primitive):
+        raise TypeError(f"register_finalisation takes a jax.extend.core.Primitive, not {type(primitive).__name__}")
+    if not callable(rule):
+        raise TypeError(f"the finalisation rule of `{primitive}` is not callable: {rule!r}")
+    _FINALISATIONS[primitive] = rule
 
 
 def _with_primal_functions(closed: ClosedJaxpr) -> ClosedJaxpr:

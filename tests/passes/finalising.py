@@ -9,10 +9,10 @@ import jax
 import jax.extend
 import jax.numpy as jnp
 
+from pytc.finalise import finalise
 from pytc.jax_compat import jaxprs, rules
 from pytc.passes import subjaxprs
-from pytc.passes.finalise import finalise
-from pytc.verify import same
+from pytc.passes.verify import same
 from tests.comparison import program_of, run
 
 X = jnp.array([0.5, -1.25, 3.0])

@@ -28,9 +28,9 @@ from jax.experimental import pallas
 from pytc.emit import emit_jit
 from pytc.passes import alias, matching
 from pytc.passes.alias import Choices
+from pytc.passes.verify import same
 from pytc.program import Alias, Input, Program
 from pytc.uncollected import uncollected
-from pytc.verify import same
 from tests.comparison import program_of
 from tests.squares import functions, some_chain, some_function
 

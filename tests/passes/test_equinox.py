@@ -17,7 +17,7 @@ from jax import lax
 import pytc
 from pytc.jax_compat import jaxprs, rules
 from pytc.jax_compat.origins import home
-from pytc.verify import same
+from pytc.passes.verify import same
 
 X = jnp.array([0.5, -1.25, 3.0])
 HIT = jnp.array([True, False, True])

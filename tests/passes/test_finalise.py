@@ -17,11 +17,11 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import linear_call
 
 import pytc
+from pytc.finalise import finalise
 from pytc.jax_compat import rules
 from pytc.passes import prune, subjaxprs
-from pytc.passes.finalise import finalise
+from pytc.passes.verify import same
 from pytc.program import Program
-from pytc.verify import same
 from tests.comparison import program_of, run
 from tests.passes.finalising import X, Y, cosine, equations, finalised, names, sine
 

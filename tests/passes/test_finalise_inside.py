@@ -14,10 +14,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 
 import pytc
+from pytc.finalise import finalise
 from pytc.jax_compat import rules
 from pytc.passes import subjaxprs
-from pytc.passes.finalise import finalise
-from pytc.verify import same
+from pytc.passes.verify import same
 from tests.comparison import program_of, run
 from tests.passes import finalising
 from tests.passes.finalising import X, Y, cosine, equations, finalised, names, sine

@@ -16,8 +16,8 @@ from jax.experimental import pallas as pl
 import pytc
 from pytc.jax_compat import jaxprs, rules
 from pytc.passes import prune, subjaxprs
+from pytc.passes.verify import same
 from pytc.program import Computed, Output, Passed, Program
-from pytc.verify import same
 from tests.comparison import program_of, run
 
 X = jnp.array([0.5, -1.25, 3.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -13,9 +14,10 @@ from jax import lax
 from jax.interpreters import mlir
 
 import pytc
+from pytc.finalise import finalise
 from pytc.jax_compat import rules
-from pytc.passes.finalise import finalise, register_finalisation
-from pytc.verify import same
+from pytc.passes.finalise import register_finalisation
+from pytc.passes.verify import same
 from tests.comparison import program_of
 from tests.passes.finalising import X, cosine, names, sine
 
@@ -160,3 +162,11 @@ def test_explain_names_a_primitive_without_a_rule() -> None:
     assert said in str(explanation)
     assert "mystery" in explanation.to_json()
     assert "mystery" in explanation._repr_html_()
+
+
+def test_a_finalised_function_is_called_as_the_function_is() -> None:
+    fun = functools.partial(lambda a, x: jax.nn.relu(x) + a, 1.0)
+    assert finalise(fun).__name__ == pytc.compile(fun).__name__ == "<lambda>"
+    assert "module @jit__lambda" in jax.jit(finalise(fun)).lower(1.0).as_text()
+    compiled = pytc.compile(fun)
+    assert not hasattr(finalise(compiled), "explain")

@@ -15,8 +15,8 @@ from jax import lax
 import pytc
 from pytc.jax_compat import jaxprs
 from pytc.passes import finalise, hoist, prune
+from pytc.passes.verify import same
 from pytc.passes.while_loops import may_be_one_array
-from pytc.verify import same
 from tests.comparison import run
 
 Y = jnp.float32(2.0)

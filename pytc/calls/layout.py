@@ -1,0 +1,105 @@
+"""What tells calls apart: the tree of the arguments and the types of their leaves, a layout; within one, static values
+and which arrays are one; and then shapes, dtypes and places of the leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import jax
+import numpy as np
+
+from pytc.arguments.leaves import Kind, static_key
+from pytc.interrupt import is_from_outside
+from pytc.jax_compat.arrays import place_of
+from pytc.picking import picker
+
+T = TypeVar("T")
+
+Describe: TypeAlias = Callable[[Any], tuple[Hashable, ...]]
+"""`describe`, or `describe_placed`."""
+Described: TypeAlias = tuple[tuple[Hashable, ...], ...]
+"""That of each leaf."""
+
+
+def describe(leaf: Any) -> tuple[Hashable, ...]:
+    """Shape and dtype of a leaf, and whether that is weak; a Python scalar and a static leaf, which may be of any
+    class, are told by their layout."""
+    kind = type(leaf)
+    if not issubclass(kind, _DESCRIBED):
+        return (None, None, False)
+    return (leaf.shape, leaf.dtype, issubclass(kind, jax.Array) and getattr(leaf, "weak_type", False))
+
+
+def describe_placed(leaf: Any) -> tuple[Hashable, ...]:
+    """The same, and where an array is as far as `jax.jit` traces anew for that. What the function was traced for names
+    the mesh: it cannot serve arguments on another one, or on none."""
+    described = describe(leaf)
+    return (*described, *place_of(leaf)) if issubclass(type(leaf), jax.Array) else described
+
+
+UNPLACED = 3
+"""How many parts of what `describe_placed` tells are `describe`'s."""
+_DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
+
+
+@dataclasses.dataclass(eq=False)
+class Layout(Generic[T]):
+    """A tree of arguments with the types of its leaves."""
+
+    kinds: tuple[Kind, ...]
+    share: bool
+    by_values: dict[Hashable, T] = dataclasses.field(default_factory=dict)
+    """What is known of calls, by `key`."""
+
+    def __post_init__(self) -> None:
+        self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
+        self.arrays = tuple(i for i, kind in enumerate(self.kinds) if kind == "array")
+        self.may_share = self.share and len(self.arrays) > 1
+        self._pick_arrays = picker(self.arrays)
+
+    def differs_in_arrays_alone(self, types: Sequence[type], other: Layout[T], other_types: Sequence[type]) -> bool:
+        """Whether another layout of the same tree has static leaves of the same types in the same places. These are the
+        types of either's leaves."""
+        leaves = zip(self.kinds, types, other.kinds, other_types, strict=True)
+        return all(a is b or "static" not in (mine, others) for mine, a, others, b in leaves)
+
+    def key(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Hashable:
+        """What distinguishes calls of this layout beyond shapes and dtypes: static values and sharing."""
+        if not self.static:
+            return sharing
+        return sharing, *(static_key(leaves[i]) for i in self.static)
+
+    def find(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> T | None:
+        """What is known of calls with these static values and this sharing, if anything."""
+        try:
+            return self.by_values.get(self.key(leaves, sharing))
+        except TypeError as error:
+            if is_from_outside(error):
+                raise
+            return None  # of what cannot be hashed nothing is; `Lookup.signatures` names the leaf
+
+    def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
+        """For each array leaf the first that is the same object, or None where they are all different."""
+        if len(set(map(id, self._pick_arrays(leaves)))) == len(self.arrays):
+            return None
+        first: dict[int, int] = {}
+        return tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
+
+
+def _references_of_an_unshared_leaf() -> int:
+    leaf = object()
+    tree = {"leaf": leaf}
+    leaves = [leaf]
+    del leaf
+    count = max(map(sys.getrefcount, leaves))
+    del tree
+    return count
+
+
+UNSHARED = _references_of_an_unshared_leaf()
+"""The reference count, as `max(map(sys.getrefcount, leaves))` sees it, of a leaf that only one container and the
+list of leaves refer to. An object at two leaves is in that list twice, so its count is larger."""
