@@ -48,7 +48,10 @@ def onlookers(calls_python: bool, atomic: bool, doubt: str) -> str:
 def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
     """Who of them is a part of the program that is called; empty if nobody."""
     if calls_python:
-        return "the compiled program may call Python while it runs (jax.debug.print, a callback), which may read it"
+        return (
+            "the compiled program may call Python while it runs (jax.debug.print, a callback), or is called by way of "
+            "Python (it has a `jax.Ref`), which may read it"
+        )
     if doubt:
         return f"{doubt} may raise, or read it, as it puts the result together"
     return "" if atomic else "the call may raise after it has donated, and the old value would then still be there"

@@ -69,7 +69,7 @@ class Clock:
 
 
 @dataclasses.dataclass(eq=False)
-class CallSite:
+class Caller:
     """One place in the script that calls the function."""
 
     code: types.CodeType
@@ -109,7 +109,7 @@ class WatchedSignature:
     """Those of the tuples and lists in the result."""
     returned: bool = False
     """Whether a call has returned."""
-    seen: dict[CallSite, Seen] = dataclasses.field(default_factory=dict)
+    seen: dict[Caller, Seen] = dataclasses.field(default_factory=dict)
 
     @property
     def by_name(self) -> frozenset[str]:
@@ -158,7 +158,7 @@ class WatchedFunction:
         self.options = dict(options)
         static = [options.get(name) for name in ("static_argnums", "static_broadcasted_argnums")]
         numbers = next((each for each in static if each is not None), None)
-        self.sites: dict[tuple[int, int], CallSite] = {}
+        self.sites: dict[tuple[int, int], Caller] = {}
         self.signatures: dict[Any, WatchedSignature] = {}
         self._last: dict[Any, tuple[list[Any], WatchedSignature]] = {}
         self.trouble = ""
@@ -188,7 +188,7 @@ class WatchedFunction:
             return None
         site = self.sites.get((id(frame.f_code), frame.f_lasti))
         if site is None:
-            site = CallSite(frame.f_code, place_of(frame))
+            site = Caller(frame.f_code, place_of(frame))
             self.sites[id(frame.f_code), frame.f_lasti] = site
         site.calls += 1
         if self.trouble or (site.calls > FIRST and not self._clock.allows()):
@@ -196,7 +196,7 @@ class WatchedFunction:
         return self._look(site, frame, args, kwargs)
 
     def _look(
-        self, site: CallSite, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, site: Caller, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Examined | None:
         started = time.perf_counter()
         try:
@@ -236,7 +236,7 @@ class WatchedFunction:
     def _record(
         self,
         signature: WatchedSignature,
-        site: CallSite,
+        site: Caller,
         frame: types.FrameType,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
