@@ -263,8 +263,8 @@ def follow(
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
         if level.starred and starred is not None:
             found += kept_by(frame, starred)
-        atomic = atomic and site.passes_on
-        lengths = lengths if site.hands_on else None
+        atomic = atomic and site.passes_on(lengths)
+        lengths = site.returned(lengths)
         above = frame.f_back
         if above is None:
             break
@@ -347,8 +347,8 @@ def levels(
         ]
         if starred is not None:
             found += [Found(level, "starred", value) for value in kept_by(frame, starred)]
-        atomic = atomic and site.passes_on
-        lengths = lengths if site.hands_on else None
+        atomic = atomic and site.passes_on(lengths)
+        lengths = site.returned(lengths)
         found += [Found(level, "slot", value) for value in slots.values[known:]]
         value = None
         yield found

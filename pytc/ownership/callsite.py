@@ -15,7 +15,7 @@ from typing import Any
 from pytc.ownership.introspection import introspects
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.stack import iterators, starred_call
-from pytc.ownership.symbolic import Lengths, behind, cannot_raise, taken_apart
+from pytc.ownership.symbolic import RESULT, Built, Lengths, Part, behind, cannot_raise, taken_apart
 
 
 class CallSite:
@@ -57,15 +57,15 @@ class CallSite:
         apart behind it do not, either."""
         self.evaluated = flow.evaluated(self.at)
         """Locals that the function which is called may read through strings, as long as it runs."""
-        self.events, self.returns, self.hands_on = behind(flow, self.at)
-        """What happens right behind the call; whether the function then returns; whether it returns the result."""
-        self.drops = not self.hands_on and any(
+        self.events, self.returns, self._returned = behind(flow, self.at)
+        """What happens right behind the call; whether the function then returns; what of the result it returns."""
+        self.drops = self._returned != RESULT and any(
             event.does == "store" and len(event.place) == 1 and event.place[0].kind in ("fast", "cell")
             for event in self.events
         )
         """Whether parts of the result may be left in variables, and die when the function returns."""
-        self.passes_on = self.returns and cannot_raise(self.events)
-        """Whether the function returns behind the call, and nothing before that can raise."""
+        self.may_pass_on = self.returns and cannot_raise(self.events)
+        """Whether it returns behind the call, and nothing before that can raise but what takes the result apart."""
         self.starred = starred_call(flow, self.at)
         """Where the stack has what a starred call passes; None if this is no such call."""
         self.iterators = iterators(flow, self.at)
@@ -88,6 +88,17 @@ class CallSite:
         nor do those of what takes the result apart behind it, if the result `fits` that.
         """
         return self._dead[0 if not atomic else 2 if fits else 1]
+
+    def returned(self, lengths: Lengths) -> Lengths:
+        """Those of what the function returns right behind the call, if these are those of the call's result."""
+        return self._returned.lengths(lengths) if isinstance(self._returned, Part | Built) else None
+
+    def passes_on(self, lengths: Lengths) -> bool:
+        """Whether the function returns behind the call, and nothing before that can raise, if these are the lengths of
+        the call's result."""
+        return self.may_pass_on and all(
+            event.takes_apart(lengths) for event in self.events if event.does in ("unpack", "pick")
+        )
 
     def fits(self, lengths: Lengths) -> bool:
         """Whether a result of these lengths can be taken apart as is done right behind the call."""

@@ -155,7 +155,7 @@ class _Survey:
         if loop.body:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
-        self.atomic = self.atomic and site.passes_on
+        self.atomic = self.atomic and site.may_pass_on
         self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
         return any(variables)
 

@@ -41,9 +41,28 @@ class Part:
     path: tuple[int, ...]
     """The indices that lead to it."""
 
+    def lengths(self, result: Lengths) -> Lengths:
+        """Those of the part, if these are the result's; None if there is no such part."""
+        for index in self.path:
+            if result is None or not -len(result) <= index < len(result):
+                return None
+            result = result[index]
+        return result
+
 
 RESULT = Part(())
 """The whole result."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A tuple that was made behind the call, on the symbolic stack."""
+
+    items: tuple[Any, ...]
+
+    def lengths(self, result: Lengths) -> Lengths:
+        """Those of the tuple, if these are the result's."""
+        return tuple(item.lengths(result) if isinstance(item, Part | Built) else None for item in self.items)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +72,7 @@ class Constant:
     value: Any
 
 
-Value: TypeAlias = Place | Constant | Part | None
+Value: TypeAlias = Place | Constant | Part | Built | None
 """On the symbolic stack. None is an unknown value."""
 
 
@@ -72,13 +91,10 @@ class Event:
     def takes_apart(self, lengths: Lengths) -> bool:
         """Whether this takes apart a tuple or a list that has these items, if the result is of these `lengths`: then it
         runs no code, but for what is dropped, and cannot raise."""
-        for index in self.part.path:
-            if lengths is None or not -len(lengths) <= index < len(lengths):
-                return False
-            lengths = lengths[index]
-        if lengths is None:
+        part = self.part.lengths(lengths)
+        if part is None:
             return False
-        return len(lengths) == self.number if self.does == "unpack" else -len(lengths) <= self.number < len(lengths)
+        return len(part) == self.number if self.does == "unpack" else -len(part) <= self.number < len(part)
 
 
 def loaded(flow: ControlFlow, at: int) -> list[Place]:
@@ -132,9 +148,9 @@ def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
     return start <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= end
 
 
-def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
+def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
     """What happens behind the call at instruction `at`, up to the first instruction that may run Python code; whether
-    the function then returns; and whether it returns the result of the call."""
+    the function then returns; and what of the call's result it returns, if it does."""
     walk = _Walk(lenient=False)
     walk.stack.append(RESULT)
     for n in range(at + 1, len(flow.instructions)):
@@ -144,11 +160,11 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, bool]:
             # Values that the walk took from beneath the call's result are then in variables or a tuple, and may die as
             # the function returns. At the call they are only on the stack, where `slots` does not look.
             returns = passes_result_on and not walk.digs and not flow.code.co_flags & SUSPENDS
-            hands_on = instruction.opname == "RETURN_VALUE" and walk.stack[-1:] == [RESULT]
-            return _needed(walk.events), returns, returns and hands_on
+            returned = walk.stack[-1] if returns and instruction.opname == "RETURN_VALUE" and walk.stack else None
+            return _needed(walk.events), returns, returned
         if not walk.step(instruction):
             break
-    return _needed(walk.events), False, False
+    return _needed(walk.events), False, None
 
 
 def taken_apart(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], int]:
@@ -172,9 +188,12 @@ _TAKE_APART = {
 
 
 def cannot_raise(events: tuple[Event, ...]) -> bool:
-    """Whether the events are only stores to variables, and loads of variables stored before: others may be unbound."""
+    """Whether the events are only stores to variables, and loads of variables stored before: others may be unbound.
+    Those that take the result apart are for `Event.takes_apart` to tell of."""
     stored = set()
     for event in events:
+        if event.does in ("unpack", "pick"):
+            continue
         if len(event.place) != 1 or event.place[0].kind != "fast":
             return False
         if event.does == "store":
@@ -341,9 +360,12 @@ class _Walk:
             case "SWAP" if len(self.stack) >= argument:
                 self.stack[-1], self.stack[-argument] = self.stack[-argument], self.stack[-1]
             case "BUILD_TUPLE":
-                taken = [self.new() for _ in range(argument)]
-                self.stack.append(None)
-                return all(taken) and not (WHILE_ALLOCATING and argument)
+                new, items = True, []
+                for _ in range(argument):
+                    new = self.new() and new
+                    items.append(self.taken)
+                self.stack.append(Built(tuple(reversed(items))))
+                return new and not (WHILE_ALLOCATING and argument)
             case _:
                 return None
         return True

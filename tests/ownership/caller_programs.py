@@ -19,6 +19,14 @@ def keeping(x):
     read(x)
     return y
 
+def rebuilt(x, y):
+    x, y = f2(x, y)
+    return x, y
+
+def inside(x, y):
+    z, x = f2(y, x)
+    return (x, z), 0
+
 def passing(x, *rest):
     y = x
     del x
@@ -223,6 +231,8 @@ class Writer:
             else:
                 forms = (
                     f"({place}, {other}), extra = f3({given})",
+                    f"{place}, {other} = rebuilt({given})",
+                    f"({place}, {other}), extra = inside({given})",
                     f"t, extra = f3({given}); {place}, {other} = t",
                     f"{place} = f2({given})[0]",
                     f"{other} = f2({given})[-1]",

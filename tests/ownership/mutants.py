@@ -416,7 +416,7 @@ def helpers_return_the_result() -> Any:
 
     def handing_on(self: CallSite, *args: Any) -> None:
         init(self, *args)
-        self.hands_on = True
+        self._returned = symbolic.RESULT
 
     return _patches(
         mock.patch.object(CallSite, "__init__", handing_on),

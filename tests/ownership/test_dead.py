@@ -24,6 +24,7 @@ import optax
 import pytest
 
 from pytc.ownership import buffers
+from pytc.ownership.collector import WHILE_ALLOCATING
 from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first, nested, of_length, shares
 
 
@@ -376,6 +377,13 @@ class Trainer:
     def pure_step(self, params: Any, opt_state: Any, batch: Any) -> Any:
         return self.step(params, opt_state, batch)
 
+    def step_and_more(self, params: Any, opt_state: Any, batch: Any) -> Any:
+        params, opt_state, loss = self.step(params, opt_state, batch)
+        return (params, opt_state), loss
+
+    def through_a_helper_that_makes_a_tuple(self, batch: Any) -> None:
+        (self.params, self.opt_state), _ = self.step_and_more(self.params, self.opt_state, batch)
+
     def through_a_helper(self, batch: Any) -> None:
         self.params, self.opt_state, _ = self.pure_step(self.params, self.opt_state, batch)
 
@@ -449,6 +457,28 @@ def test_attributes_through_a_method(made: Functions) -> None:
         trainer.through_a_helper(made[0].new())
     expect_dead(made[0], 3, leaves=7)
     made[0].read((trainer.params, trainer.opt_state))
+
+
+@pytest.mark.skipif(WHILE_ALLOCATING, reason="garbage may be collected while the tuple is made")
+def test_attributes_through_a_method_that_makes_a_tuple(made: Functions) -> None:
+    trainer = Trainer(made[0])
+    for _ in range(3):
+        trainer.through_a_helper_that_makes_a_tuple(made[0].new())
+    expect_dead(made[0], 3, leaves=6)
+    made[0].read((trainer.params, trainer.opt_state))
+
+
+@pytest.mark.skipif(WHILE_ALLOCATING, reason="garbage may be collected while the tuple is made")
+def test_a_tuple_that_a_helper_makes_under_a_handler(made: Functions) -> None:
+    stub = made[0]
+    trainer = Trainer(stub)
+    params, opt_state = tree(stub), tree(stub)
+    try:
+        for _ in range(3):
+            (params, opt_state), _loss = trainer.step_and_more(params, opt_state, stub.new())
+    except KeyboardInterrupt:
+        stub.read((params, opt_state))
+    expect_dead(stub, 3, leaves=6)
 
 
 def test_item_of_a_dict_and_of_a_list(made: Functions) -> None:

@@ -153,6 +153,33 @@ class Unpacked:
         return self.parts[index]
 
 
+def test_a_tuple_that_a_helper_makes_is_of_its_own_length(made: Functions) -> None:
+    stub, _, f2 = made
+    box = types.SimpleNamespace(a=stub.new(), b=stub.new())
+
+    def with_one_more(x: Any, y: Any) -> Any:
+        x, y = f2(x, y)
+        return x, y, 0
+
+    def inside_out(x: Any, y: Any) -> Any:
+        x, y = f2(x, y)
+        return (0, y), x
+
+    with contextlib.suppress(ValueError):
+        box.a, box.b = with_one_more(box.a, box.b)
+    with contextlib.suppress(ValueError):
+        (_, box.b, _), box.a = inside_out(box.a, box.b)
+    with contextlib.suppress(TypeError):
+        ((box.a, _), _), box.b = inside_out(box.a, box.b)
+    x, y = box.a, box.b
+    try:
+        x, y = with_one_more(x, y)
+    except ValueError:
+        stub.read((x, y))
+    stub.read((box.a, box.b))
+    nothing_dead(stub)
+
+
 def test_attributes_of_what_is_no_tuple_in_the_result(made: Functions) -> None:
     stub = made[0]
     box = types.SimpleNamespace(a=stub.new(), b=stub.new())

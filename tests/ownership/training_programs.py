@@ -34,6 +34,10 @@ _HELPERS = """
 def step(state, batch):
     return f2(state, batch)
 
+def rebuilt(state, batch):
+    state, loss = f2(state, batch)
+    return state, loss
+
 def update(state):
     new = f(state)
     log.append(len(log))
@@ -67,6 +71,7 @@ _STEPS = (
     "{s}, loss = f2({s}, batch)",
     "{s}, loss = f2({s}, batch)",
     "{s}, loss = step({s}, batch)",
+    "{s}, loss = rebuilt({s}, batch)",
     "{s}, {o} = f2({s}, {o})",
     "({s}, {o}), loss = f3({s}, {o})",
     "carry, loss = f3({s}, {o}); {s}, {o} = carry",
