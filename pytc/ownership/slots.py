@@ -118,7 +118,7 @@ class Slots:
         self._overwritten: set[tuple[int, Any]] = set()
         """Slots stored to so far: the id of the container, and the key."""
         self._counted: set[tuple[Any, int]] = set()
-        """Those of them outside of frames that had a value: the key, and the value's id."""
+        """Those of them outside of frames: the key, and the value's id."""
         self._loaded: set[int] = set()
         """Ids of values that are read behind the call."""
         self._ways: set[int] = set()
@@ -236,6 +236,13 @@ class Slots:
             if (id(container), key) in self._overwritten:
                 return False  # the second store drops a part of the result, which may run code
             self._overwritten.add((id(container), key))
+            if container is not frame:
+                # Two objects may share a `__dict__`, or a module and what its globals are. So equal names with the same
+                # value, or none yet, may be one slot.
+                if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
+                    return False
+                self._counted.add((key, id(value)))
+                self._living = {*self._lasting}
             if value is UNBOUND:
                 if WHILE_ALLOCATING and event.place[-1].kind == "attribute":
                     return False  # the object may need a `__dict__` for it
@@ -243,12 +250,6 @@ class Slots:
             # The value lives on elsewhere (`z, x = x, z`), or slots in it were counted (`o.d["x"], o.d = ...`).
             if id(value) in self._loaded or id(value) in self._ways:
                 return False
-            if container is not frame:
-                # Two objects may share a `__dict__`, so equal names with the same value are counted once.
-                if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
-                    return False
-                self._counted.add((key, id(value)))
-                self._living = {*self._lasting}
             if container is not frame or readable:  # `liveness` decides about the frame's other variables
                 self.values.append(value)
                 self._listed[id(value)] += 1

@@ -266,6 +266,8 @@ class _Walk:
         if isinstance(self.taken, tuple) and len(place) == 1 and place[0].kind == "fast":
             self.renamed.add(place[0].name)
         self.stored[place] = self.taken if isinstance(self.taken, Part) and len(place) == 1 else None
+        if len(place) > 1:  # an attribute of a module, or an item of its `__dict__`, is a global
+            self.stored.update((other, None) for other in [*self.stored] if other[0].kind != "fast")
         self.events.append(Event("store", place))
 
     def fast(self, number: int) -> Place:

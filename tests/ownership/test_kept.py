@@ -180,6 +180,41 @@ def test_a_tuple_that_a_helper_makes_is_of_its_own_length(made: Functions) -> No
     nothing_dead(stub)
 
 
+@pytest.mark.parametrize("source", ["r = f2(box.a, box.b)\nmod.r = ()\n", "r, s = f2(box.a, box.b)\nmod.r = s\n"])
+def test_a_global_that_is_stored_under_another_name(made: Functions, source: str) -> None:
+    """What is unpacked then is something else than what the global was given first."""
+    stub, _, f2 = made
+    box, module = types.SimpleNamespace(a=stub.new(), b=stub.new()), types.ModuleType("script")
+    inside = stub.compile(of_lengths(((None, None), None))(lambda x, y: ((x, y), y)))
+    vars(module).update(box=box, mod=module, f2=inside if "s =" in source else f2)
+    with contextlib.suppress(ValueError, TypeError):
+        exec(source + "box.a, box.b = r\n", vars(module))
+    stub.read((box.a, box.b))
+    nothing_dead(stub)
+
+
+@pytest.mark.parametrize("source", ["mod.r, r, box.a = f3(box.a)\n", "one.r, other.r, box.a = f3(box.a)\n"])
+def test_a_new_name_that_is_stored_twice(made: Functions, source: str) -> None:
+    """The second store drops what the first has put there."""
+    stub = made[0]
+    box, module = types.SimpleNamespace(a=stub.new()), types.ModuleType("script")
+
+    class Loud:
+        def __del__(self) -> None:
+            stub.read(box.a)
+
+    class Plain:
+        pass
+
+    one, other = Plain(), Plain()
+    one.__dict__ = other.__dict__ = {}
+    three = stub.compile(of_length(3)(lambda x: (Loud(), 0, x)))
+    vars(module).update(box=box, mod=module, f3=three, one=one, other=other)
+    exec(source, vars(module))
+    stub.read(box.a)
+    nothing_dead(stub)
+
+
 def test_attributes_of_what_is_no_tuple_in_the_result(made: Functions) -> None:
     stub = made[0]
     box = types.SimpleNamespace(a=stub.new(), b=stub.new())
