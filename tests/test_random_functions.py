@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 import pytc
 from pytc.jax_compat import rewriting
-from pytc.passes import subjaxprs
 from pytc.program import Program
 from tests.comparison import check_passes, check_passes_together
 from tests.random_functions import check, check_quickly, random_function
@@ -45,13 +44,13 @@ def test_a_function_is_the_same_whenever_it_is_made() -> None:
 def _cosine_for_sine(program: Program) -> Program:
     jaxpr = program.jaxpr.jaxpr
     eqns = [eqn.replace(primitive=jax.lax.cos_p) if eqn.primitive is jax.lax.sin_p else eqn for eqn in jaxpr.eqns]
-    return program.noted("wrong", [], jaxpr=rewriting.close(subjaxprs.with_equations(jaxpr, eqns), []))
+    return program.noted("wrong", [], jaxpr=rewriting.close(rewriting.with_equations(jaxpr, eqns), []))
 
 
 def _without_effects(program: Program) -> Program:
     jaxpr = program.jaxpr.jaxpr
     eqns = [eqn for eqn in jaxpr.eqns if not eqn.effects]
-    return program.noted("wrong", [], jaxpr=rewriting.close(subjaxprs.with_equations(jaxpr, eqns), []))
+    return program.noted("wrong", [], jaxpr=rewriting.close(rewriting.with_equations(jaxpr, eqns), []))
 
 
 @pytest.mark.parametrize("compare", [check_passes, check_passes_together])
