@@ -201,7 +201,7 @@ def test_numbering_is_linear_in_equations_and_depth():
         return taken
 
     seconds(2)
-    assert seconds(40) < 20 * seconds(10) + 0.05
+    assert best(seconds, 40) < 20 * best(seconds, 10) + 0.05
 
 
 def test_numbering_is_linear_in_operands_and_results():
@@ -213,7 +213,12 @@ def test_numbering_is_linear_in_operands_and_results():
         return time.process_time() - start
 
     seconds(2)
-    assert seconds(3200) < 20 * seconds(400) + 0.05
+    assert best(seconds, 3200) < 20 * best(seconds, 400) + 0.05
+
+
+def best(seconds, size):
+    """Of a few: a collection of all that other tests have left takes longer than what is timed."""
+    return min(seconds(size) for _ in range(3))
 
 
 def test_another_sharing_structure_is_another_signature():
