@@ -1,6 +1,6 @@
 """Every use of JAX that is not plain public `jax.*`, with the versions it is for.
 
-Nothing here imports `jax._src`. What JAX 0.10 to 0.12 offer in `jax.extend` (`core`, `backend`, `mlir`,
+Nothing here imports a private module of JAX. What JAX 0.10 to 0.12 offer in `jax.extend` (`core`, `backend`, `mlir`,
 `source_info_util`), `jax.interpreters` and `jax.experimental` (`topologies`, `layout`) is less stable than the rest of
 its API, and a few attributes of its objects and of `jaxlib`, are not meant for others at all (pytc mostly does without
 where they are not there). Whoever ports pytc to the next release starts, and should be able to stop, in this package:
