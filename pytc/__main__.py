@@ -23,6 +23,7 @@ from typing import Any
 from pytc.errors import DeviceError, RequirementError
 from pytc.explain import Explanation, compiled_function, explain_program, takes_nothing
 from pytc.explain.audit import start
+from pytc.explain.largest import NoLargest
 from pytc.jax_compat.running import config
 
 UNMET = 1
@@ -86,7 +87,7 @@ def _explain(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
     if options.largest:
         try:
             largest = explanation.largest(options.largest)
-        except ValueError as error:
+        except NoLargest as error:
             parser.error(f"--largest: {error}")
         (sys.stderr if options.json else sys.stdout).write(f"\n{largest}\n")
     try:

@@ -79,12 +79,13 @@ def _merge(texts: Sequence[str]) -> str:
 
 def _ranges(numbers: Sequence[int]) -> str:
     """Ascending numbers, as ranges without gaps; of many, the first few and the last: `0..3,8`, `0,2,4,...,16`."""
-    ends = [k for k in range(len(numbers)) if numbers[k] + 1 not in numbers[k + 1 : k + 2]]
-    starts = [0, *(k + 1 for k in ends[:-1])]
-    texts = [
-        f"{numbers[start]}..{numbers[end]}" if start < end else str(numbers[start])
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [f"{run[0]}..{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
     if len(texts) > MOST_RANGES:
         texts[MOST_RANGES - 1 : -1] = ["..."]
     return ",".join(texts)

@@ -22,6 +22,10 @@ LEAP = 32
 """The next size to try is at most so many times the largest one that is known to fit."""
 
 
+class NoLargest(ValueError):
+    """The memory of a program does not depend on what was named as its batch."""
+
+
 @dataclasses.dataclass(frozen=True)
 class LargestBatch:
     """The largest size of a batch with which a program fits."""
@@ -141,7 +145,7 @@ def _next(tried: dict[int, int], memory: int, low: int, high: int) -> int:
     one, other = sorted(nearest)
     if tried[other] <= tried[one]:
         if low >= LEAP**4 and tried[low] <= min(tried.values()):
-            raise ValueError("the program takes as much memory with a small batch as with a large one")
+            raise NoLargest("the program takes as much memory with a small batch as with a large one")
         return max(low + 1, upper)
     slope = (tried[other] - tried[one]) / (other - one)
     return min(max(math.floor(one + (memory - tried[one]) / slope), low + 1), upper)

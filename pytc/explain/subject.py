@@ -96,7 +96,7 @@ class Subject:
         }
         staged = self._stage(share=False) if shared else self._staged
         return AsJit(
-            self.program if not shared and self._is_onlyunwrapped() else staged,
+            self.program if not shared and self._is_only_unwrapped() else staged,
             self._given,
             function.planner.options,
             self._positional(),
@@ -119,7 +119,7 @@ class Subject:
             return None
         return pmap_options(stageable, self._args, self._kwargs, self._staged)
 
-    def _is_onlyunwrapped(self) -> bool:
+    def _is_only_unwrapped(self) -> bool:
         """Whether the passes did only what XLA does anyway: removed wrappers, and dead equations and inputs outside of
         loops. Then `jax.jit` compiles their program to the same as the function. Often that is also the very program
         that pytc compiled, which need not be compiled again."""

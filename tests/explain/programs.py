@@ -44,6 +44,13 @@ def half_read(a, b):
     return a + 1
 
 
+def picky(a, b):
+    """Which takes no other batch."""
+    if a.shape[0] != 64:
+        raise ValueError("there are 64 rows")
+    return a + b
+
+
 def raising():
     """Whose trace raises."""
     raise ArithmeticError("not today")

@@ -193,6 +193,10 @@ def test_what_the_function_raises_has_a_status_of_its_own(capsys):
     assert (status, out) == (3, "")
     assert "in raising\n" in err
     assert "\nArithmeticError: not today\n" in err
+    command = ["explain", f"{HERE}:picky", "--args", f"{HERE}:swapped_arguments", "--quick", "--device", "cpu"]
+    status, _, err = run(capsys, *command, "--memory", "1MiB", "--largest", "a", "--largest", "b")
+    assert status == 3
+    assert "\nValueError: there are 64 rows\n" in err
 
 
 @pytest.mark.parametrize(
