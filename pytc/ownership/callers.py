@@ -263,6 +263,8 @@ def follow(
                 found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
         if level.starred and starred is not None:
             found += kept_by(frame, starred)
+        if level is route[-1]:
+            break
         atomic = atomic and site.passes_on(lengths)
         lengths = site.returned(lengths)
         above = frame.f_back
