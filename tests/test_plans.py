@@ -23,6 +23,7 @@ import pytest
 from jax import monitoring
 
 import pytc
+from pytc.calls.plan import Planner
 from pytc.ownership import callers, proof
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
@@ -1088,6 +1089,30 @@ def hold_now_and_then(step, calls):
             best = state["w"]
         state = step(state)
     return state, best
+
+
+def keep_the_gradients(step, state, grads):
+    state = step(state, grads)
+    return state, grads
+
+
+@pytest.mark.parametrize(
+    ("fun", "looked", "spares"),
+    [
+        (lambda state, grads: state - grads, 1, False),
+        (lambda state, grads: (state - grads, grads.sum()), 1, False),
+        (lambda state, grads: (state - grads, state * 2), 2, True),
+    ],
+    ids=["each result has its place", "but a loss", "but one that the gradients could hold"],
+)
+def test_the_passes_are_asked_twice_only_where_what_is_kept_could_hold_a_result(monkeypatch, fun, looked, spares):
+    """That a leaf is kept costs something only if a result of its size has no place of its own."""
+    asked, paired = [], Planner.paired
+    monkeypatch.setattr(Planner, "paired", lambda self, *given: asked.append(1) or paired(self, *given))
+    step = pytc.compile(fun)
+    keep_the_gradients(step, jnp.ones((8, 8)), jnp.ones((8, 8)))
+    (signature,) = step.__pytc__.lookup
+    assert ([plan.spared for plan in signature.plans], len(asked)) == ([spares], looked)
 
 
 def test_nothing_is_left_behind_by_calls_that_copy():

@@ -24,7 +24,7 @@ from pytc.donation import Mode, Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
 from pytc.errors import DonationWarning
-from pytc.jax_compat.avals import short
+from pytc.jax_compat.avals import nbytes, short
 from pytc.passes.candidates import Candidate
 from pytc.passes.subjaxprs import count
 from pytc.program import Leaf, Program
@@ -97,7 +97,7 @@ class Planner:
             emitted,
             proven=self._proven(program),
             outcome=outcome_of(program, leaves, staged.unflattening.doubt),
-            spared=keep != never and self._paired(staged, never).donated != could_donate,
+            spared=_may_spare(program, never) and self._paired(staged, never).donated != could_donate,
             could_donate=could_donate,
         )
         signature.plans.append(plan)
@@ -245,6 +245,15 @@ def _is_for(plan: Plan, program: Program) -> bool:
         and sum(program.leaves[i].nbytes for i in missing) <= TRIFLE
         and count(program.jaxpr.jaxpr) >= MANY_EQUATIONS
     )
+
+
+def _may_spare(program: Program, never: frozenset[int]) -> bool:
+    """Whether a leaf that `program` leaves alone, and not `never`, has the size of a result that has no place of its
+    own yet, or one that costs a copy. If none has, to take over others would save nothing, and the passes need not be
+    asked again."""
+    placed = {pair.output for pair in program.aliases if not pair.copied}
+    sizes = {nbytes(aval) for k, aval in enumerate(program.out_avals) if k not in placed}
+    return any(program.leaves[i].nbytes in sizes for i in program.keep - never)
 
 
 def _takes_as_much(plan: Plan, program: Program) -> bool:
