@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import inspect
+import operator
 import sys
 import types
 from typing import Any, NamedTuple
@@ -178,7 +179,24 @@ def taken_apart(kind, _, children):
 
 
 def converted(kind, _, children):
-    return kind(x=jnp.asarray(children[0], jnp.float32), more=jnp.atleast_1d(children[1]))
+    return kind(x=jnp.asarray(children[0], jnp.float32), more=jnp.asarray(children[1]))
+
+
+def named(kind, aux, children):
+    made = kind(**dict(zip(("x", "more"), children, strict=True)))
+    made.__dict__.update(size=len(children), kind=type(made), first=aux[0])
+    return made
+
+
+def in_a_loop(kind, _, children):
+    made, rest = kind(x=None), []
+    for place, child in enumerate(children):
+        if place is None:
+            continue
+        rest.append(child)
+    made.x, *others = rest
+    made.more = [each for each in others if each is not None][-1]
+    return made
 
 
 class Module(eqx.Module):
@@ -218,6 +236,8 @@ CERTAIN = {
     "attributes that are assigned": lambda: node(assigned),
     "children that are taken apart": lambda: node(taken_apart),
     "children that are converted": lambda: node(converted),
+    "children that get names": lambda: node(named),
+    "children that are gone through": lambda: node(in_a_loop),
     "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
     "flax.struct": lambda: Struct(X),
     "flax.core": lambda: flax.core.freeze({"a": {"b": X}}),
@@ -392,6 +412,264 @@ def test_what_looks_elsewhere(what, monkeypatch):
     assert doubtful(tree) == ""
     tree = tree_structure(object.__new__(Hooked).like(X))
     assert doubtful(tree) != ""
+
+
+# -- what looks like building ------------------------------------------------------------------------------------------
+
+STORE = {"a": X}
+BOX = types.SimpleNamespace(a=X, size=X, run=None)
+OTHER = Bare()
+THIS = sys.modules[__name__]
+
+
+class Dies:
+    """It dies by code written in C."""
+
+    __del__ = functools.partial(print)
+
+
+class Tagged(Bare):
+    tag: Any = None
+
+
+def reads_a_default(kind, _, children, store=STORE):
+    return kind(x=children[0], more=store["a"])
+
+
+def reads_a_default_by_name(kind, _, children, store=STORE):
+    return kind(x=children[0], more=store.get("a"))
+
+
+def reads_what_it_is_given(kind, aux, children):
+    return kind(x=children[0], more=aux.__dict__["a"])
+
+
+def reads_a_size(kind, aux, children):
+    return kind(x=children[0], more=aux.size)
+
+
+def reads_a_module(kind, _, children):
+    return kind(x=children[0], more=THIS.__dict__["X"])
+
+
+def reads_a_module_by_name(kind, _, children):
+    return kind(x=children[0], more=THIS.__dict__.get("X"))
+
+
+def reads_by_an_object_of_c(kind, aux, children):
+    return kind(x=children[0], more=operator.attrgetter("a")(aux))
+
+
+def reads_by_a_slot(kind, aux, children):
+    return kind(x=children[0], more=object.__getattribute__(aux, "a"))
+
+
+def calls_what_it_is_given(kind, aux, children):
+    return kind(x=children[0], more=[*map(aux.get, ["a"])])
+
+
+def hands_on_what_it_is_given(kind, aux, children):
+    return kind(x=children[0], more=jax.tree.leaves(aux))
+
+
+def writes_a_value(kind, _, children):
+    return kind(x=children[0], more=str(children[1]))
+
+
+def computes(kind, _, children):
+    return kind(x=children[0], more=jnp.negative(children[1]))
+
+
+def calls_a_jitted_function(kind, _, children):
+    return kind(x=children[0], more=jnp.atleast_1d(children[1]))
+
+
+def makes_what_dies_by_c_code(kind, _, children):
+    return kind(x=children[0], more=Dies())
+
+
+def stores_into_a_class(kind, _, children):
+    Tagged.tag = Bare()
+    return kind(x=children[0], more=children[1])
+
+
+def stores_into_a_default(kind, _, children, box=BOX):
+    box.run = kind
+    return kind(x=children[0], more=children[1])
+
+
+def stores_into_what_it_is_given(kind, aux, children):
+    aux.run = kind
+    return kind(x=children[0], more=children[1])
+
+
+def stores_into_what_is_around():
+    run = None
+
+    def stores_outside(kind, _, children):
+        nonlocal run
+        run = kind
+        return kind(x=children[0], more=run)
+
+    return stores_outside
+
+
+def sets_by_name(kind, aux, children):
+    setattr(aux, "run", kind)  # noqa: B010 - that it is called is the point
+    return kind(x=children[0], more=children[1])
+
+
+def tells_two_leaves_apart(kind, _, children):
+    a, b = children
+    return kind(x=a, more=1 if a is b else 2)
+
+
+def hashes_a_leaf(kind, _, children):
+    return kind(x=children[0], more=len({children[1]}))  # a tracer can be hashed, and an array cannot
+
+
+def makes_keys_of_leaves(kind, _, children):
+    return kind(x=children[0], more=dict(zip(children, children, strict=True)))
+
+
+def hides_a_branch(kind, aux, children):
+    return kind(x=children[0], more=children[1] if aux is children[1] else jnp.asarray(children[1]))
+
+
+def reads_a_free_variable():
+    found = BOX
+
+    def reads_outside(kind, _, children):
+        return kind(x=children[0], more=found.a)
+
+    return reads_outside
+
+
+NAMELESS: dict[str, Any] = {}
+exec(
+    """
+def check(x):
+    if hasattr(x, "block_until_ready"):
+        raise ValueError
+    return x
+""",
+    NAMELESS,
+)
+
+
+def has_code_of_no_module(kind, _, children):
+    return kind(x=children[0], more=jax.tree.map(NAMELESS_CHECK, children[1]))
+
+
+NAMELESS_CHECK = NAMELESS["check"]
+
+
+@pytest.mark.parametrize(
+    ("unflatten", "aux"),
+    [
+        (reads_a_default, None), (reads_a_default_by_name, None), (reads_what_it_is_given, BOX), (reads_a_size, BOX),
+        (reads_a_module, None), (reads_a_module_by_name, None), (reads_by_an_object_of_c, BOX), (reads_by_a_slot, BOX),
+        (calls_what_it_is_given, types.MappingProxyType({"a": 1})), (hands_on_what_it_is_given, BOX),
+        (writes_a_value, None), (computes, None), (calls_a_jitted_function, None), (makes_what_dies_by_c_code, None),
+        (stores_into_a_class, None), (stores_into_a_default, None), (stores_into_what_it_is_given, BOX),
+        (stores_into_what_is_around(), None), (sets_by_name, BOX), (tells_two_leaves_apart, None),
+        (hashes_a_leaf, None), (makes_keys_of_leaves, None),
+        (hides_a_branch, BOX), (reads_a_free_variable(), None), (has_code_of_no_module, None),
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_building(unflatten, aux):
+    kind = type("Node", (Bare,), {})
+    register_pytree_node(kind, lambda each: ((each.x, each.more), aux), functools.partial(unflatten, kind))
+    assert doubtful(tree_structure(kind(x=X, more=X))) != ""
+
+
+def test_what_a_partial_function_has_is_not_new():
+    kind = type("Node", (Bare,), {})
+
+    def unflatten(box, _, children):
+        box.run = children
+        return kind(x=children[0])
+
+    register_pytree_node(kind, lambda each: ((each.x,), None), functools.partial(unflatten, Bare()))
+    assert doubtful(tree_structure(kind(x=X))) != ""
+
+
+class Pair(collections.namedtuple("Pair", "x y")):
+    """It looks like one that `collections` has made."""
+
+    __slots__ = ()
+
+    def __new__(cls, x, y, look=lambda: SEEN.append(BOX.a.is_deleted())):
+        look()
+        return _tuple_new(cls, (x, y))
+
+
+_tuple_new = tuple.__new__
+
+
+def test_the_constructor_of_a_named_tuple_is_not_known_by_a_name():
+    step = pytc.compile(lambda x: Pair(x + 1, x * 2))
+    SEEN.clear()
+    BOX.a = jnp.zeros(8)
+    for _ in range(4):
+        BOX.a = step(BOX.a)[0]
+    assert doubtful(tree_structure(Pair(X, X))) != ""
+    assert not any(SEEN)
+
+
+def looks_at_the_old_value():
+    kind = type("Node", (Bare,), {})
+
+    def unflatten(_, children, store=STORE):
+        return kind(x=children[0], old=store["a"])
+
+    register_pytree_node(kind, lambda each: ((each.x,), None), unflatten)
+    step = pytc.compile(lambda each: kind(x=each.x + 1))
+    STORE["a"] = kind(x=jnp.zeros(8))
+    for _ in range(4):
+        STORE["a"] = step(STORE["a"])
+        yield STORE["a"].old.x
+
+
+def changes_the_way():
+    kind = type("Node", (Bare,), {})
+
+    def unflatten(_, children, box=BOX, other=OTHER):
+        box.run = other
+        return kind(x=children[0])
+
+    register_pytree_node(kind, lambda each: ((each.x,), None), unflatten)
+    step = pytc.compile(lambda each: kind(x=each.x + 1))
+    for _ in range(4):
+        first = BOX.run = Bare(a=kind(x=jnp.zeros(8)))
+        BOX.run.a = step(BOX.run.a)
+        yield first.a.x
+
+
+def raises_in_a_formatter():
+    kind = type("Node", (Bare,), {})
+    register_pytree_node(kind, lambda each: ((each.x,), None), lambda _, c: kind(x=c[0], text=str(c[0])))
+    step = pytc.compile(lambda each: kind(x=each.x + 1))
+
+    def formatted(value):
+        if value >= 3:
+            raise ValueError(value)
+        return str(value)
+
+    each = kind(x=jnp.zeros(3))
+    with np.printoptions(formatter={"float_kind": formatted}):
+        try:
+            for _ in range(6):
+                each = step(each)
+        except ValueError:
+            yield each.x
+
+
+@pytest.mark.parametrize("program", [looks_at_the_old_value, changes_the_way, raises_in_a_formatter])
+def test_nothing_that_a_constructor_reads_or_leaves_is_gone(program):
+    found = [each.is_deleted() for each in program()]
+    assert found
+    assert not any(found)
 
 
 def straight(levels):

@@ -9,7 +9,7 @@ cache       what a compiled function remembers; known: what several made of the 
 decide      which plan a call site uses, and what it gives the program: the proof at each call
 plan        the plans of a signature: programs compiled to take over these leaves or those
 outcome     what the proof may assume of a call: whether Python code may run meanwhile
-unflattening  whether what puts a result together may raise
+unflattening  whether what puts a result together may raise; building: whether a function of it only builds
 asking      questions to `ownership` whose answer to an exception is: keep everything
 hiding      static leaves, where `jax.jit` stands in: under a transformation, and ahead of time (`lower`, `trace`)
 tracebacks  tracebacks of errors, without pytc's own frames

@@ -6,6 +6,7 @@ For JAX 0.10 to 0.12: `PyTreeDef.__getstate__`, `node_data` and `children`.
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -94,7 +95,23 @@ def _is_plain_class(kind: type) -> bool:
         return False
     new = defined(kind, "__new__")
     made_by = new.__func__ if type(new) is staticmethod else None
-    return type(made_by) is types.FunctionType and "_tuple_new" in made_by.__globals__ and shares(kind, _Named, *_OWN)
+    return type(made_by) is types.FunctionType and _makes_a_tuple(made_by) and shares(kind, _Named, *_OWN)
+
+
+def _makes_a_tuple(function: types.FunctionType) -> bool:
+    """Whether it is the `__new__` that `collections.namedtuple` makes for a class."""
+    code = function.__code__
+    own = _made_for(code.co_argcount - 1)
+    alike = all(getattr(code, part) == getattr(own, part) for part in ("co_code", "co_names", "co_consts", "co_flags"))
+    return alike and function.__globals__.get("_tuple_new") == tuple.__new__
+
+
+@functools.cache
+def _made_for(fields: int) -> types.CodeType:
+    """The code of the `__new__` of named tuples with so many fields."""
+    new: Any = collections.namedtuple("_Fields", [f"f{k}" for k in range(max(fields, 0))]).__new__
+    code: types.CodeType = new.__code__
+    return code
 
 
 def _kinds_of_nodes(tree: PyTreeDef) -> set[int]:

@@ -122,6 +122,11 @@ def running(frame: FrameType) -> int:
     return int(words(frame)[running_at])
 
 
+def running_function(frame: FrameType) -> Any:
+    """The function that runs in a frame."""
+    return _Objects.from_address(id(frame) + _TO_FRAME)[running_at]
+
+
 def lives(address: int) -> bool:
     """Whether the object at an address, which is there or about to die, is there to stay; 0 is that of none."""
     return address != 0 and references(address) > 0
