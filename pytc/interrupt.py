@@ -122,6 +122,7 @@ def _cancels_what_runs(handler: Any) -> bool:
     return (
         type(task) is asyncio.Task
         and type(loop).__module__.partition(".")[0] in ("asyncio", "uvloop")
+        and not any(callable(getattr(type(loop), name, None)) for name in getattr(loop, "__dict__", ()))
         and asyncio.current_task(loop) is task
     )
 
