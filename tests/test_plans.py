@@ -23,7 +23,9 @@ import pytest
 from jax import monitoring
 
 import pytc
+from pytc.calls import asking
 from pytc.calls.plan import Planner
+from pytc.emit import Emitted
 from pytc.ownership import callers, proof
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
@@ -332,12 +334,24 @@ def step_in_a_block(step, calls):
 
 
 def step_in_an_attribute(step, calls):
-    box, in_place = types.SimpleNamespace(state=start()), []
+    return step_in(types.SimpleNamespace(state=start()), step, calls)
+
+
+def step_in(box, step, calls):
+    in_place = []
     for _ in range(calls):
         at = box.state["b"].unsafe_buffer_pointer()
         box.state = step(box.state, 1.0)
         in_place.append(box.state["b"].unsafe_buffer_pointer() == at)
     return in_place
+
+
+BOX = types.SimpleNamespace()
+
+
+def step_in_an_attribute_of_a_global(step, calls):
+    BOX.state = start()
+    return step_in(BOX, step, calls)
 
 
 @contextlib.contextmanager
@@ -355,8 +369,17 @@ def another_thread():
 def test_what_another_thread_may_read_is_left_alone_from_the_first_call_on():
     step = make_step()
     with another_thread():
-        step_in_an_attribute(step, 10)
+        step_in_an_attribute_of_a_global(step, 10)
     assert copied_calls(step) == 0
+    assert len(compiled(step)) == 1
+
+
+def test_what_no_other_thread_can_reach_is_taken_over_from_the_second_call_on():
+    step = make_step()
+    with another_thread():
+        in_place = step_in_an_attribute(step, 10)
+    assert all(in_place[1:])
+    assert copied_calls(step) == 1
     assert len(compiled(step)) == 1
 
 
@@ -372,8 +395,8 @@ def test_what_a_handler_reads_is_taken_over_from_the_second_call_on_beside_anoth
 def test_it_is_taken_over_once_the_thread_has_ended():
     step = make_step()
     with another_thread():
-        step_in_an_attribute(step, 10)
-    in_place = step_in_an_attribute(step, 40)
+        step_in_an_attribute_of_a_global(step, 10)
+    in_place = step_in_an_attribute_of_a_global(step, 40)
     assert all(in_place[7:])  # from the sixteenth or so at this place on
     assert copied_calls(step) <= 1
 
@@ -1012,13 +1035,86 @@ def test_what_only_garbage_holds_is_taken_over(donate):
         gc.enable()
 
 
+class Late(Exception):
+    """A deadline has come."""
+
+
+def serve(step, requests):
+    """Requests that read their state again, of which some come too late."""
+    late = 0
+    for _ in range(requests):
+        state = start()
+        try:
+            new = step(state, 1.0)
+        except Late:
+            late += 1
+        else:
+            assert float((new["a"] - state["a"]).sum()) == 4
+    return late
+
+
+def test_a_plan_that_is_never_compiled_in_time_is_not_tried_at_each_call(monkeypatch):
+    step, call = make_step(), Emitted.call
+    let_go(step, 5)
+
+    def too_slow(self, leaves, landed):
+        if self.is_new:
+            raise Late
+        call(self, leaves, landed)
+
+    monkeypatch.setattr(Emitted, "call", too_slow)
+    late = serve(step, 40)
+    assert 0 < late <= 5
+    monkeypatch.undo()
+    assert serve(step, 40) == 0
+    assert [site.copied_calls < site.calls for site in step.explain().sites] == [True, True]
+
+
+def test_objects_are_not_looked_through_for_ever(monkeypatch):
+    asked, reasons = [], asking.ownership.reasons
+    monkeypatch.setattr(asking.ownership, "reasons", lambda *given: asked.append(1) or reasons(*given))
+    monkeypatch.setattr(asking, "FIRST_SECONDS", -1.0)
+    monkeypatch.setattr(asking, "SHARE", 0.0)
+    keep_in_a_log(make_step(), 10)
+    assert asked == []
+    monkeypatch.setattr(asking, "FIRST_SECONDS", float("inf"))
+    keep_in_a_log(make_step(), 10)
+    assert asked != []
+
+
+def keep_in_a_log(step, calls):
+    state, log = start(), []
+    keep = log.append
+    for _ in range(calls):
+        keep({"kept": state})
+        state = step(state, 1.0)
+
+
+def test_require_looks_among_however_many_arrays():
+    step, others = pytc.compile(lambda state: state * 0.5 + 1, donate="require"), [jnp.zeros(()) for _ in range(3000)]
+    assert_in_place(halve_and_add(step, 4))
+    others.clear()
+
+
+def halve_and_add(step, calls):
+    state, where = jnp.zeros((8, 8)), []
+    for _ in range(calls):
+        state = step(state)
+        where.append(state.unsafe_buffer_pointer())
+    return where
+
+
+def assert_in_place(where):
+    assert len({*where}) == 1
+
+
 def test_small_states_are_not_looked_for_among_very_many_arrays():
     step, others = make_step(), [jnp.zeros(()) for _ in range(3000)]
     state, _ = keep_every_loss(step, 20)
     np.testing.assert_array_equal(state["a"], np.full(4, 20))
     (site,) = step.explain().sites
     assert (site.donated, site.copied_calls) == (0, 3)
-    assert "so many arrays are alive" in str(step.explain())
+    assert {path for path, why in site.why if "so many arrays are alive" in why} == {"state['a']", "state['b']"}
     others.clear()
     other = make_step()
     let_go(other, 20)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +54,36 @@ class Unhashable:
 
 def test_an_error_of_our_own_is_traced_to_the_call():
     assert functions(raised_by(pytc.compile(lambda x: 0), Unhashable())) == ["raised_by", "compiled"]
+
+
+class Refused(Exception):
+    """What a callback raises."""
+
+
+def refuse(x):
+    raise Refused
+
+
+def errors_of(compiled, count):
+    """The errors of calls with arrays of their own, and weak references to these."""
+    kept, arrays = [], []
+    for k in range(count):
+        x = jnp.full(8, float(k))
+        arrays.append(weakref.ref(x))
+        try:
+            jax.block_until_ready(compiled(x))
+        except Exception as error:
+            kept.append(error.with_traceback(error.__traceback__.tb_next))  # without this function, which has `x`
+        del x
+    return kept, arrays
+
+
+def test_a_kept_error_does_not_keep_the_arguments(monkeypatch):
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps what JAX's log tells of
+    compiled = pytc.compile(lambda x: jax.pure_callback(refuse, jax.ShapeDtypeStruct((), jnp.float32), x))
+    kept, arrays = errors_of(compiled, 5)
+    assert len(kept) == 5
+    assert [array() for array in arrays] == [None] * 5
 
 
 def test_what_shows_the_frames_of_jax_shows_ours(unfiltered):

@@ -9,6 +9,7 @@ would count.
 
 from __future__ import annotations
 
+import time
 import types
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -16,6 +17,13 @@ from typing import Any
 from pytc import ownership
 from pytc.calls.sites import Plan
 from pytc.interrupt import is_from_outside
+
+FIRST_SECONDS = 0.5
+SHARE = 0.01
+"""What `reasons` may take in all, unasked: so long, and this share of the time since the beginning."""
+_looking = [0.0]
+"""Seconds that `reasons` have taken so far."""
+_STARTED = time.perf_counter()
 
 
 def alive(
@@ -60,12 +68,21 @@ def reasons(
     outcome: ownership.Outcome,
 ) -> dict[int, ownership.Held]:
     """For each leaf of `wanted` that is not proven dead, what holds it; for none where to find out raises."""
+    started = time.perf_counter()
     try:
         return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
     except Exception as error:
         if is_from_outside(error):
             raise
         return {}
+    finally:
+        _looking[0] += time.perf_counter() - started
+
+
+def has_time() -> bool:
+    """Whether to ask for `reasons` at a call that nobody has asked anything of. Each time all objects are looked at,
+    which takes a fifth of a second where they are millions."""
+    return _looking[0] < FIRST_SECONDS + SHARE * (time.perf_counter() - _STARTED)
 
 
 def glance(

@@ -149,9 +149,9 @@ def _why(
     `everywhere` says that it may take long."""
     few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
     if ownership.is_dear(plan.proven):
-        return dict.fromkeys(few, TOO_MANY)
+        return dict.fromkeys(held, TOO_MANY)
     found = asking.glance(frame, args, kwargs, leaves, more, plan.outcome)
-    if everywhere:
+    if everywhere and asking.has_time():
         found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
     return {i: holder.text for i, holder in found.items()}
 

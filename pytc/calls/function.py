@@ -188,6 +188,8 @@ class Function:
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
             raise
+        finally:
+            site.go_back()
         if warm and given is leaves and type(emitted) is EmittedWhole:
             self.directly.went_well(site, looked)
         return emitted.result(landed[2], leaves)
@@ -417,6 +419,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             if delivered:
                 return delivered[0]
             leave_out_own_frames(raised)
+            del args, kwargs, leaves, landed, frame  # the traceback, which people keep, has this frame
             raise
         finally:
             if collector.PAUSED[0]:

@@ -75,6 +75,7 @@ class Site:
                                                                            on trial, if some were spared `unseen`
         on trial          this call's proof fails                       -> spared, as before; nothing was copied
         on trial          it does not                                   -> either, with the new plan
+        a new plan        to compile it raises, or is interrupted       -> as before, with the plan from before
 
     Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
 
@@ -120,6 +121,9 @@ class Site:
     call, or is expected to."""
     changed: bool = False
     """Whether some calls have used another plan than `plan`."""
+    ran_before: Plan | None = None
+    """The plan that its calls have used before `plan`, which is new: if that is not compiled, since a deadline comes
+    meanwhile, say, the next call uses this one again."""
     collects: bool = False
     """Whether garbage is collected before each proof, because nothing but garbage was found to hold leaves."""
     streak: int = 0
@@ -172,7 +176,13 @@ class Site:
     def use(self, plan: Plan) -> None:
         """Use this plan from now on."""
         self.changed = self.changed or (plan is not self.plan and self.calls > 0)
+        self.ran_before = None if self.plan.emitted.is_new else self.plan
         self.plan = plan
+
+    def go_back(self) -> None:
+        """Use the plan from before again, if the present one was to be compiled, and was not."""
+        if self.ran_before is not None and self.plan.emitted.is_new:
+            self.plan, self.ran_before = self.ran_before, None
 
     def miss(self) -> None:
         """Note that this call could not go straight to `jax.jit`."""

@@ -136,8 +136,9 @@ def _is_whole(array: Any) -> bool:
     return type(sharding) is jax.sharding.SingleDeviceSharding or len(sharding.device_set) == 1
 
 
-def shared(leaves: Sequence[Any]) -> list[bool]:
-    """For each leaf, whether another array is on the same buffer, or may be; by address."""
+def shared(leaves: Sequence[Any], at_any_price: bool = False) -> list[bool]:
+    """For each leaf, whether another array is on the same buffer, or may be; by address. All may be where that would
+    take longer than to copy them, unless it is to be told `at_any_price`."""
     if not leaves:
         return []
     own = [own_shards(leaf) for leaf in leaves]
@@ -146,7 +147,7 @@ def shared(leaves: Sequence[Any]) -> list[bool]:
     weakly = [any(map(getweakrefcount, shards)) for shards in own]
     apart = {id(shard) for shards in own for shard in shards}
     everything = [array for array in every_array() if id(array) not in apart]
-    if are_too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
+    if not at_any_price and are_too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
         return [True] * len(leaves)
     try:
         ready = _are_ready(leaves)

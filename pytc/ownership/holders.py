@@ -90,8 +90,8 @@ def in_objects(value: Any, referrers: Referrers, dead: Set[int], arguments: froz
 
 
 def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[Step]) -> Held | None:
-    if isinstance(referrer, FrameType):
-        return None
+    if isinstance(referrer, FrameType) or _is_running(referrer):
+        return None  # what their variables hold is told elsewhere
     if isinstance(referrer, dict):
         return _by_dict(referrer, value, referrers, arguments)
     if isinstance(referrer, types.CellType):
@@ -111,6 +111,15 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
     if names:
         return _by_name("attribute", names, f"attribute `{{}}` of {type(referrer).__name__}", arguments)
     return Held("unknown", _nameless(referrer))
+
+
+def _is_running(value: Any) -> bool:
+    """Whether it is a generator or a coroutine that is one of the callers."""
+    if isinstance(value, types.GeneratorType):
+        return value.gi_running
+    if isinstance(value, types.AsyncGeneratorType):
+        return value.ag_running
+    return isinstance(value, types.CoroutineType) and value.cr_running
 
 
 def _nameless(owner: Any) -> str:

@@ -29,8 +29,8 @@ def look_everywhere(
 
     `references` says how many frames up `frame` is; each frame in between refers to it by one variable.
     """
-    onlooker = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
-    slots = slots_of(args, kwargs, onlooker, outcome)
+    who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
+    slots = slots_of(args, kwargs, who, outcome)
     look = Look(args, kwargs, leaves)
     for found in levels(frame, references, args, slots, outcome, look.places, look.refusals):
         if not look.add(found):
@@ -97,7 +97,8 @@ class Look:
         if not self.census.stands():
             return list(wanted)
         inside = [i for i in wanted if self.census.is_inside(id(self.leaves[i]))]
-        shared = buffers.shared([self.leaves[i] for i in inside])
+        asked = getattr(wanted, "nbytes", None) is None  # by a person, or with `donate="require"`
+        shared = buffers.shared([self.leaves[i] for i in inside], at_any_price=asked)
         self.shared = {i for i, is_shared in zip(inside, shared, strict=True) if is_shared}
         dead = set(inside) - self.shared
         return [i for i in wanted if i not in dead]

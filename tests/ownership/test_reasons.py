@@ -220,7 +220,9 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     trainer.state = [f(trainer.state)][0]
     stub.says("^attribute `state` of SimpleNamespace, to which the result is not assigned at once$")
     with _another_thread("prefetch"):
+        shared = [trainer]
         trainer.state = f(trainer.state)
+        shared.clear()
     stub.says("^attribute `state` of SimpleNamespace: another thread, 'prefetch', may read it$")
     with set_xla_metadata(told=_Compared()):
         trainer.state = f(trainer.state)
@@ -412,6 +414,24 @@ def _in_the_context(x: Any) -> Callable[[], Any]:
     context = contextvars.copy_context()
     context.run(_CONTEXT.set, x)
     return lambda: context[_CONTEXT]
+
+
+def test_a_caller_that_is_a_coroutine_is_not_suspended(made: Functions) -> None:
+    stub, f = made
+
+    async def serve() -> None:
+        x = stub.new()
+        with contextlib.suppress(ValueError):
+            x = f(x)
+        stub.read(x)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        with contextlib.suppress(StopIteration):
+            serve().send(None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    stub.says("^`x` in test_reasons.py:[0-9]+, which an exception handler reads: a handler of signal")
 
 
 @pytest.mark.parametrize(
