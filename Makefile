@@ -51,6 +51,9 @@ fuzz: $(VENV)/.test
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind hostile
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind training
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind ending
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind owners
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind owners --thread
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind hostile --thread
 	@$(RUN) -m tests.ownership.fuzz_compiled --programs $(PROGRAMS)
 	@$(RUN) -m tests.random_functions --functions $(FUNCTIONS)
 	@$(RUN) -m tests.random_captures --functions $(FUNCTIONS)

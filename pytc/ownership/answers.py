@@ -152,7 +152,7 @@ def glance(
     roots = [*args, *kwargs.values()]
     found: dict[int, Held] = {}
     insides = Insides()
-    who = in_program(outcome.calls_python, outcome.atomic, outcome.doubt) or onlooker()
+    who = in_program(outcome.calls_python, outcome.atomic, outcome.doubt) or onlooker() or variables.meddling(frame)
     refusals = [who] if who else []
     paths = paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
     for i, path in zip(wanted, paths, strict=True):

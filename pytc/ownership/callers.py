@@ -25,7 +25,7 @@ from pytc.ownership.stack import Starred
 from pytc.ownership.starred import called_from_the_stack, kept_by
 from pytc.ownership.symbolic import Lengths
 from pytc.ownership.walk import Walk
-from pytc.ownership.watchers import interrupter, interruptible, onlookers
+from pytc.ownership.watchers import Onlookers, interrupter, interruptible, onlookers
 
 _HIGHEST = 32  # frames up the stack that are looked at
 
@@ -239,9 +239,9 @@ def follow(
     atomic, lengths = outcome.atomic, outcome.lengths
     overwritten = None
     if any(level.slots for level in route):
-        onlooker = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
+        who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
         walked = walk.arguments(args, kwargs) if walk is not None else ()
-        overwritten = slots_of(args, kwargs, onlooker, outcome, walked)
+        overwritten = slots_of(args, kwargs, who, outcome, walked)
         overwritten.call(below, 1 + waits_for_c(frame))
         del walked
     for level in route:
@@ -267,6 +267,7 @@ def follow(
             break
         atomic = atomic and site.passes_on(lengths)
         lengths = site.returned(lengths)
+        value = None  # or it would be one more reference to a container
         above = frame.f_back
         if above is None:
             break
@@ -275,18 +276,18 @@ def follow(
     if overwritten is not None:
         found += overwritten.values
         overwritten.values.clear()
-    value = None  # or it would be one more reference to a container
+    value = None
     found += [each.value for each in loops.dead(left, found)]
     return found, overwritten
 
 
 def slots_of(
-    args: tuple[Any, ...], kwargs: dict[str, Any], onlooker: str, outcome: Outcome, walked: Iterable[Any] = ()
+    args: tuple[Any, ...], kwargs: dict[str, Any], who: Onlookers, outcome: Outcome, walked: Iterable[Any] = ()
 ) -> Slots:
     """The `Slots` of a call, with no frame added yet. The names of keyword arguments are among the roots: they may be
     of a user's class derived from `str`, and they die with the arguments."""
     roots = [*args, *kwargs, *kwargs.values()]
-    return Slots(roots, onlooker, outcome.classes, walked, outcome.static, outcome.lasting)
+    return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.lasting)
 
 
 @dataclasses.dataclass
@@ -339,6 +340,8 @@ def levels(
         # First, because it counts the references to what the frame has, as loops do next. What a helper's starred call
         # keeps dies before the store and is not examined, so from such a helper upwards no slot is dead.
         slots.add(frame, site, lengths, at_once and (starred is None or level == 0), places, bool(readable))
+        if slots.onlooker not in ("", *refusals):
+            refusals.append(slots.onlooker)
         left = [] if readable else loops.handed_out(frame, site.iterators)
         found = [Found(level, "loop", each.value, each.position, each) for each in left]
         left.clear()

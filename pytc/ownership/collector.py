@@ -39,8 +39,9 @@ COLLECTING = _Collecting()
 def pause() -> None:
     """Put off collections, if they are on."""
     if gc.isenabled():
-        PAUSED[0] = True
+        PAUSED[0] = True  # before, so that an exception from outside leaves nothing switched off
         gc.disable()
+        PAUSED[0] = True  # and again: another thread may have undone it, and switched on what is off now
 
 
 def resume() -> None:

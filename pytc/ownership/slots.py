@@ -13,8 +13,9 @@
 - only bytecode stands between the call and the stores: C code that has called back may do anything next, and the
   interpreter handles signals after it;
 - no garbage is collected meanwhile, since it may have finalisers (`collector`);
-- nobody else can look meanwhile: no other thread, except those known never to read a program's data; no signal handler
-  written in Python; and no callback of the compiled program (`watchers`).
+- nobody else can look meanwhile: no signal handler written in Python, no callback of the compiled program, and no other
+  thread, except those known never to read a program's data (`watchers`); or, beside other threads, all that leads to
+  the slot is out of their reach (`private`).
 
 Then only the call itself can raise before the last store, and a call that raises has donated nothing: JAX confirms a
 donation only once the execution is under way, and `pytc.compile` puts off an interrupt that arrives in between.
@@ -72,8 +73,10 @@ from pytc.ownership.counts import only_marked, weakly_referenced
 from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.plain import NotPlain, attribute, item, of_strings
+from pytc.ownership.private import StackVariables, has_own_attributes, is_held_once
 from pytc.ownership.stack import first_of_stack
 from pytc.ownership.symbolic import Event, Lengths, Place, Step
+from pytc.ownership.watchers import NOBODY, Onlookers
 
 _CONTAINERS = frozenset((tuple, list, dict))
 _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
@@ -85,23 +88,27 @@ class Slots:
     Fill it frame by frame, from the caller up: `call`, then `add` for each frame. `values` then has the values of the
     slots that are proven dead.
 
-    `roots` are the arguments. `onlooker` says who may read slots before they are overwritten; if it is not empty, no
-    slot is dead. `classes` are those of the containers in the result, if they are known. `walked` are arguments whose
-    end is not examined here: the `Walk` asks `die_quietly` about their parts. `static` are objects that the compiled
-    function holds: they, and what they refer to, live on, except for what the stores overwrite in them. `lasting` has
-    the ids of those of them in which no store can change that.
+    `roots` are the arguments. `onlookers` says who may read slots before they are overwritten; where it is not only
+    another thread, no slot is dead. `classes` are those of the containers in the result, if they are known. `walked`
+    are arguments whose end is not examined here: the `Walk` asks `die_quietly` about their parts. `static` are objects
+    that the compiled function holds: they, and what they refer to, live on, except for what the stores overwrite in
+    them. `lasting` has the ids of those of them in which no store can change that.
     """
 
     def __init__(
         self,
         roots: Iterable[Any],
-        onlooker: str,
+        onlookers: Onlookers = NOBODY,
         classes: Iterable[type] | None = None,
         walked: Iterable[Any] = (),
         static: Iterable[Any] = (),
         lasting: Set[int] = frozenset(),
     ):
-        self.onlooker = onlooker
+        self.onlooker = onlookers.anywhere
+        """Who may have read slots, so that none is dead, in words; empty if nobody."""
+        self._thread = onlookers.thread
+        self._stack = StackVariables() if self._thread else None
+        """What the variables of the frames that were added refer to: asked beside other threads alone."""
         self._classes = classes
         self._walked = frozenset(map(id, walked))
         self._static = static
@@ -109,9 +116,9 @@ class Slots:
         self._living = {*lasting}
         """Ids of parts of `static` that are known to live on, given the stores so far."""
         self.values: list[Any] = []
-        self._open = not onlooker
+        self._open = not self.onlooker
         """Whether further slots may be dead. Once False, it stays so."""
-        self._roots = [] if onlooker else [*roots]
+        self._roots = [] if self.onlooker else [*roots]
         self._arguments = frozenset(map(id, self._roots))
         self._quiet: set[int] = set()
         """Ids of objects that were examined: they run no code when they die, or the answer was no."""
@@ -162,11 +169,14 @@ class Slots:
         self._listed = collections.defaultdict(int)
         _count(self._listed, map(id, places))
         _count(self._listed, map(id, self.values))
+        if self._stack is not None and not readable:
+            self._stack.add(frame)
         self._open = (
             self._open
             and at_once
             and bool(site.events or site.returns)
             and self._end_quietly(roots, frame)
+            and (self._stack is None or self._are_private(frame, site.events, readable, self._stack))
             and self._walk(frame, site.events, lengths, readable)
             and site.returns
             and not (site.drops and self._may_end_loudly())
@@ -191,6 +201,14 @@ class Slots:
         """Whether these arguments run no code when they die."""
         self._quiet.clear()  # a `die_quietly` that has failed leaves objects there that were not fully examined
         return all(self._dies_quietly(argument, None) for argument in arguments)
+
+    def _are_private(self, frame: FrameType, events: Iterable[Event], readable: bool, stack: StackVariables) -> bool:
+        """Whether all places that the instructions behind the call read or overwrite are out of the reach of other
+        threads; if not, one of these is an onlooker."""
+        if not readable and all(self.is_private(frame, event.place, stack) for event in events if event.place):
+            return True
+        self.onlooker = self._thread
+        return False
 
     def _may_end_loudly(self) -> bool:
         """Whether code may run when a part of the result dies."""
@@ -274,6 +292,37 @@ class Slots:
         except NotPlain:
             return (0, None), UNBOUND
         return (id(container), key), value
+
+    def is_private(self, frame: FrameType, place: Place, stack: StackVariables) -> bool:
+        """Whether a place is out of the reach of other threads: a variable, or in objects that nothing refers to but
+        variables of functions of this thread, those of `frame` and those beneath it on `stack`, and one another."""
+        first, *steps = place
+        if first.kind != "fast":
+            return False  # anybody may have the function whose cell or globals these are
+        nodes = [variable(frame, first.name)]
+        for step in steps:
+            if nodes[0] is UNBOUND:
+                return False
+            ours = self._listed.get(id(nodes[0]), 0)
+            if not (stack.hold_alone(nodes, frame, ours) if step is steps[0] else is_held_once(nodes, ours)):
+                return False
+            try:
+                key = step.name
+                if step.kind == "attribute":
+                    value = attribute(nodes[0], key, False)
+                    if not has_own_attributes(nodes, key, value):
+                        return False
+                else:
+                    if isinstance(key, tuple):
+                        if not self.is_private(frame, key, stack):
+                            return False
+                        key = self._locate(frame, key, False)[-1]
+                    value = item(nodes[0], key, False)
+            except NotPlain:
+                return False
+            nodes = [value]
+            del value
+        return True
 
     def _dies_quietly(self, value: Any, ours: int | None) -> bool:
         """Whether no code runs when the value dies, and with it what only it refers to.

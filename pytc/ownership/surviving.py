@@ -36,11 +36,12 @@ from pytc.ownership.callers import NotTrusted, Outcome, flow_of, site_of
 from pytc.ownership.callsite import CallSite
 from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
+from pytc.ownership.private import StackVariables
 from pytc.ownership.repeats import Loop, is_once, is_stored_behind, loop_around
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import first_of_stack
 from pytc.ownership.symbolic import Place, Step, loaded
-from pytc.ownership.watchers import interrupter, interruptible, onlooker
+from pytc.ownership.watchers import interrupter, interruptible, meddler, onlooker
 
 _HIGHEST = 16  # frames up the stack that are looked at
 _MOST = 1000
@@ -110,6 +111,8 @@ class _Survey:
         """Slots of which the same is true."""
         self.passed = self.everything
         """What the function below was passed."""
+        self.stack = StackVariables()
+        """What the variables of the frames so far refer to."""
         self.straight = True
         """Whether the functions so far return the result at once."""
         self.atomic = atomic
@@ -117,7 +120,8 @@ class _Survey:
 
     def ask(self, frame: FrameType, flow: ControlFlow, site: CallSite) -> bool:
         """Find what one frame holds; return whether its variables have any of the leaves."""
-        slots = Slots(self.roots, "")
+        slots = Slots(self.roots)
+        self.stack.add(frame)
         loop = loop_around(flow, site.at)
         loaded_here = loaded(flow, site.at)
         overwritten = {event.place for event in site.events if event.does == "store"} if self.straight else set()
@@ -135,7 +139,7 @@ class _Survey:
                 self.released |= self._in(value)
             if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
                 self.renewed |= self.parts.get(id(value), _NONE)
-            if not _is_local(place) and (not at_once or self.may_raise or onlooker()):
+            if not _is_local(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
                 self.foreseen |= self._in(value)
         if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
             self.foreseen |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
@@ -158,6 +162,10 @@ class _Survey:
         self.atomic = self.atomic and site.may_pass_on
         self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
         return any(variables)
+
+    def _onlooker(self, slots: Slots, frame: FrameType, place: Place) -> str:
+        """Who may read a place before it is overwritten, in words; empty if nobody."""
+        return onlooker() or ("" if slots.is_private(frame, place, self.stack) else meddler())
 
     def _variable(self, frame: FrameType, number: int, site: CallSite, loop: Loop) -> None:
         """Ask a variable that is read later."""

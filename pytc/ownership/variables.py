@@ -20,9 +20,10 @@ from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.holders import DEEPEST, DICTIONARIES, LARGEST, Held, by_globals, is_container, length, place_in
 from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
+from pytc.ownership.private import StackVariables
 from pytc.ownership.slots import Slots
 from pytc.ownership.symbolic import Place, Step, loaded
-from pytc.ownership.watchers import interruptible, other_frames
+from pytc.ownership.watchers import interruptible, meddler, other_frames
 from pytc.set_bits import set_bits
 
 _HIGHEST = 16  # frames up the stack that are looked at
@@ -162,7 +163,7 @@ def _writers(flow: ControlFlow) -> dict[int, list[int]]:
 def letting_go(frame: FrameType, value: Any) -> set[int]:
     """The ids of lists and dictionaries whose only reference to the value is an item that the instructions behind the
     call overwrite: `states` in `for i, state in enumerate(states): states[i] = step(state)`."""
-    slots, ids = Slots([], ""), set()
+    slots, ids = Slots([]), set()
     for event in site_of(frame).events:
         if event.does == "store" and event.place[-1].kind == "item" and slots.peek(frame, event.place) is value:
             owner = slots.peek(frame, event.place[:-1])
@@ -186,7 +187,7 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
         places = loaded(flow_of(frame.f_code), site_of(frame).at)
     except NotTrusted:
         return None
-    slots = Slots(roots, "")
+    slots = Slots(roots)
     stands = [(place, slots.peek(frame, place)) for place in places]
     for place, found in stands:
         if found is value:
@@ -233,6 +234,20 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | Non
     else:
         return None
     return dataclasses.replace(held, text=held.text + why)
+
+
+def meddling(frame: FrameType) -> str:
+    """Another thread that may read a place that the instructions behind the call overwrite, in words; empty if there is
+    none, or all these are out of its reach."""
+    if not (thread := meddler()):
+        return ""
+    try:
+        places = [event.place for event in site_of(frame).events if event.does == "store"]
+    except NotTrusted:
+        return thread
+    slots, stack = Slots([]), StackVariables()
+    stack.add(frame)
+    return "" if places and all(slots.is_private(frame, place, stack) for place in places) else thread
 
 
 def in_handlers(frame: FrameType, value: Any) -> str:

@@ -13,7 +13,7 @@ import operator
 import sys
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytc.interrupt import is_ctrl_c, this_thread
 from pytc.jax_compat.running import let_go
@@ -29,18 +29,32 @@ _last_handlers: list[Any] = []
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
 
-def onlookers(calls_python: bool, atomic: bool, doubt: str) -> str:
-    """Who, besides this thread's next instructions, may read a slot before it is overwritten; empty if nobody.
+class Onlookers(NamedTuple):
+    """Who may read a slot before it is overwritten, besides this thread's next instructions, in words."""
+
+    anywhere: str
+    """Somebody who may have come by any slot; empty if nobody."""
+    thread: str
+    """Another thread, which may read what it can reach (`private`); empty if there is none."""
+
+
+NOBODY = Onlookers("", "")
+
+
+def onlookers(calls_python: bool, atomic: bool, doubt: str) -> Onlookers:
+    """Who may read a slot before it is overwritten.
 
     The arguments are what is known of the call's outcome (`callers.Outcome`). If there is nobody, garbage collections
-    are put off until the result is returned, or `collector.resume` is called.
+    are put off until the result is returned, or `collector.resume` is called. Beside another thread, which may collect
+    garbage at any moment, they are not: the finalisers, too, find only what can be reached.
     """
-    if found := in_program(calls_python, atomic, doubt):
-        return found
+    if caller := in_program(calls_python, atomic, doubt):
+        return Onlookers(caller, "")
     if not let_go():
-        return "JAX may let go of an object whose finaliser reads it"
+        return Onlookers("JAX may let go of an object whose finaliser reads it", "")
     collector.pause()  # finalisers of cyclic garbage may look, and may change what is asked next
-    if found := onlooker():
+    found = Onlookers(onlooker(), meddler())
+    if found != NOBODY:
         collector.resume()
     return found
 
@@ -58,9 +72,7 @@ def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
 
 
 def onlooker() -> str:
-    """Who may do so whatever the program is; empty if nobody."""
-    if thread := meddler():
-        return f"{thread}, may read it"
+    """Who of them may do so whatever the program is, besides other threads; empty if nobody."""
     if handler := interrupter():
         return f"{handler} may read it"
     for callback in gc.callbacks:
@@ -82,7 +94,7 @@ def interruptible() -> bool:
 def meddler() -> str:
     """The thread that may read anything at any time, and raise exceptions in this one (`PyThreadState_SetAsyncExc`), in
     words; empty if there is none."""
-    return f"another thread, {name}" if not interpreter.alone() and (name := other_thread()) else ""
+    return f"another thread, {name}, may read it" if not interpreter.alone() and (name := other_thread()) else ""
 
 
 def interrupter() -> str:

@@ -320,8 +320,12 @@ def test_another_attribute_is_told_and_not_that_which_is_overwritten():
     assert {why for _, why in site.why} == {"attribute `best` of SimpleNamespace"}
 
 
+BOX = types.SimpleNamespace()
+
+
 def in_an_attribute(compiled):
-    box = types.SimpleNamespace(state=new_state())
+    box = BOX
+    box.state = new_state()
     for _ in range(5):
         box.state = compiled(box.state, jnp.ones(4))
 

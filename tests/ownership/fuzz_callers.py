@@ -1,15 +1,19 @@
 """Random programs that call compiled functions, run under a prover, under none, and under an oracle.
 
-    python -m tests.ownership.fuzz_callers --programs 200000 --seed 0 [--kind training|ending]
+    python -m tests.ownership.fuzz_callers --programs 200000 --seed 0 [--kind training|ending|owners] [--thread]
 
-Each program is source text (`caller_programs`, `training_programs`, `ending_programs`). Everything that it reads, and
-everything still reachable at its end, must have the same values under the prover as under one that never donates, and
-the same exceptions must be raised; a buffer called dead too early shows as a deleted array.
+Each program is source text, written by one of the modules `*_programs`. Everything that it reads, and everything still
+reachable at its end, must have the same values under the prover as under one that never donates, and the same
+exceptions must be raised; a buffer called dead too early shows as a deleted array.
 
 Two shares are printed, by leaves, which are all of one size: of what was *dead on this run*, because nothing read it
 after the call; and of what *may be donated* by one who knows the program but not its future (`oracle`). The first
 counts what no prover may give away: what is read on a path that was not taken this time, or by others who did not
 look. The oracle takes twice as long as everything else, and is asked at every tenth program.
+
+With `--thread` the programs run beside another thread, which may read at any moment what their globals lead to: nothing
+of that may be given away. The oracle knows of no threads, and is not asked then; nor is this for programs whose
+destructors do something, as to look at everything puts these off.
 """
 
 from __future__ import annotations
@@ -39,10 +43,10 @@ from jax.tree_util import tree_leaves, tree_map
 
 from pytc import ownership
 from pytc.ownership import executions
-from tests.ownership import caller_programs, ending_programs, training_programs
+from tests.ownership import caller_programs, ending_programs, owner_programs, training_programs
 from tests.ownership.caller_programs import Writer
 from tests.ownership.harness import Stub, TooLarge, both, first, nested, shares
-from tests.ownership.oracle import Oracle
+from tests.ownership.oracle import Oracle, buffers_from
 
 Prover = Callable[..., Any]
 
@@ -345,10 +349,61 @@ class Tally:
         )
 
 
+class Beside:
+    """The prover beside another thread, which reads all that a program's globals, and its finalisers, lead to."""
+
+    def __init__(self) -> None:
+        self.given_away = 0
+        self.wrong = 0
+        """How many leaves were given away, and how many of them the thread could have read."""
+
+    def held(self, frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
+        """As `ownership.held`."""
+        kept = ownership.held(frame, args, kwargs, leaves, wanted, outcome)
+        dead = [i for i in wanted if i not in kept]
+        if dead:
+            programs = [space for space in _globals_above(frame) if space["__name__"] == "program"]
+            reached = buffers_from([*programs, *Finalised.all, *Dying.all], (Stub,))
+            self.given_away += len(dead)
+            self.wrong += sum(leaves[i].unsafe_buffer_pointer() in reached for i in dead)
+        return kept
+
+
+def _globals_above(frame: types.FrameType) -> Iterator[dict[str, Any]]:
+    above: types.FrameType | None = frame
+    while above is not None:
+        yield above.f_globals
+        above = above.f_back
+
+
+@contextlib.contextmanager
+def another_thread() -> Iterator[None]:
+    """A thread that may run at any time."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def check_beside_a_thread(seed: int, kind: str = "hostile") -> Tally:
+    """`check`, beside a thread. Raises `Wrong` also if something is given away that this one can read."""
+    beside = Beside()
+    with another_thread():
+        tally = check(seed, beside.held, kind, asks=False)
+    if beside.wrong:
+        raise Wrong(f"program {seed} gives away what another thread can read\n{KINDS[kind](seed)}")
+    return tally
+
+
 KINDS: dict[str, Callable[[int], str]] = {
     "hostile": caller_programs.write,
     "training": training_programs.write,
     "ending": ending_programs.write,
+    "owners": owner_programs.write,
 }
 ASKED = ("hostile", "training")
 """Those of which the oracle is asked. It looks into frames, and what it sees there lives longer than it would."""
@@ -424,8 +479,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS, default="hostile")
     parser.add_argument("--asks", type=int, default=10, help="ask the oracle at one in so many (default: 10)")
+    parser.add_argument("--thread", action="store_true", help="beside another thread")
     parser.add_argument("--print", action="store_true", help="print the first program and end")
     arguments = parser.parse_args()
+    if arguments.thread and arguments.kind == "ending":
+        parser.error("--thread is not for programs whose destructors do something")
     if arguments.print:
         sys.stdout.write(KINDS[arguments.kind](arguments.seed))
         return
@@ -433,7 +491,10 @@ def main() -> None:
     start = told = time.perf_counter()
     tally, ran = Tally(), 0
     for seed in range(arguments.seed, arguments.seed + arguments.programs):
-        tally.add(check(seed, kind=arguments.kind, asks=seed % arguments.asks == 0))
+        if arguments.thread:
+            tally.add(check_beside_a_thread(seed, arguments.kind))
+        else:
+            tally.add(check(seed, kind=arguments.kind, asks=seed % arguments.asks == 0))
         ran += 1
         if ran == 1:
             gc.freeze()  # what JAX consists of is not looked at by every collection
@@ -443,8 +504,9 @@ def main() -> None:
             sys.stdout.flush()
     seconds = time.perf_counter() - start
     version = ".".join(map(str, sys.version_info[:3]))
+    beside = " beside a thread" if arguments.thread else ""
     sys.stdout.write(
-        f"{ran:,} {arguments.kind} programs on Python {version}: no wrong value, no deleted array; {tally};"
+        f"{ran:,} {arguments.kind} programs{beside} on Python {version}: no wrong value, no deleted array; {tally};"
         f" {seconds:.0f} s\n"
     )
 

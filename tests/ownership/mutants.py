@@ -38,11 +38,13 @@ from pytc.ownership import (
     loops,
     placed,
     plain,
+    private,
     proof,
     slots,
     starred,
     symbolic,
     walk,
+    watchers,
 )
 from pytc.ownership.callsite import CallSite
 from pytc.set_bits import set_bits
@@ -181,7 +183,7 @@ def finalisers_do_not_count() -> Any:
 def sharing_does_not_count() -> Any:
     """Other arrays on the same buffer are ignored."""
     return _patches(
-        mock.patch.object(buffers, "shared", lambda leaves: [False] * len(leaves)),
+        mock.patch.object(buffers, "shared", lambda leaves, **_: [False] * len(leaves)),
         mock.patch.object(buffers, "alone", lambda leaves: True),
         mock.patch.object(buffers, "shares_with_any", lambda *_: False),
     )
@@ -248,8 +250,40 @@ def observers_are_ignored() -> Any:
 def onlookers_are_ignored() -> Any:
     """Threads, signal handlers and callbacks are ignored."""
     return _patches(
-        mock.patch.object(look, "onlookers", lambda *_: ""), mock.patch.object(callers, "onlookers", lambda *_: "")
+        mock.patch.object(look, "onlookers", lambda *_: watchers.NOBODY),
+        mock.patch.object(callers, "onlookers", lambda *_: watchers.NOBODY),
     )
+
+
+def threads_reach_nothing() -> Any:
+    """No slot is within the reach of another thread."""
+    return mock.patch.object(slots.Slots, "_are_private", lambda *_: True)
+
+
+def variables_hold_all_alone() -> Any:
+    """Beside a thread nobody asks what else refers to what a variable has."""
+    return mock.patch.object(private.StackVariables, "hold_alone", lambda *_: True)
+
+
+def weak_references_lead_nowhere() -> Any:
+    """Beside a thread no weak reference counts."""
+    return mock.patch.object(private, "_weakrefs", lambda _: 0)
+
+
+def what_is_in_a_private_object_is_private() -> Any:
+    """Beside a thread nobody asks what else refers to a part of an object."""
+    return mock.patch.object(slots, "is_held_once", lambda *_: True)
+
+
+def nobody_has_the_attributes() -> Any:
+    """Beside a thread nobody asks who has an object's `__dict__`."""
+    return mock.patch.object(slots, "has_own_attributes", lambda *_: True)
+
+
+def frames_above_are_trusted() -> Any:
+    """Beside a thread nobody asks who has the frames further up."""
+    count = private.getrefcount  # of what a function of Python is passed it counts two more
+    return mock.patch.object(private, "getrefcount", lambda v: 3 if type(v) is types.FrameType else count(v) - 2)
 
 
 def slots_are_always_plain() -> Any:
@@ -503,7 +537,9 @@ ALL: tuple[Mutant, ...] = (
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
-    observers_are_ignored, onlookers_are_ignored, slots_are_always_plain, unpacking_never_fails,
+    observers_are_ignored, onlookers_are_ignored, threads_reach_nothing, variables_hold_all_alone,
+    weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
+    frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,
     only_the_whole_result_has_lengths, what_is_dropped_from_the_result_is_quiet,
     slots_are_counted_twice,
     slots_are_counted_with_what_they_are_in,
@@ -831,8 +867,9 @@ def _tracer(s: Stub, f: Any, f2: Any) -> None:
         sys.settrace(before)
 
 
-def _thread(s: Stub, f: Any, f2: Any) -> None:
-    box = types.SimpleNamespace(a=s.new())
+@contextlib.contextmanager
+def _looked_at(s: Stub, look: Callable[[], Any]) -> Iterator[None]:
+    """A thread looks between the proof and the call."""
     seen: list[Any] = []
     prover = s.prover
     assert prover is not None
@@ -844,14 +881,68 @@ def _thread(s: Stub, f: Any, f2: Any) -> None:
         return kept
 
     begin = threading.Event()
-    thread = threading.Thread(target=lambda: (begin.wait(), seen.append(box.a)))
+    thread = threading.Thread(target=lambda: (begin.wait(), seen.append(look())))
     thread.start()
     s.prover = looking
     try:
-        box.a = f(box.a)
+        yield
     finally:
         s.prover = prover
+        begin.set()
     s.read(seen)
+
+
+class Box:
+    """An object of attributes."""
+
+    def __init__(self, **attributes: Any):
+        self.__dict__.update(attributes)
+
+
+def _thread(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(a=s.new())
+    with _looked_at(s, lambda: box.a):
+        box.a = f(box.a)
+
+
+def _thread_with_a_list(s: Stub, f: Any, f2: Any) -> None:
+    box = Box(a=s.new())
+    boxes = [box]
+    with _looked_at(s, lambda: boxes[0].a):
+        box.a = f(box.a)
+
+
+def _thread_with_a_weak_reference(s: Stub, f: Any, f2: Any) -> None:
+    box = Box(a=s.new())
+    weakly: Any = weakref.ref(box)
+    with _looked_at(s, lambda: weakly().a):
+        box.a = f(box.a)
+
+
+def _thread_with_a_part(s: Stub, f: Any, f2: Any) -> None:
+    box = Box(part=Box(a=s.new()))
+    parts = [box.part]
+    with _looked_at(s, lambda: parts[0].a):
+        box.part.a = f(box.part.a)
+
+
+def _thread_with_the_attributes(s: Stub, f: Any, f2: Any) -> None:
+    box = Box(a=s.new())
+    attributes = box.__dict__  # `vars` would have all variables kept
+    with _looked_at(s, lambda: attributes["a"]):
+        box.a = f(box.a)
+
+
+def _thread_with_a_frame(s: Stub, f: Any, f2: Any) -> None:
+    box = Box(a=s.new())
+    frames = [sys._getframe()]
+    with _looked_at(s, lambda: frames[0].f_locals["box"].a):
+        _advance(f, box)
+    frames.clear()
+
+
+def _advance(f: Any, box: Box) -> None:
+    box.a = f(box.a)
 
 
 def _property(s: Stub, f: Any, f2: Any) -> None:
@@ -1091,7 +1182,8 @@ PROGRAMS: tuple[Program, ...] = (
     _vars_of_the_owner_of_a_builtin, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _locals,
-    _tracer, _thread, _property, _too_many, _too_many_inside, _loud_rest, _twice,
+    _tracer, _thread, _thread_with_a_list, _thread_with_a_weak_reference, _thread_with_a_part,
+    _thread_with_the_attributes, _thread_with_a_frame, _property, _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
     _stored_back, _garbage, _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly, _left_in_a_frame,
     _function_of_several_names, _pair_of_a_loop,

@@ -31,7 +31,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Oracle:
         holders: dict[int, str] = {}
         by_kind, spared = self._roots(frame)
         for kind, roots in by_kind.items():
-            reached = self._mark(roots, spared, seen)
+            reached = buffers_from(roots, self.opaque, spared, seen)
             for i in wanted:
                 if leaves[i].unsafe_buffer_pointer() in reached:
                     holders.setdefault(i, kind)
@@ -179,23 +179,28 @@ class Oracle:
                 break
         return found
 
-    # -- marking ---
 
-    def _mark(self, ahead: list[Any], spared: set[tuple[int, Any]], seen: set[int]) -> set[int]:
-        """The addresses of the buffers that can be reached from `ahead` by another way than the slots `spared`, and
-        past no object that was `seen`."""
-        buffers: set[int] = set()
-        while ahead:
-            value = ahead.pop()
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            if isinstance(value, jax.Array):
-                if not value.is_deleted():
-                    buffers.add(value.unsafe_buffer_pointer())
-            elif not isinstance(value, self.opaque):
-                ahead.extend(part for key, part in _parts(value) if (id(value), key) not in spared)
-        return buffers
+# -- marking ---
+
+
+def buffers_from(
+    ahead: list[Any], opaque: tuple[type, ...], spared: Set[tuple[int, Any]] = frozenset(), seen: set[int] | None = None
+) -> set[int]:
+    """The addresses of the buffers that can be reached from `ahead` by another way than the slots `spared`, past no
+    object that is `opaque` or was `seen`."""
+    seen = set() if seen is None else seen
+    buffers: set[int] = set()
+    while ahead:
+        value = ahead.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, jax.Array):
+            if not value.is_deleted():
+                buffers.add(value.unsafe_buffer_pointer())
+        elif not isinstance(value, opaque):
+            ahead.extend(part for key, part in _parts(value) if (id(value), key) not in spared)
+    return buffers
 
 
 _PLAIN: tuple[Any, ...] = (object.__setattr__, types.SimpleNamespace.__setattr__)

@@ -661,7 +661,7 @@ def test_no_garbage_is_collected_while_it_is_asked_who_may_look(monkeypatch):
     answer = [True]
 
     def alone():
-        asking = sys._getframe(3)  # `meddler` and `onlooker` are in between
+        asking = sys._getframe(2)  # `meddler` is in between
         if asking.f_code is watchers.onlookers.__code__:  # the proof; a look at the caller's code asks as well
             collecting.append(gc.isenabled())
         return answer[0]

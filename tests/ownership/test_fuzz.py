@@ -11,9 +11,9 @@ from unittest import mock
 
 import pytest
 
-from pytc.ownership import callers, look
+from pytc.ownership import callers, look, watchers
 from tests.ownership import fuzz_compiled, mutants
-from tests.ownership.fuzz_callers import ASKED, Tally, check
+from tests.ownership.fuzz_callers import ASKED, Tally, Wrong, check, check_beside_a_thread
 
 
 def tally(kind: str, programs: range, asks: bool) -> Tally:
@@ -40,6 +40,33 @@ def test_random_programs_in_which_destructors_make_calls() -> None:
     assert counted.dead_found > counted.dead / 2
 
 
+def test_random_programs_in_which_variables_own_objects() -> None:
+    counted = tally("owners", range(80), asks=False)
+    assert counted.dead_found > 0.9 * counted.dead
+
+
+@pytest.mark.parametrize("kind", ["hostile", "training", "owners"])
+def test_random_programs_beside_a_thread(kind: str) -> None:
+    counted = Tally()
+    for seed in range(40):
+        counted.add(check_beside_a_thread(seed, kind))
+    assert counted.dead_found > counted.dead / 5
+
+
+def test_random_programs_show_what_a_thread_can_read() -> None:
+    with mutants.broken(mutants.threads_reach_nothing):
+        wrong = [seed for seed in range(10) if gives_away_too_much(seed)]
+    assert wrong
+
+
+def gives_away_too_much(seed: int) -> bool:
+    try:
+        check_beside_a_thread(seed, "owners")
+    except (Wrong, RuntimeError):
+        return True
+    return False
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _frozen() -> Iterator[None]:
     """What is there before is not looked at by each collection, nor by the oracle's each search for a generator."""
@@ -50,7 +77,7 @@ def _frozen() -> Iterator[None]:
 
 
 LAZY: dict[str, Callable[[], Any]] = {
-    "slots": lambda: mock.patch.object(look, "onlookers", lambda *_: "somebody"),
+    "slots": lambda: mock.patch.object(look, "onlookers", lambda *_: watchers.Onlookers("somebody", "")),
     "frames above": lambda: mock.patch.object(callers, "_HIGHEST", 1),
     "handlers": lambda: mock.patch.object(callers, "interrupter", lambda: "somebody"),
 }

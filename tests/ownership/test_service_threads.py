@@ -39,14 +39,18 @@ def thread_of(module: str, function: str, until: Any) -> threading.Thread:
     return threading.Thread(target=eval(function, space), args=(until,))
 
 
+BOXES: list[Any] = []
+
+
 def train(steps: int = 4) -> list[bool]:
     """For each step, whether the state in an attribute was taken over."""
     stub = Stub()
     f = stub.compile(first)
     box = types.SimpleNamespace(a=stub.new())
+    BOXES.append(box)  # where other threads could find it
     for _ in range(steps):
         box.a = f(box.a)
-    stub.read(box.a)
+    stub.read(BOXES.pop().a)
     return [bool(call.dead) for call in stub.calls]
 
 

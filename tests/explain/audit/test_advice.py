@@ -98,6 +98,7 @@ def test_only_another_thread(watch: Watch, jit: Any) -> None:
         def __init__(self) -> None:
             self.state = state()
             self.step = jit(grow)
+            self.callbacks = [self.run]  # by which others could find it
 
         def run(self) -> None:
             for _ in range(3):
