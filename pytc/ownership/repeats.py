@@ -9,7 +9,7 @@ from types import FrameType
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.liveness import ControlFlow
-from pytc.ownership.symbolic import Place, places_by_instruction, renamed_by_instruction
+from pytc.ownership.symbolic import Place, places_loaded, renamed
 
 _HIGHEST = 16  # frames up the stack that are looked at
 
@@ -27,24 +27,26 @@ class Loop:
     def renames(self, local: int) -> bool:
         """Whether something that has a name already is given to a local variable (its number) in the loop, be it on
         some ways around only: `if loss < least: best = state`. Not if a call makes it: `ema = average(ema, state)`."""
-        renamed = self.flow.once(renamed_by_instruction)
-        return any(local in renamed[n] for n in self.body)
+        return any(local in renamed(self.flow, n) for n in self.body)
 
     def appends(self) -> list[Place]:
         """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`. Not
         if the loop also takes something out of that, or gets the state from elsewhere, as from a queue."""
-        places = self.flow.once(places_by_instruction)
         methods = [n for n in self.body if self.flow.instructions[n].opname in _METHODS]
-        emptied = {places[n - 1][-1:] for n in methods if self.flow.instructions[n].argval in _EMPTY}
+        emptied = {self._owner(n) for n in methods if self.flow.instructions[n].argval in _EMPTY}
         found: list[Place] = []
         for n in methods:
-            history = places[n - 1][-1:]
+            history = self._owner(n)
             if self.flow.instructions[n].argval != "append" or not history or history in emptied:
                 continue
             if self._writers(history[0]) or self.at in _reached(self.flow, self.at, self.body - {n}):
                 continue
             found += [place for place in _appended(self.flow, n) if self._writers(place) <= 1]
         return found
+
+    def _owner(self, method: int) -> tuple[Place, ...]:
+        """What an instruction loads a method of; empty if that is not told."""
+        return places_loaded(self.flow, method - 1)[-1:]
 
     def _writers(self, place: Place) -> int:
         """How many instructions of the loop write the local variable that a place begins with."""
@@ -97,7 +99,7 @@ def _appended(flow: ControlFlow, method: int) -> list[Place]:
             return found if taken == "POP_TOP" else []  # else it is another call, for the argument
         if not name.startswith(("LOAD_", "BINARY_SUBSCR", "BUILD_TUPLE", "PUSH_NULL")):
             break
-        for place in flow.once(places_by_instruction)[n]:
+        for place in places_loaded(flow, n):
             found = [each for each in found if each != place[: len(each)]] + [place]
     return []
 

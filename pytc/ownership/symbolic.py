@@ -100,13 +100,13 @@ class Event:
 def loaded(flow: ControlFlow, at: int) -> list[Place]:
     """Every place that the expression of instruction `at` loads, as far as can be told: its arguments may come from
     there."""
-    starts, loads = flow.once(_starts), flow.once(places_by_instruction)
+    starts = flow.once(_starts)
     first = at
     while first not in starts:
         first -= 1
         if not _within(flow.instructions[first].positions, flow.instructions[at].positions):
             break
-    return [place for n in range(first, at) for place in loads[n]]
+    return [place for n in range(first, at) for place in places_loaded(flow, n)]
 
 
 def _starts(flow: ControlFlow) -> frozenset[int]:
@@ -117,27 +117,37 @@ def _starts(flow: ControlFlow) -> frozenset[int]:
     return frozenset({0} | {n for n in targets if n > 0 and flow.follows[n - 1] != (n,)} | ends)
 
 
-def places_by_instruction(flow: ControlFlow) -> list[tuple[Place, ...]]:
-    """The places that each instruction loads, as far as can be told from those before it."""
-    return [seen for seen, _ in flow.once(_moves)]
+def places_loaded(flow: ControlFlow, at: int) -> tuple[Place, ...]:
+    """The places that instruction `at` loads, as far as can be told from those before it."""
+    return _moves(flow, at)[0]
 
 
-def renamed_by_instruction(flow: ControlFlow) -> list[frozenset[int]]:
-    """The local variables (numbers) that each instruction gives the value of another place, as far as can be told."""
-    return [renamed for _, renamed in flow.once(_moves)]
+def renamed(flow: ControlFlow, at: int) -> frozenset[int]:
+    """The local variables (numbers) that instruction `at` gives the value of another place, as far as can be told."""
+    return _moves(flow, at)[1]
 
 
-def _moves(flow: ControlFlow) -> list[tuple[tuple[Place, ...], frozenset[int]]]:
-    starts = flow.once(_starts)
-    moves = []
-    for n, instruction in enumerate(flow.instructions):
-        if n in starts:
-            walk = _Walk(lenient=True)
-        walk.seen.clear()
-        walk.renamed.clear()
-        walk.step(instruction)
-        moves.append((tuple(walk.seen), frozenset(walk.renamed)))
-    return moves
+_Moves: TypeAlias = dict[int, tuple[tuple[Place, ...], frozenset[int]]]
+
+
+def _moves(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], frozenset[int]]:
+    """Both. Instructions are executed from the last one on at which the stack is empty, where one behind it is asked
+    for: a call site has to do with few of those of a long function."""
+    known, starts = flow.once(_nothing_known), flow.once(_starts)
+    if at not in known:
+        n = next(n for n in range(at, -1, -1) if n in starts or flow.heights[n] == 0)
+        walk = _Walk(lenient=True)
+        while n <= at:
+            walk.seen.clear()
+            walk.renamed.clear()
+            walk.step(flow.instructions[n])
+            known[n] = tuple(walk.seen), frozenset(walk.renamed)
+            n += 1
+    return known[at]
+
+
+def _nothing_known(_: ControlFlow) -> _Moves:
+    return {}
 
 
 def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
