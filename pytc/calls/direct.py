@@ -248,7 +248,9 @@ def check_not_deleted(error: Exception, leaves: Sequence[Leaf], values: Sequence
         return
     for leaf, value in zip(leaves, values, strict=True):
         if isinstance(value, jax.Array) and value.is_deleted():
+            failed = ", or by this one, which has failed on one of several devices"
+            now = failed if len(value.sharding.device_set) > 1 else ""
             raise RuntimeError(
-                f"`{leaf.path}` was deleted before this call (moved, donated to another function, or by `.delete()`): "
-                f"{error}"
+                f"`{leaf.path}` was deleted before this call (moved, donated to another function, or by `.delete()`)"
+                f"{now}: {error}"
             ) from error

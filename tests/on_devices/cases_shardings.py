@@ -580,3 +580,12 @@ def test_static_leaves_do_not_change_where_results_are(where, structured):
     assert (shapes["name"], shapes["a"].sharding, shapes["b"][0].sharding) == ("n", place, place)
     for transform in (jax.jit, lambda g: lambda x: jax.vmap(g)(x[None]), lambda g: jax.grad(lambda x: g(x).sum())):
         assert transform(lambda x: f(x, "n")["a"])(x).sharding.device_set == place.device_set
+
+
+def test_a_call_that_failed_on_one_device_may_have_deleted_its_argument():
+    step = pytc.compile(lambda x: x + 1)
+    x = jax.device_put(jnp.ones(16), jax.NamedSharding(mesh_of(AUTO), P("a")))
+    step(x)
+    x.delete()
+    with pytest.raises(RuntimeError, match=r"`x` was deleted before this call \(.*\), or by this one, which has failed"):
+        step(x)
