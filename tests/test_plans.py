@@ -1115,6 +1115,7 @@ def test_small_states_are_not_looked_for_among_very_many_arrays():
     (site,) = step.explain().sites
     assert (site.donated, site.copied_calls) == (0, 3)
     assert {path for path, why in site.why if "so many arrays are alive" in why} == {"state['a']", "state['b']"}
+    assert "to have it reused" not in str(step.explain())  # by a local variable it would not be
     others.clear()
     other = make_step()
     let_go(other, 20)

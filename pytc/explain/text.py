@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from pytc.calls.decide import TOO_MANY
 from pytc.explain import plans
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
 from pytc.explain.device import ITS_RUNTIME, JAX_TAKES, Device
@@ -167,8 +168,8 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     for found in fold(site.why, lambda each: (each[0],), lambda each: (each[1], each[0] in often)):
         path, why = found.members[0]
         lines += wrapped(f"{found.texts[0]}{_ONCE if path in often else ''}: {why}", width, 12, 10)
-    if site.why:
-        by_c = all(BY_C in why for _, why in site.why)
+    if others := [why for _, why in site.why if why != TOO_MANY]:
+        by_c = all(BY_C in why for why in others)
         lines += wrapped(_TO_CALL if by_c else _TO_FREE, width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")

@@ -587,5 +587,5 @@ def test_a_call_that_failed_on_one_device_may_have_deleted_its_argument():
     x = jax.device_put(jnp.ones(16), jax.NamedSharding(mesh_of(AUTO), P("a")))
     step(x)
     x.delete()
-    with pytest.raises(RuntimeError, match=r"`x` was deleted before this call \(.*\), or by this one, which has failed"):
+    with pytest.raises(RuntimeError, match=r"`x` was deleted before this call \(.*\), or by this one"):
         step(x)
