@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import pprint
 import sys
 import types
 from typing import Any, NamedTuple
@@ -532,6 +533,43 @@ def makes_keys_of_leaves(kind, _, children):
     return kind(x=children[0], more=dict(zip(children, children, strict=True)))
 
 
+def has_text_made(kind, _, children):
+    return kind(x=children[0], more=jax.tree.map(repr, children[1]))
+
+
+def has_text_made_by_a_class(kind, _, children):
+    return kind(x=children[0], more=jax.tree.map(str, children[1]))
+
+
+def has_the_standard_library_called(kind, _, children):
+    return kind(x=children[0], more=jax.tree.map(pprint.pformat, children[1]))
+
+
+def refuse_all_but_tracers(x, is_traced):
+    if is_traced is True:
+        return x
+    return SEEN[0]
+
+
+def hands_on_what_is_true_of_tracers(kind, _, children):
+    return kind(x=children[0], more=refuse_all_but_tracers(children[1], isinstance(children[1], jax.core.Tracer)))
+
+
+def goes_through_different_constants(kind, _, children):
+    more = None
+    for each in (1, None):
+        if each is None:
+            more = SEEN[0]
+    return kind(x=children[0], more=more)
+
+
+def may_have_a_hook_later(kind, _, children):
+    made = kind(x=children[0], more=children[1])
+    if made.hook is not None:
+        made.hook(children)
+    return made
+
+
 def hides_a_branch(kind, aux, children):
     return kind(x=children[0], more=children[1] if aux is children[1] else jnp.asarray(children[1]))
 
@@ -573,12 +611,14 @@ NAMELESS_CHECK = NAMELESS["check"]
         (writes_a_value, None), (computes, None), (calls_a_jitted_function, None), (makes_what_dies_by_c_code, None),
         (stores_into_a_class, None), (stores_into_a_default, None), (stores_into_what_it_is_given, BOX),
         (stores_into_what_is_around(), None), (sets_by_name, BOX), (tells_two_leaves_apart, None),
-        (hashes_a_leaf, None), (makes_keys_of_leaves, None),
+        (has_text_made, None), (has_text_made_by_a_class, None), (has_the_standard_library_called, None),
+        (hands_on_what_is_true_of_tracers, None), (goes_through_different_constants, None),
+        (may_have_a_hook_later, None), (hashes_a_leaf, None), (makes_keys_of_leaves, None),
         (hides_a_branch, BOX), (reads_a_free_variable(), None), (has_code_of_no_module, None),
     ],
 )  # fmt: skip
 def test_what_only_looks_like_building(unflatten, aux):
-    kind = type("Node", (Bare,), {})
+    kind = type("Node", (Bare,), {"hook": None})
     register_pytree_node(kind, lambda each: ((each.x, each.more), aux), functools.partial(unflatten, kind))
     assert doubtful(tree_structure(kind(x=X, more=X))) != ""
 

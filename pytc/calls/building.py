@@ -45,6 +45,7 @@ _CODE = (
     *(types.MemberDescriptorType, types.GetSetDescriptorType),
 )
 """Kinds of objects that code consists of."""
+_GETTERS = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
 _SENTINELS = tuple(type(each) for each in (dataclasses.MISSING, dataclasses._HAS_DEFAULT_FACTORY))  # type: ignore[attr-defined]
 CONTAINERS = (tuple, list, dict, set, frozenset)
 """The interpreter's."""
@@ -260,6 +261,8 @@ class _Building:
         self.defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         self.given = {name: self._told(value) for name, value in self._parameters()}
         """What the parameters have."""
+        if self.code.co_flags & inspect.CO_VARKEYWORDS:
+            self.given[self.code.co_varnames[len(self.given)]] = Container(dict)  # it is made for each call
 
     def run(self) -> None:
         """Raises `Odd` if the function may do anything but build."""
@@ -285,21 +288,15 @@ class _Building:
 
     def _parameters(self) -> Iterator[tuple[str, Any]]:
         code = self.code
-        count = code.co_argcount + code.co_kwonlyargcount
-        count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
         for number, name in enumerate(code.co_varnames[:count]):
-            value = variable(self.frame, number)
-            if type(value) is types.CellType:
-                value = value.cell_contents
-            yield name, value
+            yield name, _contents(variable(self.frame, number))
 
     def _told(self, value: Any) -> Value:
         """What a function was given."""
         if isinstance(value, Tracer):
             return Kind.LEAF
-        if is_constant(value) and type(value) is not tuple:
-            return Known(value)
-        if _is_marker(value):
+        if (is_constant(value) and type(value) is not tuple) or _is_marker(value):
             return Known(value)
         if any(value is each for each in self.defaults):
             return Known(value) if is_constant(value) else Kind.STATIC
@@ -330,10 +327,7 @@ class _Building:
         code = self.code
         number = len({*code.co_varnames, *code.co_cellvars}) + code.co_freevars.index(name)
         cell = variable(self.frame, number)
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            raise Odd from None
+        value = _contents(cell)
         if self.new.has(cell):
             return self._told(value)
         if type(value) in (tuple, list) and value and all(type(each) is str for each in value):
@@ -525,7 +519,7 @@ class _Building:
                     return Known(found)
             case Known(type() as kind):
                 found = defined(kind, name) if defines(kind, name) else defined(type(kind), name)
-                if is_code(found) and type(found) is not property:
+                if is_code(found) and not isinstance(found, _GETTERS):
                     return Known(_function(found))
         raise Odd
 
@@ -543,7 +537,7 @@ class _Building:
         if type(found) is property:
             if _is_of_python(found.fget):
                 return Kind.UNKNOWN
-        elif is_constant(found) or _is_marker(found):
+        elif is_code(found) or _is_marker(found):
             return Known(_function(found))
         elif _is_of_python(defined(type(found), "__get__")):
             return Kind.UNKNOWN
@@ -624,6 +618,9 @@ class _Building:
             raise Odd
         if name == "__setattr__" and not isinstance(next(iter(self.given.values())), Made):
             raise Odd
+        if name == "__init__" and not all(_is_of_python(each.value) or each.value is own[0] for each in among):
+            for each in arguments:  # those of the interpreter's containers take other containers
+                _check_pairs(each)
         return Kind.UNKNOWN
 
     def _by_c_code(self, value: Any, arguments: Sequence[Value]) -> Value:
@@ -642,8 +639,8 @@ class _Building:
                 return Several(_item(each))
             case [Container() | Kind.LEAF] if value is len:
                 return Kind.ATOM
-            case [_, Known() | Container()] if value is isinstance:
-                return Kind.UNKNOWN
+            case [Known() | Made() | Container() | Kind.STATIC, Known() | Container()] if value is isinstance:
+                return Kind.ATOM  # (of a tracer the answer may be another one than of the array)
         raise Odd
 
 
@@ -665,6 +662,16 @@ def _drop(stack: list[Value], count: int) -> tuple[Value, ...]:
     dropped = tuple(stack[-count:])
     del stack[-count:]
     return dropped
+
+
+def _contents(value: Any) -> Any:
+    """What a variable has, also if it is one that inner functions read."""
+    if type(value) is not types.CellType:
+        return value
+    try:
+        return value.cell_contents
+    except ValueError:
+        raise Odd from None
 
 
 def _had(names: dict[str, Value], name: str) -> Value:
@@ -754,8 +761,10 @@ def _is_tame(value: Value) -> bool:
     """Whether a value may be handed to code that is not looked at: it has nothing in it that was there before but
     code."""
     match value:
-        case Kind.LEAF | Kind.ATOM | Known() | Made() | Truth():
+        case Kind.LEAF | Kind.ATOM | Made() | Truth():
             return True
+        case Known(known):
+            return _is_called_openly(known)
         case Container(_, items):
             return items is not None and all(_is_tame(each) for each in items)
         case Several(item):
@@ -763,14 +772,36 @@ def _is_tame(value: Value) -> bool:
     return False
 
 
+def _is_called_openly(value: Any) -> bool:
+    """Whether code that is not looked at may be handed the value: a constant, or code, which is looked at or is not to
+    be if it is called there. (What the standard library does for a builder is not looked at, nor what is written in
+    C.)"""
+    if type(value) in _ATOMS or type(value) is CodeType:
+        return True
+    if type(value) is tuple:
+        return all(_is_called_openly(each) for each in value)
+    home = str(getattr(value, "__module__", "")).partition(".")[0]
+    if home in BUILDERS:
+        return home not in sys.stdlib_module_names
+    is_python = type(value) is types.FunctionType or (isinstance(value, type) and is_open(value))
+    return is_python and home not in sys.stdlib_module_names
+
+
 def _identity(a: Value, b: Value) -> bool | None:
     """Whether two values are one, if that is told. Raises `Odd` where it may differ the next time."""
     if isinstance(a, Known) and isinstance(b, Known):
-        return a.value is b.value
-    other = b if isinstance(a, Known) else a
-    if not (isinstance(a, Known) or isinstance(b, Known)):
+        told = type(a.value) not in _ATOMS or a.value is None
+        return a.value is b.value if told and (type(b.value) not in _ATOMS or b.value is None) else None
+    known, other = (a, b) if isinstance(a, Known) else (b, a)
+    if not isinstance(known, Known):
         raise Odd
-    return None if other is Kind.UNKNOWN else False
+    if (
+        other in (Kind.LEAF, Kind.STATIC)
+        or isinstance(other, Made)
+        or (isinstance(other, Container) and known.value is None)
+    ):
+        return False
+    return None
 
 
 def _is_none(value: Value) -> bool | None:
