@@ -1,0 +1,107 @@
+"""Code, as far as functions that build may use it: which classes and functions run no code that is not looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Iterable
+from types import CodeType
+from typing import Any
+
+from pytc.classes import attributes_of, defined, defines
+
+BUILDERS = frozenset(
+    """pytc jax jaxlib numpy ml_dtypes equinox flax chex optax jax_dataclasses jax_md penzai simple_pytree abc
+    collections copyreg dataclasses enum types typing""".split()
+)
+"""Packages whose own code builds containers of whatever it is given, or asks a tracer for its value."""
+ATOMS = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented))
+_CODE = (
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, staticmethod, classmethod, property),
+    *(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType),
+    *(types.MemberDescriptorType, types.GetSetDescriptorType),
+)
+"""Kinds of objects that code consists of."""
+GETTERS = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
+_SENTINELS = tuple(type(each) for each in (dataclasses.MISSING, dataclasses._HAS_DEFAULT_FACTORY))  # type: ignore[attr-defined]
+CONTAINERS = (tuple, list, dict, set, frozenset)
+"""The interpreter's."""
+METHODS = frozenset("append copy extend get items keys setdefault update values".split())
+"""Methods of containers that do the same whatever is in these."""
+FUNCTIONS = (isinstance, iter, len, setattr, object.__new__, tuple.__new__, dict.__new__, list.__new__)
+"""Functions of the interpreter's that do the same for all arrays of a type."""
+OF_BASES = {
+    name: tuple(attributes_of(base)[name] for base in (object, *CONTAINERS) if name in attributes_of(base))
+    for name in ("__new__", "__init__", "__setattr__", "__getattribute__")
+}
+"""What classes inherit from those of the interpreter that they may be derived from."""
+
+
+def is_constant(value: Any) -> bool:
+    """Whether the value never changes, and has nothing in it that does."""
+    if type(value) in (tuple, frozenset):
+        return all(is_constant(each) for each in value)
+    return type(value) in ATOMS or is_code(value)
+
+
+def is_code(value: Any) -> bool:
+    """Whether it is a class, a module, or a function. (Those that `functools` makes call others, by what they are
+    given.)"""
+    if type(value) is types.FunctionType:
+        return value.__globals__.get("__name__") != "functools"
+    if type(value) is types.BuiltinFunctionType:
+        return isinstance(value.__self__, type | types.ModuleType)  # else it is a method of some object
+    return isinstance(value, _CODE)
+
+
+def is_open(kind: type) -> bool:
+    """Whether objects of the class are made, and have their attributes read and set, by functions written in Python, or
+    as those of `object` and of the interpreter's containers; and run no code when they die."""
+    call = defined(type(kind), "__call__")
+    return (
+        (call is attributes_of(type)["__call__"] or type(call) is types.FunctionType)
+        and all(is_of_python(has := defined(kind, name)) or is_among(has, own) for name, own in OF_BASES.items())
+        and not defines(kind, "__del__")
+    )
+
+
+def is_among(value: Any, others: Iterable[Any]) -> bool:
+    """Whether it is one of the others."""
+    return any(value is each for each in others)
+
+
+def is_of_python(value: Any) -> bool:
+    """Whether it is a function written in Python, as a class has it."""
+    value = value.__func__ if type(value) in (staticmethod, classmethod) else value
+    return type(value) is types.FunctionType
+
+
+def is_marker(value: Any) -> bool:
+    """Whether it stands for a missing default or, in Equinox's modules, a missing attribute."""
+    return type(value) in _SENTINELS or attributes_of(type(value)).get("__module__") == "equinox._module._flatten"
+
+
+def package_of(space: dict[str, Any]) -> str:
+    """The package of a function's globals."""
+    return str(space.get("__name__", "")).partition(".")[0]
+
+
+def function_of(value: Any) -> Any:
+    """What is called where a class has this."""
+    return value.__func__ if type(value) in (staticmethod, classmethod) else value
+
+
+def is_called_openly(value: Any) -> bool:
+    """Whether code that is not looked at may be handed the value: a constant, or code, which is looked at or is not to
+    be if it is called there. (What the standard library does for a builder is not looked at, nor what is written in
+    C.)"""
+    if type(value) in ATOMS or type(value) is CodeType:
+        return True
+    if type(value) is tuple:
+        return all(is_called_openly(each) for each in value)
+    home = str(getattr(value, "__module__", "")).partition(".")[0]
+    if home in BUILDERS:
+        return home not in sys.stdlib_module_names
+    is_python = type(value) is types.FunctionType or (isinstance(value, type) and is_open(value))
+    return is_python and home not in sys.stdlib_module_names

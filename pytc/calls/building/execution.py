@@ -1,0 +1,448 @@
+"""The symbolic execution of a function that builds: of its bytecode, for CPython 3.11 to 3.13."""
+
+from __future__ import annotations
+
+import dis
+import gc
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from pytc.calls.building.code import (
+    BUILDERS,
+    CONTAINERS,
+    GETTERS,
+    METHODS,
+    function_of,
+    is_code,
+    is_constant,
+    is_marker,
+    is_of_python,
+    is_open,
+)
+from pytc.calls.building.newcomers import Newcomers
+from pytc.calls.building.results import result
+from pytc.calls.building.values import (
+    Container,
+    Inherited,
+    Kind,
+    Known,
+    Made,
+    Method,
+    Odd,
+    Several,
+    Truth,
+    Value,
+    check_keys,
+    check_pairs,
+    identity,
+    is_new,
+    is_none,
+    item_of,
+    items_of,
+    joined,
+    part_of,
+    spread,
+    truth,
+)
+from pytc.classes import attributes_of, bases_of, defined, defines
+from pytc.jax_compat.running import Tracer
+from pytc.ownership.interpreter import UNBOUND, running_function, variable
+
+_OF_ARRAYS = frozenset(("shape", "dtype", "ndim", "size"))
+"""Attributes that a tracer has as the array does."""
+_LONGEST = 20_000
+"""Instructions that are executed at most."""
+_IGNORED = frozenset("CACHE EXTENDED_ARG NOP RESUME PRECALL KW_NAMES MAKE_CELL COPY_FREE_VARS".split())
+_ON_NONE = frozenset(
+    f"POP_JUMP_{where}IF_{sense}NONE" for where in ("", "FORWARD_", "BACKWARD_") for sense in ("", "NOT_")
+)
+_ON_TRUTH = frozenset(f"POP_JUMP_{where}IF_{sense}" for where in ("", "FORWARD_") for sense in ("TRUE", "FALSE"))
+_OF_HANDLERS = frozenset("PUSH_EXC_INFO BEFORE_WITH SETUP_FINALLY RAISE_VARARGS LOAD_ASSERTION_ERROR".split())
+_BUILT: dict[str, type] = {"BUILD_LIST": list, "BUILD_SET": set, "BUILD_MAP": dict, "BUILD_CONST_KEY_MAP": dict}
+_LIST_TO_TUPLE = 6
+"""The argument of `CALL_INTRINSIC_1` for that."""
+
+
+def only_builds(frame: FrameType, new: Newcomers, certain: set[Any]) -> bool:
+    """Whether the function that begins in a frame does the same each time, whatever the values of arrays are, and
+    nothing but build. `certain` remembers the functions, with kinds of arguments, of which that is known."""
+    try:
+        building = Execution(frame, new)
+        key = frame.f_code, id(frame.f_globals), tuple(building.given.items())
+        if key not in certain or frame.f_code.co_freevars:
+            building.run()
+            certain.add(key)
+    except Odd:
+        return False
+    return True
+
+
+class Execution:
+    """The symbolic execution of one function, from where it begins."""
+
+    def __init__(self, frame: FrameType, new: Newcomers) -> None:
+        self.frame, self.code, self.new = frame, frame.f_code, new
+        self.instructions = list(dis.get_instructions(self.code))
+        self.place = {each.offset: n for n, each in enumerate(self.instructions)}
+        self.stored: set[str] = set()
+        """Attributes that something was assigned to so far."""
+        self.names: tuple[Any, ...] = ()
+        """Those of the last arguments of the next call, up to CPython 3.12."""
+        function = running_function(frame)
+        self.defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self.given = {name: self._told(value) for name, value in self._parameters()}
+        """What the parameters have."""
+        if self.code.co_flags & inspect.CO_VARKEYWORDS:
+            self.given[self.code.co_varnames[len(self.given)]] = Container(dict)  # it is made for each call
+
+    def run(self) -> None:
+        """Raises `Odd` if the function may do anything but build."""
+        if any(each.opname in _OF_HANDLERS for each in self.instructions):
+            raise Odd
+        ahead: list[tuple[int, tuple[Value, ...], dict[str, Value]]] = [(0, (), self.given)]
+        states: dict[int, tuple[tuple[Value, ...], dict[str, Value]]] = {}
+        for _ in range(_LONGEST):
+            if not ahead:
+                return
+            at, stack, names = ahead.pop()
+            if at in states:
+                stack, names = joined(states[at], (stack, names))
+                if states[at] == (stack, names):
+                    continue
+            states[at] = stack, names
+            left, variables = [*stack], {**names}
+            for following, on_stack in self._step(at, left, variables):
+                ahead.append((following, tuple(on_stack), variables))
+        raise Odd
+
+    # -- what values are ---
+
+    def _parameters(self) -> Iterator[tuple[str, Any]]:
+        code = self.code
+        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+        for number, name in enumerate(code.co_varnames[:count]):
+            yield name, _contents(variable(self.frame, number))
+
+    def _told(self, value: Any) -> Value:
+        """What a function was given."""
+        if isinstance(value, Tracer):
+            return Kind.LEAF
+        if (is_constant(value) and type(value) is not tuple) or is_marker(value):
+            return Known(value)
+        if any(value is each for each in self.defaults):
+            return Known(value) if is_constant(value) else Kind.STATIC
+        kind = type(value)
+        if kind is tuple:
+            return Container(tuple, tuple([self._told(each) for each in value]))
+        if kind in CONTAINERS:
+            if self.new.has(value):
+                return Container(kind)
+            items = [*value, *value.values()] if kind is dict else [*value]
+            return Container(kind, new=False) if items and all(is_constant(each) for each in items) else Kind.STATIC
+        if issubclass(kind, Iterator) and kind.__module__ == "builtins" and self.new.has(value):
+            of = gc.get_referents(value) if kind is type(iter(())) else []
+            return Several(item_of(self._told(of[0])) if of else Kind.UNKNOWN)
+        if is_open(kind) and self.new.has(value):
+            return Made(kind, frozenset(getattr(value, "__dict__", ())))
+        return Kind.STATIC
+
+    def _global(self, name: str) -> Value:
+        value = self.frame.f_globals.get(name, self.frame.f_builtins.get(name, UNBOUND))
+        if not (is_code(value) or is_marker(value)):
+            raise Odd
+        return Known(value)
+
+    def _outer(self, name: str) -> Value:
+        """What a variable of an outer function has: code, or names of fields that a decorator has found, if it has
+        returned."""
+        code = self.code
+        number = len({*code.co_varnames, *code.co_cellvars}) + code.co_freevars.index(name)
+        cell = variable(self.frame, number)
+        value = _contents(cell)
+        if self.new.has(cell):
+            return self._told(value)
+        if type(value) in (tuple, list) and value and all(type(each) is str for each in value):
+            return Container(type(value), new=False)
+        if not (is_code(value) or is_marker(value)):
+            raise Odd
+        return Known(value)
+
+    # -- instructions ---
+
+    def _step(self, at: int, stack: list[Value], names: dict[str, Value]) -> list[tuple[int, list[Value]]]:
+        """Execute an instruction; return what may follow, with the stack then. Raises `Odd` for any that is not known
+        to do the same each time."""
+        instruction = self.instructions[at]
+        name, argument, named = instruction.opname, instruction.arg or 0, instruction.argval
+        if name in ("RETURN_VALUE", "RETURN_CONST"):
+            return []
+        if name in _ON_NONE or name in _ON_TRUTH:
+            told = is_none(stack.pop()) if name in _ON_NONE else truth(stack.pop())
+            jumps = None if told is None else told is not ("NOT_NONE" in name or "FALSE" in name)
+            ways = ([] if jumps else [at + 1]) + ([] if jumps is False else [self.place[named]])
+            return [(each, stack) for each in ways]
+        if name in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"):
+            return [(self.place[named], stack)]
+        if name == "KW_NAMES":
+            self.names = self.code.co_consts[argument]  # (`argval` is not told by CPython 3.11)
+        if name == "FOR_ITER":
+            target, iterator = self.place[named], stack[-1]
+            if not isinstance(iterator, Several):
+                raise Odd
+            behind = target + (self.instructions[target].opname == "END_FOR")
+            # From CPython 3.13 on the iterator is dropped there.
+            ended = stack if sys.version_info >= (3, 13) else stack[:-1]
+            return [(at + 1, [*stack, iterator.item]), (behind, [*ended])]
+        if not (name in _IGNORED or self._with_variables(instruction, stack, names)):
+            self._with_the_stack(name, argument, named, stack)
+        return [(at + 1, stack)]
+
+    def _with_variables(self, instruction: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> bool:
+        """Execute an instruction if it reads or writes variables."""
+        name, named = instruction.opname, instruction.argval
+        both = name.split("_FAST_")
+        if len(both) == 2 and isinstance(named, tuple):  # CPython 3.13 has some that do two things
+            for each, of in zip((f"{both[0]}_FAST", both[1]), named, strict=True):
+                self._with_variable(each, of, stack, names)
+            return True
+        if name == "LOAD_GLOBAL":
+            stack += [Kind.NULL] * ((instruction.arg or 0) & 1)
+            stack.append(self._global(named))
+            return True
+        return self._with_variable(name, named, stack, names)
+
+    def _with_variable(self, name: str, named: Any, stack: list[Value], names: dict[str, Value]) -> bool:
+        match name:
+            case "LOAD_FAST" | "LOAD_FAST_CHECK":
+                stack.append(_had(names, named))
+            case "LOAD_FAST_AND_CLEAR":
+                stack.append(names.pop(named, Kind.NULL))
+            case "STORE_FAST":
+                names[named] = stack.pop()
+            case "DELETE_FAST":
+                names.pop(named, None)
+            case "LOAD_DEREF":
+                stack.append(self._outer(named) if named in self.code.co_freevars else _had(names, named))
+            case "STORE_DEREF" if named not in self.code.co_freevars:
+                names[named] = stack.pop()
+            case "LOAD_CLOSURE":
+                stack.append(Kind.UNKNOWN)
+            case _:
+                return False
+        return True
+
+    def _with_the_stack(self, name: str, argument: int, named: Any, stack: list[Value]) -> None:
+        match name:
+            case "PUSH_NULL":
+                stack.append(Kind.NULL)
+            case "LOAD_CONST":
+                stack.append(Known(named, literal=True))
+            case "POP_TOP":
+                stack.pop()
+            case "COPY":
+                stack.append(stack[-argument])
+            case "SWAP":
+                stack[-1], stack[-argument] = stack[-argument], stack[-1]
+            case "RETURN_GENERATOR":
+                stack.append(Kind.UNKNOWN)
+            case "YIELD_VALUE":
+                stack[-1] = Kind.UNKNOWN
+            case "IS_OP":
+                found = identity(stack.pop(), stack.pop())
+                stack.append(Truth(None if found is None else found is not bool(argument)))
+            case "LOAD_ATTR" | "LOAD_METHOD" | "LOAD_SUPER_ATTR":
+                self._load_attribute(name, argument, named, stack)
+            case "STORE_ATTR":
+                self._set(stack.pop(), Known(named))
+                stack.pop()
+            case "MAKE_FUNCTION":
+                code = stack.pop()
+                _drop(stack, argument.bit_count() if sys.version_info < (3, 13) else 0)
+                stack.append(code)
+            case "SET_FUNCTION_ATTRIBUTE":
+                del stack[-2]
+            case "CALL" | "CALL_KW" | "CALL_FUNCTION_EX":
+                stack.append(self._called(name, argument, stack))
+            case _:
+                self._with_containers(name, argument, stack)
+
+    def _load_attribute(self, name: str, argument: int, named: str, stack: list[Value]) -> None:
+        if name == "LOAD_SUPER_ATTR":
+            if _drop(stack, 3)[0] != Known(super):
+                raise Odd
+            stack.append(self._inherited(named))
+        else:
+            stack.append(self._attribute(stack.pop(), named))
+        if name == "LOAD_METHOD" or (argument & 1 and sys.version_info >= (3, 12)):
+            stack.append(Kind.NULL)  # what is loaded knows what it is of
+
+    def _with_containers(self, name: str, argument: int, stack: list[Value]) -> None:
+        match name:
+            case "BUILD_TUPLE":
+                stack.append(Container(tuple, _drop(stack, argument)))
+            case "BUILD_SLICE":
+                stack.append(Container(slice, _drop(stack, argument)))
+            case "BUILD_LIST" | "BUILD_CONST_KEY_MAP":
+                _drop(stack, argument + (name == "BUILD_CONST_KEY_MAP"))
+                stack.append(Container(_BUILT[name]))
+            case "BUILD_SET" | "BUILD_MAP":
+                check_keys(_drop(stack, argument * (1 + (name == "BUILD_MAP")))[:: 1 + (name == "BUILD_MAP")])
+                stack.append(Container(_BUILT[name]))
+            case "LIST_APPEND":
+                stack.pop()
+            case "SET_ADD" | "MAP_ADD":
+                check_keys(_drop(stack, 1 + (name == "MAP_ADD"))[:1])
+            case "LIST_EXTEND":
+                item_of(stack.pop())
+            case "SET_UPDATE":
+                check_keys([item_of(stack.pop())])
+            case "DICT_UPDATE" | "DICT_MERGE":
+                check_pairs(stack.pop())
+            case "LIST_TO_TUPLE":
+                stack[-1] = Container(tuple)
+            case "CALL_INTRINSIC_1" if argument == _LIST_TO_TUPLE:
+                stack[-1] = Container(tuple)
+            case _:
+                self._with_items(name, argument, stack)
+
+    def _with_items(self, name: str, argument: int, stack: list[Value]) -> None:
+        match name:
+            case "GET_ITER":
+                stack[-1] = Several(item_of(stack[-1]))
+            case "UNPACK_SEQUENCE":
+                items = items_of(stack.pop())
+                parts = items if items is not None and len(items) == argument else (Kind.UNKNOWN,) * argument
+                stack += reversed(parts)
+            case "UNPACK_EX":
+                items_of(stack.pop())
+                before, behind = argument & 0xFF, argument >> 8
+                stack += [Kind.UNKNOWN] * behind + [Container(list)] + [Kind.UNKNOWN] * before
+            case "BINARY_SUBSCR":
+                key, owner = stack.pop(), stack.pop()
+                stack.append(part_of(owner, key))
+            case "BINARY_SLICE":
+                bounds = _drop(stack, 2)
+                stack.append(part_of(stack.pop(), Container(slice, bounds)))
+            case "STORE_SUBSCR":
+                key, owner, _ = stack.pop(), stack.pop(), stack.pop()
+                if not is_new(owner):
+                    raise Odd
+                check_keys([key])
+            case _:
+                raise Odd
+
+    # -- attributes ---
+
+    def _attribute(self, owner: Value, name: str) -> Value:
+        """What an attribute has."""
+        match owner:
+            case Kind.LEAF if name in _OF_ARRAYS:
+                return Kind.ATOM
+            case Container() if name in METHODS and owner.kind is not slice:
+                return Method(owner, name)
+            case Kind.SUPER:
+                return self._inherited(name)
+            case Made(kind):
+                return self._of_object(owner, kind, name)
+            case Known(types.ModuleType() as module):
+                found = vars(module).get(name, UNBOUND)
+                if is_code(found) or (callable(found) and module.__name__.partition(".")[0] in BUILDERS):
+                    return Known(found)
+            case Known(type() as kind):
+                found = defined(kind, name) if defines(kind, name) else defined(type(kind), name)
+                if is_code(found) and not isinstance(found, GETTERS):
+                    return Known(function_of(found))
+        raise Odd
+
+    def _of_object(self, owner: Made, kind: type, name: str) -> Value:
+        """What an attribute of a new object has: what was assigned, or what its class has."""
+        if name == "__dict__" and type(defined(kind, name)) is types.GetSetDescriptorType:
+            return Container(dict)
+        if name == "__class__" and defined(kind, name) is attributes_of(object)[name]:
+            return Known(kind)
+        if name in owner.attributes or name in self.stored or not defines(kind, name):
+            return Kind.UNKNOWN
+        found = defined(kind, name)
+        if type(found) is types.MemberDescriptorType:
+            return Kind.UNKNOWN
+        if type(found) is property:
+            if is_of_python(found.fget):
+                return Kind.UNKNOWN
+        elif is_code(found) or is_marker(found):
+            return Known(function_of(found))
+        elif is_of_python(defined(type(found), "__get__")):
+            return Kind.UNKNOWN
+        raise Odd
+
+    @property
+    def _first(self) -> Value:
+        """The first parameter."""
+        return next(iter(self.given.values()), Kind.UNKNOWN)
+
+    def _inherited(self, name: str) -> Value:
+        """What `super()` has under a name: what one of the classes has that the first parameter may be of."""
+        match self._first:
+            case Made(kind) | Known(type() as kind):
+                found = [attributes_of(base)[name] for base in bases_of(kind) if name in attributes_of(base)]
+                if found and all(is_code(each) for each in found):
+                    return Inherited(name, tuple(Known(function_of(each)) for each in found))
+        raise Odd
+
+    def _set(self, owner: Value, name: Value) -> None:
+        """Set an attribute of this name: only of what was made here."""
+        if not isinstance(owner, Made):
+            raise Odd
+        if not isinstance(name, Known):
+            return  # the name is one of those in a container that does not change
+        found = defined(owner.kind, name.value) if isinstance(name.value, str) else None
+        if type(found) is not types.MemberDescriptorType and defines(type(found), "__set__"):
+            sets = found.fset if type(found) is property else defined(type(found), "__set__")
+            if not is_of_python(sets):
+                raise Odd
+        self.stored.add(name.value)
+
+    # -- calls ---
+
+    def _called(self, name: str, argument: int, stack: list[Value]) -> Value:
+        """What a call returns."""
+        if name == "CALL_FUNCTION_EX":
+            named = spread(stack.pop()) if argument & 1 else ()
+            given = spread(stack.pop())
+        else:
+            names = items_of(stack.pop()) if name == "CALL_KW" else self.names
+            count, self.names = len(names or ()), ()
+            named, given = _drop(stack, count), _drop(stack, argument - count)
+        first, second = _drop(stack, 2)
+        if first is Kind.NULL:
+            return result(second, given, named, self._first, self._set)
+        given = given if second is Kind.NULL else (second, *given)
+        return result(first, given, named, self._first, self._set)
+
+
+def _drop(stack: list[Value], count: int) -> tuple[Value, ...]:
+    """Take so many values from the stack."""
+    if not count:
+        return ()
+    dropped = tuple(stack[-count:])
+    del stack[-count:]
+    return dropped
+
+
+def _contents(value: Any) -> Any:
+    """What a variable has, also if it is one that inner functions read."""
+    if type(value) is not types.CellType:
+        return value
+    try:
+        return value.cell_contents
+    except ValueError:
+        raise Odd from None
+
+
+def _had(names: dict[str, Value], name: str) -> Value:
+    if name not in names:
+        raise Odd
+    return names[name]
