@@ -179,14 +179,15 @@ def taken_apart(kind, _, children):
     return made
 
 
-def converted(kind, _, children):
-    return kind(x=jnp.asarray(children[0], jnp.float32), more=jnp.asarray(children[1]))
-
-
 def named(kind, aux, children):
     made = kind(**dict(zip(("x", "more"), children, strict=True)))
     made.__dict__.update(size=len(children), kind=type(made), first=aux[0])
     return made
+
+
+def by_a_flag(kind, aux, children):
+    flag, _ = aux
+    return kind(x=children[0], more=children[1]) if flag else kind(x=children[1], more=children[0])
 
 
 def in_a_loop(kind, _, children):
@@ -236,7 +237,7 @@ CERTAIN = {
     "a derived class": lambda: Derived(X, scale=2.0),
     "attributes that are assigned": lambda: node(assigned),
     "children that are taken apart": lambda: node(taken_apart),
-    "children that are converted": lambda: node(converted),
+    "a flag that does not change": lambda: node(by_a_flag),
     "children that get names": lambda: node(named),
     "children that are gone through": lambda: node(in_a_loop),
     "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
@@ -570,6 +571,100 @@ def may_have_a_hook_later(kind, _, children):
     return made
 
 
+def converted(kind, _, children):
+    return kind(x=jnp.asarray(children[0], jnp.float32), more=jnp.asarray(children[1]))
+
+
+class Another:
+    def __new__(cls, box=BOX):
+        return box
+
+
+class Prox:
+    __getattr__ = staticmethod(functools.partial(getattr, BOX))
+
+
+class WithProperty(Bare):
+    state = property(operator.attrgetter("box.a"))
+
+
+class UnderIt(WithProperty):
+    def __init__(self, x):
+        self.old = super().state
+
+
+class OfMeta(type):
+    state = property(operator.attrgetter("box.a"))
+
+
+class MadeByMeta(metaclass=OfMeta):
+    box = BOX
+    state = len
+
+
+class Items(list):
+    def __init__(self, of=HOOKS):
+        super().__init__(of)
+
+
+def makes_what_is_another(kind, _, children):
+    return kind(x=children[0], more=Another().a)
+
+
+def reads_through_a_proxy(kind, _, children):
+    return kind(x=children[0], more=Prox().a)
+
+
+def reads_what_a_base_has(kind, _, children):
+    return kind(x=children[0], more=UnderIt(children[1]).old)
+
+
+def reads_what_a_metaclass_has(kind, _, children):
+    return kind(x=children[0], more=MadeByMeta.state)
+
+
+def copies_a_list(kind, _, children):
+    return kind(x=children[0], more=Items())
+
+
+def changes_a_class(kind, _, children):
+    made = Bare()
+    for name in ("__class__", "y"):
+        setattr(made, name, WithProperty)
+    return kind(x=children[0], more=made.state)
+
+
+def has_its_caller_get(kind, _, children):
+    return kind(x=children[0], more=jax.tree.map(getattr, THIS, "X"))
+
+
+def loads_a_file(kind, _, children):
+    return kind(x=children[0], more=np.load(__file__))
+
+
+def fills(made):
+    made.__dict__["hook"] = len
+
+
+def hides_a_hook(kind, _, children):
+    made = kind(x=children[0], more=children[1])
+    fills(made)
+    if made.hook is not None:
+        made.hook(children)
+    return made
+
+
+class Shadowed(Bare):
+    def look(self):
+        return None
+
+
+def hides_a_method(kind, _, children):
+    made = Shadowed(look=print)
+    made.look()
+    return kind(x=children[0], more=children[1])
+
+
 def hides_a_branch(kind, aux, children):
     return kind(x=children[0], more=children[1] if aux is children[1] else jnp.asarray(children[1]))
 
@@ -608,12 +703,16 @@ NAMELESS_CHECK = NAMELESS["check"]
         (reads_a_default, None), (reads_a_default_by_name, None), (reads_what_it_is_given, BOX), (reads_a_size, BOX),
         (reads_a_module, None), (reads_a_module_by_name, None), (reads_by_an_object_of_c, BOX), (reads_by_a_slot, BOX),
         (calls_what_it_is_given, types.MappingProxyType({"a": 1})), (hands_on_what_it_is_given, BOX),
-        (writes_a_value, None), (computes, None), (calls_a_jitted_function, None), (makes_what_dies_by_c_code, None),
+        (writes_a_value, None), (computes, None), (converted, None),
+        (calls_a_jitted_function, None), (makes_what_dies_by_c_code, None),
         (stores_into_a_class, None), (stores_into_a_default, None), (stores_into_what_it_is_given, BOX),
         (stores_into_what_is_around(), None), (sets_by_name, BOX), (tells_two_leaves_apart, None),
         (has_text_made, None), (has_text_made_by_a_class, None), (has_the_standard_library_called, None),
         (hands_on_what_is_true_of_tracers, None), (goes_through_different_constants, None),
-        (may_have_a_hook_later, None), (hashes_a_leaf, None), (makes_keys_of_leaves, None),
+        (makes_what_is_another, None), (reads_through_a_proxy, None), (reads_what_a_base_has, None),
+        (reads_what_a_metaclass_has, None), (copies_a_list, None), (changes_a_class, None), (has_its_caller_get, None),
+        (loads_a_file, None), (hides_a_hook, None), (hides_a_method, None), (may_have_a_hook_later, None),
+        (hashes_a_leaf, None), (makes_keys_of_leaves, None),
         (hides_a_branch, BOX), (reads_a_free_variable(), None), (has_code_of_no_module, None),
     ],
 )  # fmt: skip
@@ -621,6 +720,24 @@ def test_what_only_looks_like_building(unflatten, aux):
     kind = type("Node", (Bare,), {"hook": None})
     register_pytree_node(kind, lambda each: ((each.x, each.more), aux), functools.partial(unflatten, kind))
     assert doubtful(tree_structure(kind(x=X, more=X))) != ""
+
+
+@pytest.mark.parametrize("unflatten", [{None: X}.get, functools.partial(print, end=""), operator.itemgetter(0)])
+def test_what_is_put_together_by_c_code(unflatten):
+    kind = type("Node", (Bare,), {})
+    register_pytree_node(kind, lambda each: ((each.x,), None), unflatten)
+    assert doubtful(tree_structure((X, kind(x=X)))) != ""
+
+
+def test_code_that_switches_off_what_looks_at_it():
+    kind = type("Node", (Bare,), {})
+
+    def unflatten(_, children):
+        sys.setprofile(None)
+        return kind(x=children[0], old=STORE["a"])
+
+    register_pytree_node(kind, lambda each: ((each.x,), None), unflatten)
+    assert doubtful(tree_structure(kind(x=X))) != ""
 
 
 def test_what_a_partial_function_has_is_not_new():

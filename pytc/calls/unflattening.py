@@ -18,16 +18,19 @@ What a few packages do themselves, among them JAX, is taken to be of that kind (
 from __future__ import annotations
 
 import collections
+import os
+import pathlib
 import sys
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Iterator, Sequence, Set
+from types import CodeType, FrameType, NoneType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from pytc.calls.building import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, Newcomers, only_builds, package_of
+from pytc.calls.building import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, Record, is_of_python, package_of
+from pytc.classes import defined
 from pytc.interrupt import is_from_handler
 from pytc.jax_compat.trees import is_plain_tree, nodes
 from pytc.program import Computed, Kept, Passed, Program
@@ -35,6 +38,8 @@ from pytc.uncollected import uncollected
 
 _JAXS_OWN = (dict, collections.OrderedDict, collections.defaultdict)
 """Nodes whose data are keys."""
+_STANDARD = (f"{pathlib.Path(os.__file__).parent}{os.sep}", "<frozen ")
+"""Where the standard library's code comes from."""
 _CHANGING = (list, dict, set, bytearray, collections.deque, np.ndarray, jax.Array, Iterator)
 
 
@@ -61,7 +66,7 @@ def _standing_for(program: Program, origin: Computed | Passed | Kept) -> Any:
             aval: Any = program.leaves[leaf].aval
         case Computed(index):
             aval = program.out_avals[index]
-    return ArrayOf(aval.shape, aval.dtype) if hasattr(aval, "shape") else object()
+    return ArrayOf(aval.shape, aval.dtype, aval.weak_type) if hasattr(aval, "shape") else object()
 
 
 class ArrayOf(NamedTuple):
@@ -69,6 +74,7 @@ class ArrayOf(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: Any
+    weak_type: bool = False
 
 
 def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
@@ -85,17 +91,19 @@ def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
     def unflatten(*tracers: Any) -> None:
         standing = dict(zip(arrays, tracers, strict=True))
         given = [standing.get(k, leaf) for k, leaf in enumerate(leaves)]
-        seen.new = Newcomers()
+        seen.begin(sys._getframe(), tree)
         sys.setprofile(seen)
         try:
             tree.unflatten(given)
         finally:
+            saw_all = sys.getprofile() is seen
             sys.setprofile(None)
+            seen.end(tree, saw_all)
 
     try:
         with uncollected():
             types_of_arrays: list[Any] = [
-                jax.ShapeDtypeStruct(*each)  # type: ignore[no-untyped-call]
+                jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=each.weak_type)  # type: ignore[no-untyped-call]
                 for each in arrays.values()
             ]
             computed = jax.make_jaxpr(unflatten)(*types_of_arrays)
@@ -110,7 +118,9 @@ def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
 class _Seen:
     """A profile function that looks at what code runs, except that of `BUILDERS`."""
 
-    new: Newcomers
+    record: Record
+    bottom: CodeType
+    kinds: Set[int]
 
     def __init__(self) -> None:
         self.odd = ""
@@ -119,12 +129,32 @@ class _Seen:
         """The functions that were called first and last, in words."""
         self.depth = 0
         """How many frames there were at once."""
-        self.certain: set[Any] = set()
-        """Functions that have been looked at, as `only_builds` knows them."""
+        self.built = 0
+        """How many nodes were built by functions written in Python."""
+
+    def begin(self, frame: FrameType, tree: PyTreeDef) -> None:
+        """Look at what is called from a frame on."""
+        self.record, self.bottom, self.kinds = Record(), frame.f_code, {id(kind) for kind, _ in nodes(tree)}
+
+    def end(self, tree: PyTreeDef, saw_all: bool) -> None:
+        """Note what can be told only now that the tree was put together. `saw_all` says that nothing has switched this
+        off meanwhile."""
+        custom = sum(not _is_of_jax(kind) for kind, _ in nodes(tree))
+        if not self.odd and (self.built < custom or self.record.hides_methods() or not saw_all):
+            self.odd = self.first
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event not in ("call", "c_call"):
-            return
+        try:
+            if event in ("call", "c_call"):
+                self._look(frame, event, arg)
+        except BaseException:  # it ends the profiling, and who called may not pass it on
+            self.odd = self.odd or self.last
+            raise
+
+    def _look(self, frame: FrameType, event: str, arg: Any) -> None:
+        above = frame.f_back
+        if event == "call" and above is not None and above.f_code is self.bottom:
+            self.built += _builds(frame, self.kinds)
         self.depth = max(self.depth, _distance(frame))
         if self.odd:
             return
@@ -138,8 +168,23 @@ class _Seen:
         if event == "c_call":
             if not _is_certain(arg):
                 self.odd = f"`{arg.__qualname__}`, which {self.last} calls,"
-        elif not only_builds(frame, self.new, self.certain):
+        elif not self.record.only_builds(frame):
             self.odd = self.last
+
+
+def _is_of_jax(kind: type) -> bool:
+    """Whether JAX puts nodes of a kind together with no Python code."""
+    return kind in (tuple, list, NoneType, *_JAXS_OWN)
+
+
+def _builds(frame: FrameType, kinds: Set[int]) -> bool:
+    """Whether a function that JAX calls builds a node: it is given the node's children, its class (the ids of all are
+    `kinds`) or an object of that. Not the `__init__` of one that a `__new__` written in Python has made before."""
+    names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    given = [frame.f_locals.get(name) for name in names]
+    if frame.f_code.co_name == "__init__" and given and is_of_python(defined(type(given[0]), "__new__")):
+        return False
+    return any(id(each) in kinds or id(type(each)) in kinds or type(each) is tuple for each in given)
 
 
 def _distance(frame: FrameType) -> int:
@@ -154,7 +199,7 @@ def _of_users(frame: FrameType) -> FrameType:
     """The innermost frame on the way here that is not the standard library's: what that does for a builder is the
     builder's."""
     above: FrameType | None = frame
-    while above is not None and package_of(above.f_globals) in sys.stdlib_module_names:
+    while above is not None and above.f_code.co_filename.startswith(_STANDARD):
         above = above.f_back
     return above or frame
 
@@ -162,7 +207,7 @@ def _of_users(frame: FrameType) -> FrameType:
 def _is_certain(function: Any) -> bool:
     """Whether a function written in C is one of those known to build and assign."""
     owner = getattr(function, "__self__", None)
-    return any(function == each for each in FUNCTIONS) or (type(owner) in CONTAINERS and function.__name__ in METHODS)
+    return any(function is each for each in FUNCTIONS) or (type(owner) in CONTAINERS and function.__name__ in METHODS)
 
 
 def _is_fixed(value: Any) -> bool:

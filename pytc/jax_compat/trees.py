@@ -103,7 +103,7 @@ def _makes_a_tuple(function: types.FunctionType) -> bool:
     code = function.__code__
     own = _made_for(code.co_argcount - 1)
     alike = all(getattr(code, part) == getattr(own, part) for part in ("co_code", "co_names", "co_consts", "co_flags"))
-    return alike and function.__globals__.get("_tuple_new") == tuple.__new__
+    return alike and function.__globals__.get("_tuple_new") is tuple.__new__
 
 
 @functools.cache

@@ -11,8 +11,8 @@ no code but functions written in Python, which are looked at by themselves. So
 - globals, and variables of functions that have returned, are read if they are code;
 - it branches only on the identity of what is the same each time, and handles no exceptions.
 
-What a few packages' own code does (`BUILDERS`) is taken to be of that kind, if it is handed nothing but arrays, code
-and what was made here.
+What a few packages (`BUILDERS`) do themselves to put their own nodes together is taken to be of that kind; others'
+functions must not call them, since they might call what they are handed.
 
 values     what is known of a value
 code       which classes and functions run no code that is not looked at
@@ -21,8 +21,7 @@ execution  the symbolic execution of one function
 results    what calls return in it
 """
 
-from pytc.calls.building.code import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, package_of
-from pytc.calls.building.execution import only_builds
-from pytc.calls.building.newcomers import Newcomers
+from pytc.calls.building.code import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, is_of_python, package_of
+from pytc.calls.building.execution import Record
 
-__all__ = ["BUILDERS", "CONTAINERS", "FUNCTIONS", "METHODS", "Newcomers", "only_builds", "package_of"]
+__all__ = ["BUILDERS", "CONTAINERS", "FUNCTIONS", "METHODS", "Record", "is_of_python", "package_of"]

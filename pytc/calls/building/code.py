@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import types
 from collections.abc import Iterable
-from types import CodeType
 from typing import Any
 
 from pytc.classes import attributes_of, defined, defines
@@ -23,17 +21,16 @@ _CODE = (
     *(types.MemberDescriptorType, types.GetSetDescriptorType),
 )
 """Kinds of objects that code consists of."""
-GETTERS = (property, types.MemberDescriptorType, types.GetSetDescriptorType)
 _SENTINELS = tuple(type(each) for each in (dataclasses.MISSING, dataclasses._HAS_DEFAULT_FACTORY))  # type: ignore[attr-defined]
 CONTAINERS = (tuple, list, dict, set, frozenset)
 """The interpreter's."""
 METHODS = frozenset("append copy extend get items keys setdefault update values".split())
 """Methods of containers that do the same whatever is in these."""
-FUNCTIONS = (isinstance, iter, len, setattr, object.__new__, tuple.__new__, dict.__new__, list.__new__)
+FUNCTIONS = (iter, len, setattr, object.__new__, tuple.__new__, dict.__new__, list.__new__)
 """Functions of the interpreter's that do the same for all arrays of a type."""
 OF_BASES = {
     name: tuple(attributes_of(base)[name] for base in (object, *CONTAINERS) if name in attributes_of(base))
-    for name in ("__new__", "__init__", "__setattr__", "__getattribute__")
+    for name in ("__new__", "__init__", "__setattr__", "__delattr__", "__getattribute__")
 }
 """What classes inherit from those of the interpreter that they may be derived from."""
 
@@ -56,14 +53,18 @@ def is_code(value: Any) -> bool:
 
 
 def is_open(kind: type) -> bool:
-    """Whether objects of the class are made, and have their attributes read and set, by functions written in Python, or
-    as those of `object` and of the interpreter's containers; and run no code when they die."""
-    call = defined(type(kind), "__call__")
+    """Whether objects of the class have their attributes read and set by functions written in Python, or as those of
+    `object` and of the interpreter's containers, and are made so, too; and run no code when they die."""
     return (
-        (call is attributes_of(type)["__call__"] or type(call) is types.FunctionType)
-        and all(is_of_python(has := defined(kind, name)) or is_among(has, own) for name, own in OF_BASES.items())
+        all(is_of_python(has := defined(kind, name)) or is_among(has, own) for name, own in OF_BASES.items())
+        and (not defines(kind, "__getattr__") or is_of_python(defined(kind, "__getattr__")))
         and not defines(kind, "__del__")
     )
+
+
+def is_called_plainly(kind: type) -> bool:
+    """Whether to call the class makes an object of it, in which its metaclass has no say."""
+    return defined(type(kind), "__call__") is attributes_of(type)["__call__"]
 
 
 def is_among(value: Any, others: Iterable[Any]) -> bool:
@@ -85,23 +86,3 @@ def is_marker(value: Any) -> bool:
 def package_of(space: dict[str, Any]) -> str:
     """The package of a function's globals."""
     return str(space.get("__name__", "")).partition(".")[0]
-
-
-def function_of(value: Any) -> Any:
-    """What is called where a class has this."""
-    return value.__func__ if type(value) in (staticmethod, classmethod) else value
-
-
-def is_called_openly(value: Any) -> bool:
-    """Whether code that is not looked at may be handed the value: a constant, or code, which is looked at or is not to
-    be if it is called there. (What the standard library does for a builder is not looked at, nor what is written in
-    C.)"""
-    if type(value) in ATOMS or type(value) is CodeType:
-        return True
-    if type(value) is tuple:
-        return all(is_called_openly(each) for each in value)
-    home = str(getattr(value, "__module__", "")).partition(".")[0]
-    if home in BUILDERS:
-        return home not in sys.stdlib_module_names
-    is_python = type(value) is types.FunctionType or (isinstance(value, type) and is_open(value))
-    return is_python and home not in sys.stdlib_module_names

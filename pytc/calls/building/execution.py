@@ -7,16 +7,16 @@ import gc
 import inspect
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 from pytc.calls.building.code import (
-    BUILDERS,
+    ATOMS,
     CONTAINERS,
-    GETTERS,
     METHODS,
-    function_of,
+    OF_BASES,
+    is_among,
     is_code,
     is_constant,
     is_marker,
@@ -26,6 +26,7 @@ from pytc.calls.building.code import (
 from pytc.calls.building.newcomers import Newcomers
 from pytc.calls.building.results import result
 from pytc.calls.building.values import (
+    Bound,
     Container,
     Inherited,
     Kind,
@@ -34,6 +35,7 @@ from pytc.calls.building.values import (
     Method,
     Odd,
     Several,
+    Text,
     Truth,
     Value,
     check_keys,
@@ -67,33 +69,51 @@ _LIST_TO_TUPLE = 6
 """The argument of `CALL_INTRINSIC_1` for that."""
 
 
-def only_builds(frame: FrameType, new: Newcomers, certain: set[Any]) -> bool:
-    """Whether the function that begins in a frame does the same each time, whatever the values of arrays are, and
-    nothing but build. `certain` remembers the functions, with kinds of arguments, of which that is known."""
-    try:
-        building = Execution(frame, new)
-        key = frame.f_code, id(frame.f_globals), tuple(building.given.items())
-        if key not in certain or frame.f_code.co_freevars:
-            building.run()
-            certain.add(key)
-    except Odd:
-        return False
-    return True
+class Record:
+    """What has been seen so far of the functions that put one result together."""
+
+    def __init__(self) -> None:
+        self.new = Newcomers()
+        self.certain: set[Any] = set()
+        """Functions, with kinds of arguments, of which it is known that they only build."""
+        self.methods: set[str] = set()
+        """The names under which methods of objects were found in their classes."""
+        self.stored: set[str] = set()
+        """Attributes that something was assigned to."""
+        self.stores_anything = False
+        """Whether attributes of any name may have been assigned."""
+
+    def only_builds(self, frame: FrameType) -> bool:
+        """Whether the function that begins in a frame does the same each time, whatever the values of arrays are, and
+        nothing but build."""
+        try:
+            execution = Execution(frame, self)
+            key = frame.f_code, id(frame.f_globals), tuple(execution.given.items())
+            if key not in self.certain or frame.f_code.co_freevars:
+                execution.run()
+                self.certain.add(key)
+        except Odd:
+            return False
+        return True
+
+    def hides_methods(self) -> bool:
+        """Whether an attribute of an object may have been in the place of a method of its class."""
+        return bool(self.methods) and (self.stores_anything or not self.methods.isdisjoint(self.stored))
 
 
 class Execution:
     """The symbolic execution of one function, from where it begins."""
 
-    def __init__(self, frame: FrameType, new: Newcomers) -> None:
-        self.frame, self.code, self.new = frame, frame.f_code, new
+    def __init__(self, frame: FrameType, record: Record) -> None:
+        self.frame, self.code, self.record = frame, frame.f_code, record
         self.instructions = list(dis.get_instructions(self.code))
         self.place = {each.offset: n for n, each in enumerate(self.instructions)}
-        self.stored: set[str] = set()
-        """Attributes that something was assigned to so far."""
         self.names: tuple[Any, ...] = ()
         """Those of the last arguments of the next call, up to CPython 3.12."""
         function = running_function(frame)
         self.defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self.bound = {name for each in self.instructions for name in _bound(each)}
+        """Variables that something is assigned to."""
         self.given = {name: self._told(value) for name, value in self._parameters()}
         """What the parameters have."""
         if self.code.co_flags & inspect.CO_VARKEYWORDS:
@@ -129,26 +149,26 @@ class Execution:
 
     def _told(self, value: Any) -> Value:
         """What a function was given."""
+        kind = type(value)
         if isinstance(value, Tracer):
             return Kind.LEAF
-        if (is_constant(value) and type(value) is not tuple) or is_marker(value):
+        if value is None or is_code(value) or is_marker(value):
             return Known(value)
-        if any(value is each for each in self.defaults):
-            return Known(value) if is_constant(value) else Kind.STATIC
-        kind = type(value)
+        if kind in ATOMS:
+            return Kind.ATOM
+        if any(value is each for each in self.defaults) and not is_constant(value):
+            return Kind.STATIC
         if kind is tuple:
             return Container(tuple, tuple([self._told(each) for each in value]))
         if kind in CONTAINERS:
-            if self.new.has(value):
+            if self.record.new.has(value):
                 return Container(kind)
             items = [*value, *value.values()] if kind is dict else [*value]
             return Container(kind, new=False) if items and all(is_constant(each) for each in items) else Kind.STATIC
-        if issubclass(kind, Iterator) and kind.__module__ == "builtins" and self.new.has(value):
+        if issubclass(kind, Iterator) and kind.__module__ == "builtins" and self.record.new.has(value):
             of = gc.get_referents(value) if kind is type(iter(())) else []
             return Several(item_of(self._told(of[0])) if of else Kind.UNKNOWN)
-        if is_open(kind) and self.new.has(value):
-            return Made(kind, frozenset(getattr(value, "__dict__", ())))
-        return Kind.STATIC
+        return Made(kind) if is_open(kind) and self.record.new.has(value) else Kind.STATIC
 
     def _global(self, name: str) -> Value:
         value = self.frame.f_globals.get(name, self.frame.f_builtins.get(name, UNBOUND))
@@ -163,7 +183,7 @@ class Execution:
         number = len({*code.co_varnames, *code.co_cellvars}) + code.co_freevars.index(name)
         cell = variable(self.frame, number)
         value = _contents(cell)
-        if self.new.has(cell):
+        if self.record.new.has(cell):
             return self._told(value)
         if type(value) in (tuple, list) and value and all(type(each) is str for each in value):
             return Container(type(value), new=False)
@@ -251,6 +271,8 @@ class Execution:
                 stack.append(Kind.UNKNOWN)
             case "YIELD_VALUE":
                 stack[-1] = Kind.UNKNOWN
+            case "TO_BOOL":
+                stack[-1] = Truth(truth(stack[-1]))
             case "IS_OP":
                 found = identity(stack.pop(), stack.pop())
                 stack.append(Truth(None if found is None else found is not bool(argument)))
@@ -347,35 +369,38 @@ class Execution:
             case Kind.SUPER:
                 return self._inherited(name)
             case Made(kind):
-                return self._of_object(owner, kind, name)
-            case Known(types.ModuleType() as module):
-                found = vars(module).get(name, UNBOUND)
-                if is_code(found) or (callable(found) and module.__name__.partition(".")[0] in BUILDERS):
-                    return Known(found)
+                return self._of_object(kind, name)
+            case Known(types.ModuleType() as module) if is_code(found := vars(module).get(name, UNBOUND)):
+                return Known(found)
             case Known(type() as kind):
-                found = defined(kind, name) if defines(kind, name) else defined(type(kind), name)
-                if is_code(found) and not isinstance(found, GETTERS):
-                    return Known(function_of(found))
+                return _of_class(kind, name)
         raise Odd
 
-    def _of_object(self, owner: Made, kind: type, name: str) -> Value:
+    def _of_object(self, kind: type, name: str) -> Value:
         """What an attribute of a new object has: what was assigned, or what its class has."""
-        if name == "__dict__" and type(defined(kind, name)) is types.GetSetDescriptorType:
-            return Container(dict)
-        if name == "__class__" and defined(kind, name) is attributes_of(object)[name]:
-            return Known(kind)
-        if name in owner.attributes or name in self.stored or not defines(kind, name):
-            return Kind.UNKNOWN
         found = defined(kind, name)
-        if type(found) is types.MemberDescriptorType:
+        if name == "__dict__" and type(found) is types.GetSetDescriptorType:
+            self.record.stores_anything = True
+            return Container(dict)
+        if type(found) is types.MemberDescriptorType or (type(found) is property and is_of_python(found.fget)):
             return Kind.UNKNOWN
-        if type(found) is property:
-            if is_of_python(found.fget):
-                return Kind.UNKNOWN
-        elif is_code(found) or is_marker(found):
-            return Known(function_of(found))
-        elif is_of_python(defined(type(found), "__get__")):
-            return Kind.UNKNOWN
+        if is_of_python(found):
+            self.record.methods.add(name)
+            return Bound(getattr(found, "__func__", found))
+        if defines(type(found), "__get__") or not is_constant(found):
+            raise Odd
+        return Kind.UNKNOWN  # if the class has a default, the object may have something else
+
+    def _inherited(self, name: str) -> Value:
+        """What `super()` has under a name. (It is of the first parameter's value at that moment.)"""
+        if not self.bound.isdisjoint(self.code.co_varnames[:1]):
+            raise Odd
+        match self._first, self._outer("__class__") if "__class__" in self.code.co_freevars else None:
+            case ((Made(kind) | Known(type() as kind)), Known(type() as own)) if own in bases_of(kind):
+                above = bases_of(kind)[bases_of(kind).index(own) + 1 :]
+                found = next((attributes_of(base)[name] for base in above if name in attributes_of(base)), None)
+                if is_of_python(found) or is_among(found, OF_BASES.get(name, ())):
+                    return Inherited(name, getattr(found, "__func__", found))
         raise Odd
 
     @property
@@ -383,44 +408,43 @@ class Execution:
         """The first parameter."""
         return next(iter(self.given.values()), Kind.UNKNOWN)
 
-    def _inherited(self, name: str) -> Value:
-        """What `super()` has under a name: what one of the classes has that the first parameter may be of."""
-        match self._first:
-            case Made(kind) | Known(type() as kind):
-                found = [attributes_of(base)[name] for base in bases_of(kind) if name in attributes_of(base)]
-                if found and all(is_code(each) for each in found):
-                    return Inherited(name, tuple(Known(function_of(each)) for each in found))
-        raise Odd
-
     def _set(self, owner: Value, name: Value) -> None:
-        """Set an attribute of this name: only of what was made here."""
-        if not isinstance(owner, Made):
-            raise Odd
-        if not isinstance(name, Known):
-            return  # the name is one of those in a container that does not change
-        found = defined(owner.kind, name.value) if isinstance(name.value, str) else None
-        if type(found) is not types.MemberDescriptorType and defines(type(found), "__set__"):
-            sets = found.fset if type(found) is property else defined(type(found), "__set__")
-            if not is_of_python(sets):
+        """Note that an attribute of this name is set: only of what was made here."""
+        match name:
+            case Known(str() as text):
+                names = frozenset({text})
+            case Text(names):
+                pass
+            case _:
                 raise Odd
-        self.stored.add(name.value)
+        if not isinstance(owner, Made) or not names.isdisjoint(("__class__", "__dict__")):
+            raise Odd
+        for each in names:
+            found = defined(owner.kind, each)
+            if type(found) is not types.MemberDescriptorType and defines(type(found), "__set__"):
+                sets = found.fset if type(found) is property else defined(type(found), "__set__")
+                if not is_of_python(sets):
+                    raise Odd
+        self.record.stored.update(names)
 
     # -- calls ---
 
     def _called(self, name: str, argument: int, stack: list[Value]) -> Value:
         """What a call returns."""
         if name == "CALL_FUNCTION_EX":
-            named = spread(stack.pop()) if argument & 1 else ()
+            if argument & 1:
+                check_pairs(stack.pop())
             given = spread(stack.pop())
         else:
             names = items_of(stack.pop()) if name == "CALL_KW" else self.names
             count, self.names = len(names or ()), ()
-            named, given = _drop(stack, count), _drop(stack, argument - count)
+            _drop(stack, count)
+            given = _drop(stack, argument - count)
         first, second = _drop(stack, 2)
         if first is Kind.NULL:
-            return result(second, given, named, self._first, self._set)
+            return result(second, given, self._first, self._set)
         given = given if second is Kind.NULL else (second, *given)
-        return result(first, given, named, self._first, self._set)
+        return result(first, given, self._first, self._set)
 
 
 def _drop(stack: list[Value], count: int) -> tuple[Value, ...]:
@@ -446,3 +470,23 @@ def _had(names: dict[str, Value], name: str) -> Value:
     if name not in names:
         raise Odd
     return names[name]
+
+
+def _bound(instruction: dis.Instruction) -> Sequence[str]:
+    """The local variables that an instruction assigns to, or may."""
+    others = ("DELETE_FAST", "LOAD_FAST_AND_CLEAR", "STORE_DEREF")
+    if "STORE_FAST" not in instruction.opname and instruction.opname not in others:
+        return ()
+    return instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+
+
+def _of_class(kind: type, name: str) -> Value:
+    """What an attribute of a class has, if that is a function."""
+    if defines(type(kind), name) and name not in OF_BASES:
+        raise Odd  # its metaclass has a say
+    found = defined(kind, name)
+    if is_among(found, OF_BASES.get(name, ())):
+        return Known(found)
+    if not is_of_python(found):
+        raise Odd
+    return Bound(found.__func__) if type(found) is classmethod else Known(getattr(found, "__func__", found))

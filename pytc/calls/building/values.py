@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from pytc.calls.building.code import ATOMS, is_called_openly
+from pytc.calls.building.code import ATOMS
 
 
 class Kind(enum.Enum):
@@ -43,12 +43,17 @@ class Known:
 
 
 @dataclasses.dataclass(frozen=True)
+class Text:
+    """One of these texts, which the function's code has."""
+
+    among: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
 class Made:
     """An object that is new, of a class that `is_open`."""
 
     kind: type
-    attributes: frozenset[str] = frozenset()
-    """Those in its `__dict__` when the function began."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +81,19 @@ class Method:
     name: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bound:
+    """A method of an object or a class, written in Python."""
+
+    function: Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Inherited:
-    """What `super()` has under a name: one of these."""
+    """What `super()` has under a name."""
 
     name: str
-    among: tuple[Known, ...]
+    value: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +103,7 @@ class Truth:
     value: bool | None
 
 
-Value: TypeAlias = Kind | Known | Made | Container | Several | Method | Inherited | Truth
+Value: TypeAlias = Kind | Known | Text | Made | Container | Several | Method | Bound | Inherited | Truth
 
 
 class Odd(Exception):
@@ -126,6 +138,9 @@ def item_of(value: Value) -> Value:
     items = items_of(value)
     if items and all(each == items[0] for each in items):
         return items[0]
+    texts = [each.value for each in items or () if isinstance(each, Known) and each.literal and type(each.value) is str]
+    if texts and len(texts) == len(items or ()):
+        return Text(frozenset(texts))
     return Kind.ATOM if items and all(is_atom(each) for each in items) else Kind.UNKNOWN
 
 
@@ -137,7 +152,7 @@ def spread(value: Value) -> tuple[Value, ...]:
 
 def is_atom(value: Value) -> bool:
     """Whether it is a number, a text, or None."""
-    return value is Kind.ATOM or (isinstance(value, Known) and type(value.value) in ATOMS)
+    return value is Kind.ATOM or isinstance(value, Text) or (isinstance(value, Known) and type(value.value) in ATOMS)
 
 
 def check_keys(values: Iterable[Value]) -> None:
@@ -183,36 +198,17 @@ def is_new(value: Value) -> bool:
     return isinstance(value, Container) and value.new and value.kind in (list, dict, set)
 
 
-def may_be_handed_on(value: Value) -> bool:
-    """Whether a value may be handed to code that is not looked at: it has nothing in it that was there before but
-    code."""
-    match value:
-        case Kind.LEAF | Kind.ATOM | Made() | Truth():
-            return True
-        case Known(known):
-            return is_called_openly(known)
-        case Container(_, items):
-            return items is not None and all(may_be_handed_on(each) for each in items)
-        case Several(item):
-            return may_be_handed_on(item)
-    return False
-
-
 def identity(a: Value, b: Value) -> bool | None:
     """Whether two values are one, if that is told. Raises `Odd` where it may differ the next time."""
-    if isinstance(a, Known) and isinstance(b, Known):
-        told = type(a.value) not in ATOMS or a.value is None
-        return a.value is b.value if told and (type(b.value) not in ATOMS or b.value is None) else None
     known, other = (a, b) if isinstance(a, Known) else (b, a)
-    if not isinstance(known, Known):
+    if not isinstance(known, Known) or isinstance(other, Bound | Inherited):
         raise Odd
-    if (
-        other in (Kind.LEAF, Kind.STATIC)
-        or isinstance(other, Made)
-        or (isinstance(other, Container) and known.value is None)
-    ):
+    if isinstance(other, Known):
+        both = known.value, other.value
+        return known.value is other.value if not any(type(each) in ATOMS[1:] for each in both) else None
+    if known.value is None and (other is Kind.STATIC or isinstance(other, Made | Container)):
         return False
-    return None
+    return False if other is Kind.LEAF and type(known.value) not in ATOMS[1:] else None
 
 
 def is_none(value: Value) -> bool | None:
@@ -221,7 +217,9 @@ def is_none(value: Value) -> bool | None:
 
 
 def truth(value: Value) -> bool | None:
-    """The outcome of a comparison, if it is told. Raises `Odd` for what is none."""
+    """The outcome of a comparison, if it is told. Raises `Odd` where it may differ the next time."""
+    if is_atom(value):
+        return None
     if not isinstance(value, Truth):
         raise Odd
     return value.value
