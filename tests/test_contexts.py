@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import pytc
 from pytc.calls.lookup import Lookup
@@ -269,3 +271,42 @@ def test_one_place_in_two_contexts_in_turn_finds_each_program_at_once(monkeypatc
     monkeypatch.setattr(Lookup, "candidates", lambda *_: pytest.fail("a program was tried in vain"))
     np.testing.assert_array_equal(in_turns(step, x, context, 100), np.eye(4))
     assert step._cache_size() == 2
+
+
+with jax.enable_x64(True):
+    WIDE, WIDE_FLOATS = jnp.arange(8) + 2**40, jnp.arange(8.0) * (1 + 1e-12)
+TABLE, MATRIX = np.arange(8) + 2**40, np.arange(64.0).reshape(8, 8) * (1 + 1e-12)
+
+
+def in_64_bits(function):
+    @functools.wraps(function)
+    def switched(x):
+        with jax.enable_x64(True):
+            return function(x)
+
+    return switched
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        in_64_bits(lambda x: x.astype(float) + WIDE),
+        in_64_bits(lambda x: (jnp.asarray(TABLE), x)),
+        in_64_bits(lambda x: jnp.asarray(TABLE)[x[0].astype(int)]),
+        in_64_bits(lambda x: (jnp.asarray(TABLE)[x[0].astype(int)] >> 30).astype(jnp.int32)),
+        in_64_bits(lambda x: jnp.dot(jnp.asarray(MATRIX), x.astype(float))),
+        lambda x: lax.scan(lambda c, _: (c + WIDE_FLOATS.astype(jnp.float32), WIDE_FLOATS), x, None, length=2),
+        lambda x: lax.dot(WIDE_FLOATS, x.astype(WIDE_FLOATS.dtype)),
+        lambda x: WIDE[x[0].astype(jnp.int32)],
+    ],
+    ids=["added", "returned", "looked up", "shifted", "multiplied", "in a loop", "committed", "an item"],
+)
+@pytest.mark.parametrize("committed", [False, True])
+def test_captured_arrays_of_64_bits_keep_them(function, committed, monkeypatch):
+    if committed:
+        for name in ("WIDE", "WIDE_FLOATS"):
+            monkeypatch.setitem(globals(), name, jax.device_put(globals()[name], jax.devices()[0]))
+    x = jnp.ones(8)
+    got, wanted = jax.tree.leaves(pytc.compile(function)(x)), jax.tree.leaves(jax.jit(function)(x))
+    assert [each.dtype for each in got] == [each.dtype for each in wanted]
+    assert [np.asarray(each).tobytes() for each in got] == [np.asarray(each).tobytes() for each in wanted]

@@ -58,6 +58,11 @@ def snapshot(value: Any, aval: AbstractValue) -> Any:
         return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
 
 
+def is_narrowed(dtype: Any) -> bool:
+    """Whether JAX makes another dtype of this one where it is handed NumPy data: in 32-bit mode, of 64 bits."""
+    return not is_extended(dtype) and jax.dtypes.canonicalize_dtype(dtype) != dtype
+
+
 def constant_copy(value: Any) -> Any:
     """A const of a jaxpr in memory of its own; the same object where nobody can change it, or where it is a `jax.Ref`,
     which is meant to change. An array that was deleted stays what it is; and so does a tracer, which a jaxpr has that
@@ -70,6 +75,7 @@ def constant_copy(value: Any) -> Any:
         if (
             not value.is_fully_addressable
             or is_extended(value.dtype)
+            or is_narrowed(value.dtype)
             or on_axes(jax.typeof(value)) is not None
             or memory_of(value.sharding) != "device"
         ):

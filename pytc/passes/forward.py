@@ -11,33 +11,39 @@ A captured array that is returned stays in the program: as with `jax.jit`, each 
 caller may donate. So does, where there are several devices, an input that nothing else reads: where it is may decide
 where all the rest is computed.
 
-Proves nothing: an outvar is an input when it is the invar itself. Cost: one look at each outvar, and at each equation
-where there are several devices.
+Proves nothing: an outvar is an input when it is the invar itself. Cost: one look at each outvar; where there are
+several devices, and something could be handed back, one more `prune`, which tells what else reads it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import jax
 
-from pytc.jax_compat.jaxprs import Literal, Var
+from pytc.jax_compat.jaxprs import Literal
+from pytc.passes.prune import prune
 from pytc.program import Computed, Output, Passed, Program
 
 
 def forward(program: Program) -> Program:
     """Outputs that are inputs, as `Passed` leaves; their outvars are no longer referred to."""
-    jaxpr = program.jaxpr.jaxpr
-    number = {var: i for i, var in enumerate(jaxpr.invars)}
-    if any(var in number for var in jaxpr.outvars if isinstance(var, Var)) and jax.device_count() > 1:
-        read = {var for eqn in jaxpr.eqns for var in eqn.invars if isinstance(var, Var)}
-        number = {var: i for var, i in number.items() if var in read}
+    handed_back = _without(program, frozenset())
+    if handed_back is program or jax.device_count() == 1:
+        return handed_back
+    read = {given.leaf for given in prune(handed_back).inputs}
+    return _without(program, {given.leaf for given in program.inputs} - read)
+
+
+def _without(program: Program, placing: Set[int | None]) -> Program:
+    """The program without the outputs that are inputs, but for those of the leaves that are `placing` the others."""
+    number = {var: i for i, var in enumerate(program.jaxpr.jaxpr.invars)}
     outputs, notes = [], []
     for output in program.outputs:
         origin = _origin(program, output, number)
-        if origin is not None:
+        if origin is not None and origin.leaf not in placing:
             notes.append(f"result{output.path} is {program.leaves[origin.leaf].path}, handed back as it is")
             output = dataclasses.replace(output, origin=origin)
         outputs.append(output)

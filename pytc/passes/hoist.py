@@ -126,6 +126,8 @@ def _of_its_elements(value: Any, aval: AbstractValue, is_cut: bool) -> str:
         return ""
     if on_axes(aval) is not None:
         return "its type says where on a mesh it is"  # a snapshot is all of it everywhere
+    if arrays.is_narrowed(aval.dtype):
+        return "its type is of 64 bits, and 64-bit mode is off"
     if value.size <= 1:
         return "it has at most one element"
     if isinstance(value, jax.Array) and (not value.is_fully_addressable or is_extended(value.dtype)):

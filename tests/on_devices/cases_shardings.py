@@ -589,3 +589,30 @@ def test_a_call_that_failed_on_one_device_may_have_deleted_its_argument():
     x.delete()
     with pytest.raises(RuntimeError, match=r"`x` was deleted before this call \(.*\), or by this one"):
         step(x)
+
+
+def with_a_dead_read(y, z):
+    y.sum()
+    return y, z + 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y, z: (with_a_dead_read(y, z)[0], jnp.zeros(3)),
+        lambda y, z: jax.lax.scan(lambda c, _: (c, jnp.zeros(2)), y, None, length=2),
+        lambda y, z: (jax.lax.cond(True, lambda y: y, lambda y: y, y), jnp.zeros(3)),
+        lambda y, z: jax.lax.while_loop(lambda s: s[1] < 2, lambda s: (s[0], s[1] + 1), (y, 0)),
+    ],
+    ids=["a dead read", "a loop's carry", "branches", "another loop's carry"],
+)
+def test_what_is_handed_back_places_the_rest(function):
+    y, z = jax.device_put(jnp.ones(2), jax.devices()[1]), jnp.ones(2)
+    got, wanted = pytc.compile(function)(y, z)[1], jax.jit(function)(y, z)[1]
+    assert (got.devices(), got.committed) == (wanted.devices(), wanted.committed)
+
+
+def test_what_is_handed_back_must_be_where_the_rest_is():
+    y, z = (jax.device_put(jnp.ones(2), device) for device in jax.devices()[:2])
+    with pytest.raises(ValueError, match="incompatible devices"):
+        pytc.compile(with_a_dead_read)(y, z)
