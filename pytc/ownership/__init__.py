@@ -16,8 +16,8 @@ call from C (`map`, `functools.reduce`, a property) holds references of its own,
 
 What no count shows is looked at by itself: weak references and finalisers (`counts`), two arrays on one buffer
 (`executions`, `buffers`), whoever watches the thread and could read any variable (`interpreter`) or may read a slot
-meanwhile (`watchers`, `service_threads`, `compared`), code that reads variables by other means than its bytecode shows
-(`introspection`), and who else has hold of a frame object.
+meanwhile (`watchers`, `service_threads`, `compared`; another thread only what it can reach: `private`), code that reads
+variables by other means than its bytecode shows (`introspection`), and who else has hold of a frame object.
 
 `docs/proof.md` has the whole argument, and where it gives up.
 """
