@@ -6,10 +6,12 @@ import collections
 import dataclasses
 import functools
 import inspect
+import json
 import operator
 import pprint
 import sys
 import types
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,6 +26,7 @@ from flax.training.train_state import TrainState
 from jax.tree_util import register_dataclass, register_pytree_node, register_pytree_node_class, tree_structure
 
 import pytc
+from pytc.calls import unflattening
 from pytc.calls.unflattening import ArrayOf, of_tree
 
 X = jnp.arange(3.0)
@@ -877,6 +880,20 @@ def test_a_stack_that_is_nearly_full():
     assert ran > 10
     assert raised > 10
     assert holder.state.x.unsafe_buffer_pointer() == at
+
+
+@pytest.mark.parametrize(
+    ("file", "standard"),
+    [
+        (json.__file__, True),
+        ("<frozen abc>", True),
+        (str(Path(json.__file__).parent.parent / "site-packages" / "equinox" / "__init__.py"), False),
+        (__file__, False),
+        ("<string>", False),
+    ],
+)
+def test_where_the_standard_library_is(file, standard):
+    assert unflattening._is_standard(file) is standard
 
 
 def test_a_profiler_is_left_alone():

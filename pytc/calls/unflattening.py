@@ -199,9 +199,15 @@ def _of_users(frame: FrameType) -> FrameType:
     """The innermost frame on the way here that is not the standard library's: what that does for a builder is the
     builder's."""
     above: FrameType | None = frame
-    while above is not None and above.f_code.co_filename.startswith(_STANDARD):
+    while above is not None and _is_standard(above.f_code.co_filename):
         above = above.f_back
     return above or frame
+
+
+def _is_standard(file: str) -> bool:
+    """Whether code of this file is the standard library's. (Where there is no virtual environment, what is installed
+    lies beneath it.)"""
+    return file.startswith(_STANDARD) and not any(part in file for part in ("site-packages", "dist-packages"))
 
 
 def _is_certain(function: Any) -> bool:
