@@ -85,8 +85,16 @@ def errors_of(compiled, count):
     return kept, arrays
 
 
-def test_a_kept_error_does_not_keep_the_arguments(monkeypatch):
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)  # pytest keeps what JAX's log tells of
+@pytest.fixture
+def unlogged():
+    """JAX's log tells of errors in callbacks, with their frames, and pytest keeps what it tells."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("unlogged")
+def test_a_kept_error_does_not_keep_the_arguments():
     compiled = pytc.compile(lambda x: jax.pure_callback(refuse, jax.ShapeDtypeStruct((), jnp.float32), x))
     with filtering("quiet_remove_frames"):  # the default, until IPython is used: others keep JAX's frames, too
         kept, arrays = errors_of(compiled, 5)
