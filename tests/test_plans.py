@@ -27,6 +27,7 @@ from pytc.calls import asking
 from pytc.calls.plan import Planner
 from pytc.emit import Emitted
 from pytc.ownership import callers, proof
+from tests.threads import another_thread
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -352,18 +353,6 @@ BOX = types.SimpleNamespace()
 def step_in_an_attribute_of_a_global(step, calls):
     BOX.state = start()
     return step_in(BOX, step, calls)
-
-
-@contextlib.contextmanager
-def another_thread():
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
 
 
 def test_what_another_thread_may_read_is_left_alone_from_the_first_call_on():

@@ -204,6 +204,11 @@ def in_a_loop(kind, _, children):
     return made
 
 
+def by_places(kind, _, children):
+    count = len(children)
+    return kind(x=children[0], more=(*children[1:count], *children[count:count]))
+
+
 class Module(eqx.Module):
     x: jax.Array
     mlp: eqx.nn.MLP
@@ -243,6 +248,7 @@ CERTAIN = {
     "a flag that does not change": lambda: node(by_a_flag),
     "children that get names": lambda: node(named),
     "children that are gone through": lambda: node(in_a_loop),
+    "children from one place to another": lambda: node(by_places),
     "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
     "flax.struct": lambda: Struct(X),
     "flax.core": lambda: flax.core.freeze({"a": {"b": X}}),
@@ -610,6 +616,15 @@ class Items(list):
         super().__init__(of)
 
 
+class FromItems(Items):
+    def __init__(self, of=HOOKS):
+        super(Items, self).__init__(of)
+
+
+class Names(frozenset):
+    pass
+
+
 def makes_what_is_another(kind, _, children):
     return kind(x=children[0], more=Another().a)
 
@@ -628,6 +643,14 @@ def reads_what_a_metaclass_has(kind, _, children):
 
 def copies_a_list(kind, _, children):
     return kind(x=children[0], more=Items())
+
+
+def passes_over_a_base(kind, _, children):
+    return kind(x=children[0], more=FromItems())
+
+
+def makes_a_set_of_leaves(kind, _, children):
+    return kind(x=children[0], more=frozenset.__new__(Names, children))
 
 
 def changes_a_class(kind, _, children):
@@ -715,7 +738,7 @@ NAMELESS_CHECK = NAMELESS["check"]
         (makes_what_is_another, None), (reads_through_a_proxy, None), (reads_what_a_base_has, None),
         (reads_what_a_metaclass_has, None), (copies_a_list, None), (changes_a_class, None), (has_its_caller_get, None),
         (loads_a_file, None), (hides_a_hook, None), (hides_a_method, None), (may_have_a_hook_later, None),
-        (hashes_a_leaf, None), (makes_keys_of_leaves, None),
+        (hashes_a_leaf, None), (makes_keys_of_leaves, None), (passes_over_a_base, None), (makes_a_set_of_leaves, None),
         (hides_a_branch, BOX), (reads_a_free_variable(), None), (has_code_of_no_module, None),
     ],
 )  # fmt: skip

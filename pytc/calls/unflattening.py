@@ -29,7 +29,7 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from pytc.calls.building import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, Record, is_of_python, package_of
+from pytc.calls.building import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, Record, is_of_python, only_builds, package_of
 from pytc.classes import defined
 from pytc.interrupt import is_from_handler
 from pytc.jax_compat.trees import is_plain_tree, nodes
@@ -168,7 +168,7 @@ class _Seen:
         if event == "c_call":
             if not _is_certain(arg):
                 self.odd = f"`{arg.__qualname__}`, which {self.last} calls,"
-        elif not self.record.only_builds(frame):
+        elif not only_builds(frame, self.record):
             self.odd = self.last
 
 

@@ -47,6 +47,7 @@ from tests.ownership import caller_programs, ending_programs, owner_programs, tr
 from tests.ownership.caller_programs import Writer
 from tests.ownership.harness import Stub, TooLarge, both, first, nested, shares
 from tests.ownership.oracle import Oracle, buffers_from
+from tests.threads import another_thread
 
 Prover = Callable[..., Any]
 
@@ -374,19 +375,6 @@ def _globals_above(frame: types.FrameType) -> Iterator[dict[str, Any]]:
     while above is not None:
         yield above.f_globals
         above = above.f_back
-
-
-@contextlib.contextmanager
-def another_thread() -> Iterator[None]:
-    """A thread that may run at any time."""
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
 
 
 def check_beside_a_thread(seed: int, kind: str = "hostile") -> Tally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import gc
@@ -16,20 +15,9 @@ from typing import Any
 import pytest
 
 from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, of_lengths
+from tests.threads import another_thread
 
 STEPS = 3
-
-
-@contextlib.contextmanager
-def another_thread() -> Iterator[None]:
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
 
 
 class Trainer:

@@ -29,6 +29,7 @@ from pytc import ownership
 from pytc.ownership import holders, paths, referrers, service_threads, variables
 from pytc.ownership.referrers import Referrers
 from tests.ownership.harness import Stub, both, expect, first
+from tests.threads import another_thread
 
 
 class Asking(Stub):
@@ -141,7 +142,7 @@ def test_what_a_leaf_holds_is_not_how_the_call_got_another(made: Functions) -> N
     trainer.state = trainer.best = stub.new()
     trainer.step(f)
     _says_last(stub, "^attribute `best` of _Trainer$")
-    with _another_thread("prefetch"):
+    with another_thread("prefetch"):
         trainer.step(f)
     _says_last(stub, "^attribute `state` of _Trainer: another thread, 'prefetch', may read it$")
     trainer.step(f)
@@ -219,7 +220,7 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     trainer = types.SimpleNamespace(state=stub.new())
     trainer.state = [f(trainer.state)][0]
     stub.says("^attribute `state` of SimpleNamespace, to which the result is not assigned at once$")
-    with _another_thread("prefetch"):
+    with another_thread("prefetch"):
         shared = [trainer]
         trainer.state = f(trainer.state)
         shared.clear()
@@ -239,18 +240,6 @@ class _Told:
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
-
-
-@contextlib.contextmanager
-def _another_thread(name: str) -> Iterator[None]:
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait, name=name)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
 
 
 @contextlib.contextmanager
@@ -281,7 +270,7 @@ def test_a_handler_that_the_handler_of_a_signal_may_cause_to_run(made: Functions
         rf"^`x` in test_reasons.py:\d+, which an exception handler reads: a handler of signal {int(signal.SIGUSR1)} "
         "may raise an exception in the midst of the call$"
     )
-    with _another_thread("prefetch"):
+    with another_thread("prefetch"):
         run()
     expect(stub.why[-1] == {})
     run()

@@ -17,11 +17,14 @@ functions must not call them, since they might call what they are handed.
 values     what is known of a value
 code       which classes and functions run no code that is not looked at
 newcomers  which objects are new
+outside    what a function has from outside: arguments, globals, variables of outer functions
+record     what has been seen so far of the functions that put one result together
 execution  the symbolic execution of one function
 results    what calls return in it
 """
 
 from pytc.calls.building.code import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, is_of_python, package_of
-from pytc.calls.building.execution import Record
+from pytc.calls.building.execution import only_builds
+from pytc.calls.building.record import Record
 
-__all__ = ["BUILDERS", "CONTAINERS", "FUNCTIONS", "METHODS", "Record", "is_of_python", "package_of"]
+__all__ = ["BUILDERS", "CONTAINERS", "FUNCTIONS", "METHODS", "Record", "is_of_python", "only_builds", "package_of"]

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import dis
-import gc
-import inspect
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 from pytc.calls.building.code import (
-    ATOMS,
-    CONTAINERS,
     METHODS,
     OF_BASES,
     is_among,
     is_code,
     is_constant,
-    is_marker,
     is_of_python,
-    is_open,
 )
-from pytc.calls.building.newcomers import Newcomers
+from pytc.calls.building.outside import Outside
+from pytc.calls.building.record import Record
 from pytc.calls.building.results import result
 from pytc.calls.building.values import (
     Bound,
@@ -51,8 +46,7 @@ from pytc.calls.building.values import (
     truth,
 )
 from pytc.classes import attributes_of, bases_of, defined, defines
-from pytc.jax_compat.running import Tracer
-from pytc.ownership.interpreter import UNBOUND, running_function, variable
+from pytc.ownership.interpreter import UNBOUND
 
 _OF_ARRAYS = frozenset(("shape", "dtype", "ndim", "size"))
 """Attributes that a tracer has as the array does."""
@@ -69,36 +63,18 @@ _LIST_TO_TUPLE = 6
 """The argument of `CALL_INTRINSIC_1` for that."""
 
 
-class Record:
-    """What has been seen so far of the functions that put one result together."""
-
-    def __init__(self) -> None:
-        self.new = Newcomers()
-        self.certain: set[Any] = set()
-        """Functions, with kinds of arguments, of which it is known that they only build."""
-        self.methods: set[str] = set()
-        """The names under which methods of objects were found in their classes."""
-        self.stored: set[str] = set()
-        """Attributes that something was assigned to."""
-        self.stores_anything = False
-        """Whether attributes of any name may have been assigned."""
-
-    def only_builds(self, frame: FrameType) -> bool:
-        """Whether the function that begins in a frame does the same each time, whatever the values of arrays are, and
-        nothing but build."""
-        try:
-            execution = Execution(frame, self)
-            key = frame.f_code, id(frame.f_globals), tuple(execution.given.items())
-            if key not in self.certain or frame.f_code.co_freevars:
-                execution.run()
-                self.certain.add(key)
-        except Odd:
-            return False
-        return True
-
-    def hides_methods(self) -> bool:
-        """Whether an attribute of an object may have been in the place of a method of its class."""
-        return bool(self.methods) and (self.stores_anything or not self.methods.isdisjoint(self.stored))
+def only_builds(frame: FrameType, record: Record) -> bool:
+    """Whether the function that begins in a frame does the same each time, whatever the values of arrays are, and
+    nothing but build."""
+    try:
+        execution = Execution(frame, record)
+        key = frame.f_code, id(frame.f_globals), tuple(execution.given.items())
+        if key not in record.certain or frame.f_code.co_freevars:
+            execution.run()
+            record.certain.add(key)
+    except Odd:
+        return False
+    return True
 
 
 class Execution:
@@ -110,14 +86,11 @@ class Execution:
         self.place = {each.offset: n for n, each in enumerate(self.instructions)}
         self.names: tuple[Any, ...] = ()
         """Those of the last arguments of the next call, up to CPython 3.12."""
-        function = running_function(frame)
-        self.defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        self.outside = Outside(frame, record.new)
         self.bound = {name for each in self.instructions for name in _bound(each)}
         """Variables that something is assigned to."""
-        self.given = {name: self._told(value) for name, value in self._parameters()}
+        self.given = self.outside.parameters()
         """What the parameters have."""
-        if self.code.co_flags & inspect.CO_VARKEYWORDS:
-            self.given[self.code.co_varnames[len(self.given)]] = Container(dict)  # it is made for each call
 
     def run(self) -> None:
         """Raises `Odd` if the function may do anything but build."""
@@ -138,58 +111,6 @@ class Execution:
             for following, on_stack in self._step(at, left, variables):
                 ahead.append((following, tuple(on_stack), variables))
         raise Odd
-
-    # -- what values are ---
-
-    def _parameters(self) -> Iterator[tuple[str, Any]]:
-        code = self.code
-        count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
-        for number, name in enumerate(code.co_varnames[:count]):
-            yield name, _contents(variable(self.frame, number))
-
-    def _told(self, value: Any) -> Value:
-        """What a function was given."""
-        kind = type(value)
-        if isinstance(value, Tracer):
-            return Kind.LEAF
-        if value is None or is_code(value) or is_marker(value):
-            return Known(value)
-        if kind in ATOMS:
-            return Kind.ATOM
-        if any(value is each for each in self.defaults) and not is_constant(value):
-            return Kind.STATIC
-        if kind is tuple:
-            return Container(tuple, tuple([self._told(each) for each in value]))
-        if kind in CONTAINERS:
-            if self.record.new.has(value):
-                return Container(kind)
-            items = [*value, *value.values()] if kind is dict else [*value]
-            return Container(kind, new=False) if items and all(is_constant(each) for each in items) else Kind.STATIC
-        if issubclass(kind, Iterator) and kind.__module__ == "builtins" and self.record.new.has(value):
-            of = gc.get_referents(value) if kind is type(iter(())) else []
-            return Several(item_of(self._told(of[0])) if of else Kind.UNKNOWN)
-        return Made(kind) if is_open(kind) and self.record.new.has(value) else Kind.STATIC
-
-    def _global(self, name: str) -> Value:
-        value = self.frame.f_globals.get(name, self.frame.f_builtins.get(name, UNBOUND))
-        if not (is_code(value) or is_marker(value)):
-            raise Odd
-        return Known(value)
-
-    def _outer(self, name: str) -> Value:
-        """What a variable of an outer function has: code, or names of fields that a decorator has found, if it has
-        returned."""
-        code = self.code
-        number = len({*code.co_varnames, *code.co_cellvars}) + code.co_freevars.index(name)
-        cell = variable(self.frame, number)
-        value = _contents(cell)
-        if self.record.new.has(cell):
-            return self._told(value)
-        if type(value) in (tuple, list) and value and all(type(each) is str for each in value):
-            return Container(type(value), new=False)
-        if not (is_code(value) or is_marker(value)):
-            raise Odd
-        return Known(value)
 
     # -- instructions ---
 
@@ -231,7 +152,7 @@ class Execution:
             return True
         if name == "LOAD_GLOBAL":
             stack += [Kind.NULL] * ((instruction.arg or 0) & 1)
-            stack.append(self._global(named))
+            stack.append(self.outside.global_variable(named))
             return True
         return self._with_variable(name, named, stack, names)
 
@@ -246,7 +167,9 @@ class Execution:
             case "DELETE_FAST":
                 names.pop(named, None)
             case "LOAD_DEREF":
-                stack.append(self._outer(named) if named in self.code.co_freevars else _had(names, named))
+                stack.append(
+                    self.outside.outer_variable(named) if named in self.code.co_freevars else _had(names, named)
+                )
             case "STORE_DEREF" if named not in self.code.co_freevars:
                 names[named] = stack.pop()
             case "LOAD_CLOSURE":
@@ -294,7 +217,7 @@ class Execution:
 
     def _load_attribute(self, name: str, argument: int, named: str, stack: list[Value]) -> None:
         if name == "LOAD_SUPER_ATTR":
-            if _drop(stack, 3)[0] != Known(super):
+            if _drop(stack, 3)[0] != Known(super) or argument & 2:  # the latter: it has arguments
                 raise Odd
             stack.append(self._inherited(named))
         else:
@@ -395,7 +318,7 @@ class Execution:
         """What `super()` has under a name. (It is of the first parameter's value at that moment.)"""
         if not self.bound.isdisjoint(self.code.co_varnames[:1]):
             raise Odd
-        match self._first, self._outer("__class__") if "__class__" in self.code.co_freevars else None:
+        match self._first, self.outside.outer_variable("__class__") if "__class__" in self.code.co_freevars else None:
             case ((Made(kind) | Known(type() as kind)), Known(type() as own)) if own in bases_of(kind):
                 above = bases_of(kind)[bases_of(kind).index(own) + 1 :]
                 found = next((attributes_of(base)[name] for base in above if name in attributes_of(base)), None)
@@ -454,16 +377,6 @@ def _drop(stack: list[Value], count: int) -> tuple[Value, ...]:
     dropped = tuple(stack[-count:])
     del stack[-count:]
     return dropped
-
-
-def _contents(value: Any) -> Any:
-    """What a variable has, also if it is one that inner functions read."""
-    if type(value) is not types.CellType:
-        return value
-    try:
-        return value.cell_contents
-    except ValueError:
-        raise Odd from None
 
 
 def _had(names: dict[str, Value], name: str) -> Value:

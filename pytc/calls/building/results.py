@@ -90,8 +90,9 @@ def _by_c_code(value: Any, arguments: Sequence[Value], assign: Callable[[Value, 
         case [Made(), *_] if value is attributes_of(object)["__init__"]:
             return Known(None)
         case [Known(type() as kind), *rest] if is_among(value, OF_BASES["__new__"]) and is_open(kind):
-            for each in rest if value is tuple.__new__ else ():
-                item_of(each)
+            made_of = next((base for base in (tuple, frozenset) if value is base.__new__), None)
+            if made_of is not None:
+                _constructed(made_of, rest)
             return Made(kind)
         case [each] if value is iter:
             return Several(item_of(each))

@@ -178,9 +178,9 @@ def part_of(owner: Value, key: Value) -> Value:
         if owner is Kind.ATOM:
             return owner
         items, bounds = items_of(owner), key.items or ()
-        told = items is not None and all(isinstance(each, Known) and each.literal for each in bounds)
-        cut = slice(*(each.value for each in bounds if isinstance(each, Known)))
-        return Container(owner.kind if isinstance(owner, Container) else tuple, items[cut] if items and told else None)
+        told = [each.value for each in bounds if isinstance(each, Known) and each.literal]
+        cut = items[slice(*told)] if items and len(told) == len(bounds) else None
+        return Container(owner.kind if isinstance(owner, Container) else tuple, cut)
     if not (isinstance(key, Known) and key.literal):
         raise Odd
     if owner is Kind.ATOM:
