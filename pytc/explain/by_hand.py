@@ -40,6 +40,8 @@ class ByHand:
     """Which choices were compared, in words."""
     tried: tuple[tuple[tuple[str, ...], Footprint], ...]
     """Each choice that was compiled. Of choices for which JAX makes the same pairs, only one is compiled."""
+    refusal: str = ""
+    """What the compiler said of a choice that it does not compile; empty if there is none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +154,7 @@ class AsJit:
         if small := [name for name in gains if name not in useful]:
             words += f"; not {', '.join(small)}, worth {self.gain(small)} bytes at most"
         tried: dict[tuple[str, ...], Footprint] = {(): undonated}
-        least, hopeless, refused = undonated.total, 0, 0
+        least, hopeless, refusals = undonated.total, 0, list[str]()
         seen: set[tuple[tuple[int, int], ...]] = {()}
         for names in choices:
             pairs = self.pairs(names)
@@ -164,16 +166,16 @@ class AsJit:
                 continue
             try:
                 tried[names] = self.footprint(names)
-            except jax.errors.JaxRuntimeError:
-                refused += 1
+            except jax.errors.JaxRuntimeError as error:
+                refusals.append(str(error).partition("\n")[0])
                 continue
             least = min(least, tried[names].total)
         if hopeless:
             words += f", but for {hopeless} that could not save as much"
-        if refused:
-            words += f", but for {refused} that the compiler refuses"
+        if refusals:
+            words += f", but for {len(refusals)} that the compiler refuses: {refusals[0]}"
         best = min(tried, key=lambda names: (tried[names].total, tried[names].copied, len(names)))
-        return ByHand(best, tried[best], words, tuple(tried.items()))
+        return ByHand(best, tried[best], words, tuple(tried.items()), refusals[0] if refusals else "")
 
     def pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
         """Pairs of a traced leaf and the output that JAX writes into it, by number: it takes the outputs in order, and

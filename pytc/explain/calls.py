@@ -80,7 +80,7 @@ class Calls:
     sites: tuple[SiteReport, ...]
 
     def to_json(self, **options: Any) -> str:
-        """As JSON, by the schema that `pytc.explain.schema` documents. `options` go to `json.dumps`."""
+        """As JSON, by the schema in `pytc/explain/schema.py`. `options` go to `json.dumps`."""
         return json.dumps(schema.of_calls(self), **options)
 
     def text(self, width: int | None = None, *, colour: bool = False) -> str:

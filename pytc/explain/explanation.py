@@ -187,7 +187,7 @@ class Explanation:
         return self
 
     def to_json(self, **options: Any) -> str:
-        """Everything as JSON, by the schema that `pytc.explain.schema` documents. `options` go to `json.dumps`.
+        """Everything as JSON, by the schema in `pytc/explain/schema.py`. `options` go to `json.dumps`.
         Compiles as much as `memory.by_hand`."""
         return json.dumps(schema.of_explanation(self), **options)
 

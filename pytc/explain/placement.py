@@ -21,11 +21,11 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 
 from pytc.errors import DeviceError
 from pytc.explain.device import Target
+from pytc.jax_compat.api import UNNAMED
 from pytc.jax_compat.avals import is_extended, stand_in
 from pytc.jax_compat.devices import with_placements
 from pytc.jax_compat.layouts import devices_of
 from pytc.jax_compat.rewriting import close
-from pytc.mapping import UNNAMED
 from pytc.program import Leaf, Program
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from jax.tree_util import PyTreeDef, tree_structure
 
+from pytc.jax_compat.api import UNNAMED
 from pytc.jax_compat.trees import container
 from pytc.mapped import MappedStageable
-from pytc.mapping import UNNAMED, axis_of
+from pytc.mapping import axis_of
 from pytc.program import Computed, Program
 
 _ANY = object()  # the axis of what has none: a static leaf, an output that is no array

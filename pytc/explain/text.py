@@ -395,7 +395,9 @@ def about_by_hand(memory: Memory) -> str:
     """What the best call by hand promises, and which choices were compared."""
     best = memory.by_hand
     said = "Donating nothing is best by hand."
-    if best.parameters:
+    if best.refusal and len(best.tried) == 1:
+        said = "No donation by hand compiles."
+    elif best.parameters:
         said = f"It promises that nobody reads {', '.join(best.parameters)} after a call."
     if unfit := mixed(memory):
         said += f" What is not an array has to be taken out of {', '.join(unfit)} first."

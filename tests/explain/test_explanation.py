@@ -15,6 +15,7 @@ from jax.experimental.compilation_cache import compilation_cache
 import pytc
 from pytc.errors import RequirementError
 from pytc.explain import Explanation, Footprint, explain
+from pytc.explain.by_hand import AsJit
 from pytc.explain.decisions import inputs_of, outputs_of
 from tests.explain.programs import abstract, squared_thrice, swapped, update, update_arguments
 
@@ -185,6 +186,21 @@ def test_many_arguments_are_searched_within_bounds():
     assert len(found.tried) == 2  # nothing, and everything; what donates less cannot save as much
     assert "could not save as much" in found.search
     assert "f, e, d, c" in found.search
+
+
+def test_what_the_compiler_says_of_choices_that_it_refuses(monkeypatch):
+    footprint = AsJit.footprint
+
+    def refusing(self, donated=()):
+        if donated:
+            raise jax.errors.JaxRuntimeError("INTERNAL: it is broken\nand more")
+        return footprint(self, donated)
+
+    monkeypatch.setattr(AsJit, "footprint", refusing)
+    said = str(explain(lambda s: s + 1, jnp.ones((64, 64))))
+    assert "Donating nothing is best" not in said
+    assert "No donation by hand compiles." in said
+    assert "refuses: INTERNAL: it is broken" in " ".join(said.split())
 
 
 def test_what_jit_would_refuse_is_not_proposed():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,8 +41,7 @@ class Watch:
         self.functions: list[WatchedFunction] = []
         """What the script has made so far, in order."""
         self.clock = Clock()
-        self._expecting: list[_Expected] = []
-        """The call, if any, that is about to call a library's `jax.jit`, where its program can be seen."""
+        self._expecting = _Expecting()
 
     def install(self, module: types.ModuleType) -> None:
         """Watch the functions of this module, which was just imported."""
@@ -116,12 +116,13 @@ class Watch:
     ) -> Any:
         """Make the first call of a function of Equinox or Flax; what it passes to `jax.jit` is its program."""
         expected = function, look, function.called(look, args, kwargs)
-        self._expecting.append(expected)
+        calls = self._expecting.calls
+        calls.append(expected)
         try:
             result = made(*args, **kwargs)
         finally:
-            if expected in self._expecting:
-                self._expecting.remove(expected)
+            if expected in calls:
+                calls.remove(expected)
         function.left(look, result)
         return result
 
@@ -131,8 +132,8 @@ class Watch:
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
             try:
-                if self._expecting:
-                    _look_into(self._expecting.pop(), tracing, args, kwargs)
+                if self._expecting.calls:
+                    _look_into(self._expecting.calls.pop(), tracing, args, kwargs)
                 return jitted(*args, **kwargs)
             except BaseException as error:
                 error.__traceback__ = _without_ours(error.__traceback__)
@@ -143,6 +144,13 @@ class Watch:
 
 _Expected = tuple[WatchedFunction, Examined, Mapping[int, tuple[str, str]]]
 """A call, and by id the parameter and path of each array in its arguments."""
+
+
+class _Expecting(threading.local):
+    """Of each thread, the calls that are about to call a library's `jax.jit`, where their programs can be seen."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Expected] = []
 
 
 def _look_into(expected: _Expected, tracing: Jit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -383,6 +383,43 @@ def test_equinox_donates_all_or_all_but_the_first(watch: Watch) -> None:
 
 
 @pytest.mark.usefixtures("inside")
+def test_functions_of_equinox_whose_first_calls_are_at_the_same_time(watch: Watch) -> None:
+    together = threading.Barrier(2, timeout=60)
+
+    def met(fun: Any) -> Any:
+        compiled = eqx.filter_jit(fun)
+
+        def called(*args: Any) -> Any:
+            together.wait()
+            return compiled(*args)
+
+        return functools.wraps(fun)(called)
+
+    filter_jit = watch.watching("equinox.filter_jit", met)
+
+    @filter_jit
+    def small(s):
+        return s + 1
+
+    @filter_jit
+    def large(s):
+        return s + 1
+
+    def run(step: Any, size: int) -> None:
+        s = jnp.ones(size)
+        for _ in range(3):
+            s = step(s)
+
+    threads = [threading.Thread(target=run, args=each) for each in ((small, N), (large, 3 * N))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    figures = [found(watch, name).figures for name in ("small", "large")]
+    assert [each and each.saves for each in figures] == [N * 4, 3 * N * 4]
+
+
+@pytest.mark.usefixtures("inside")
 def test_a_flax_variable_that_something_else_holds(watch: Watch) -> None:
     nnx_jit = watch.watching("flax.nnx.jit", nnx.jit)
 
