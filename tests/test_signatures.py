@@ -89,4 +89,7 @@ def test_nothing_is_left_of_what_no_call_will_use():
     assert signatures.newest == (newest,)
     assert (*signatures._alike,) == (*signatures.shared._known,) == (newest.described,)
     assert (*signatures.shared._being_made,) == (newest.described,)
+    with pytest.raises(RuntimeError), signatures.shared.being_made(((9,),)):
+        raise RuntimeError("it does not compile")
+    assert (*signatures.shared._being_made,) == (newest.described,)
     assert signatures.alike(newest.described) == (newest,)

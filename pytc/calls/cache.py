@@ -9,14 +9,14 @@ these at once compile twice, and one of the results is kept.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import threading
 import types
 import weakref
-from collections.abc import Sequence, Set
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, Protocol, TypeVar
 
 from pytc.calls.layout import UNPLACED, Describe, Described, describe
@@ -145,9 +145,11 @@ class Shared:
     """What all compiled functions that are made of the same function have for one layout, static values and sharing."""
 
     describe: Describe
-    _known: _Alike[Signature] = dataclasses.field(default_factory=_Alike)
+    _known: _Alike[Signature] = dataclasses.field(init=False, default_factory=_Alike)
     """The newest signature of each staged program."""
-    _being_made: dict[Described, AbstractContextManager[Any]] = dataclasses.field(default_factory=dict)
+    _being_made: dict[Described, contextlib.AbstractContextManager[Any]] = dataclasses.field(
+        init=False, default_factory=dict
+    )
 
     def describe_all(self, leaves: Sequence[Any]) -> Described:
         """`describe` of each leaf."""
@@ -157,9 +159,16 @@ class Shared:
         """A signature of every staged program for leaves like these, newest first."""
         return self._known.get(described, ())
 
-    def being_made(self, described: Described) -> AbstractContextManager[Any]:
-        """A lock for the thread that stages and compiles for leaves like these."""
-        return self._being_made.setdefault(described, threading.RLock())
+    @contextlib.contextmanager
+    def being_made(self, described: Described) -> Iterator[None]:
+        """The thread that stages and compiles for leaves like these has a lock, which others wait for. If nothing is
+        published, the lock is forgotten; so a thread that comes then may compile the same as one that has waited."""
+        try:
+            with self._being_made.setdefault(described, threading.RLock()):
+                yield
+        finally:
+            if described not in self._known:
+                self._being_made.pop(described, None)
 
     def make_room(self, signature: Signature) -> None:
         """As `Signatures.make_room`."""

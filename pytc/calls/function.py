@@ -234,7 +234,7 @@ class Function:
                         result = self.run(signature, frame, args, kwargs, leaves, landed)
                     except Retrace:
                         continue
-                    signatures.add(signature)  # only now: a function that failed to compile leaves nothing behind
+                    signatures.add(signature)  # only now: a program that failed to compile is forgotten
                     return result
         except LeftToJit:
             pass
@@ -326,6 +326,12 @@ class Function:
         for jitted in (self.jitted, self.stageable.jitted, *self.hiding.jitted.values()):
             jitted.clear_cache()
 
+    def explain(self, /, *args: Any, **kwargs: Any) -> Any:
+        """`pytc.explain` of the function: for such arguments or, with none, of its calls so far."""
+        from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
+
+        return explain(wrap(self), *args, **kwargs)
+
     def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
         """What a method of the jitted function returns for these arguments."""
         named = self.stageable.leaves(args, kwargs, share=False)
@@ -357,12 +363,6 @@ def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:
         return False
     arrays = [id(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
     return len(set(arrays)) < len(arrays)
-
-
-def _explain(function: Function, /, *args: Any, **kwargs: Any) -> Any:
-    from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
-
-    return explain(wrap(function), *args, **kwargs)
 
 
 def _called_from_nowhere(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -440,8 +440,7 @@ def _dress(compiled: Callable[..., Any], function: Function) -> None:
     give(
         compiled,
         **told,
-        **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "clear_cache")},
-        explain=lambda *args, **kwargs: _explain(function, *args, **kwargs),
+        **{name: getattr(function, name) for name in ("lower", "trace", "eval_shape", "explain", "clear_cache")},
         _cache_size=function.cache_size,
         __pytc__=function,
     )

@@ -112,7 +112,8 @@ class Lookup:
         them too, then a newly staged one: JAX accepts one of them.
 
         Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
-        `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them.)
+        `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them. And where two traces
+        would wait for each other, each calls the other's function, which one thread alone would do for ever.)
         """
         described = signatures.shared.describe_all(leaves)
         known = signatures.alike(described)
