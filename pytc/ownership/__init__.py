@@ -19,7 +19,23 @@ What no count shows is looked at by itself: weak references and finalisers (`cou
 meanwhile (`watchers`, `service_threads`, `compared`; another thread only what it can reach: `private`), code that reads
 variables by other means than its bytecode shows (`introspection`), and who else has hold of a frame object.
 
-`docs/proof.md` has the whole argument, and where it gives up.
+`docs/proof.md` has the whole argument, and where it gives up. From the question down to what answers it:
+
+    proof            which leaves are dead: the quick look, where the call site is known; else the careful one, `look`
+    walk, placed     the quick look at the arguments, by the positions at which arrays and dead places were found
+    wanted           the leaves that are asked about, and where they were the last time
+    callers          the frames above a call, and the dead places in them
+    callsite         one place in the code: what is dead there, and which slots it overwrites. From its bytecode:
+                     liveness, symbolic, stack (what lies on it), loops, starred, introspection
+    slots, plain     the objects that the slots are in, and access that runs no code
+    endings          which objects may run code when they die
+    private          what no other thread can reach
+    counts           who refers to what, by trial deletion over the arguments
+    executions       who shares a buffer with whom, by age; by address: buffers; among all arrays that there are: alive
+    watchers         who else may look, or raise; service_threads, compared and collector each know one kind
+    interpreter      what the interpreter is and does, measured at import
+    answers          what is said of a call besides the proof. Before it, which leaves outlive it: surviving, repeats.
+                     In words, what holds a leaf: holders, variables, referrers, paths
 """
 
 from pytc.ownership.alive import is_dear

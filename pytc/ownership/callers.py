@@ -21,13 +21,11 @@ from pytc.ownership.callsite import CallSite
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow, UnknownInstruction
 from pytc.ownership.slots import Slots
-from pytc.ownership.stack import Starred
+from pytc.ownership.stack import HIGHEST, Starred
 from pytc.ownership.starred import called_from_the_stack, kept_by
 from pytc.ownership.symbolic import Lengths
 from pytc.ownership.walk import Walk
 from pytc.ownership.watchers import Onlookers, interrupter, interruptible, onlookers
-
-_HIGHEST = 32  # frames up the stack that are looked at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,7 +323,7 @@ def levels(
     slots.call(below, 1 + waits_for_c(frame))
     if slots.onlooker:
         refusals.append(slots.onlooker)
-    for level in range(_HIGHEST):
+    for level in range(HIGHEST):
         try:
             site, readable = looked_up(frame, references)
         except NotTrusted as why:

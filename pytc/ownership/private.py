@@ -22,10 +22,8 @@ from typing import Any
 
 from pytc.ownership.interpreter import first_local, getrefcount, may_share_attributes, share_attributes, words
 from pytc.ownership.plain import of_strings
-from pytc.ownership.stack import first_of_stack
+from pytc.ownership.stack import HIGHEST, first_of_stack
 
-_HIGHEST = 32
-"""Frames up the stack that are looked at."""
 _weakrefs = weakref.getweakrefcount
 
 
@@ -49,7 +47,7 @@ class StackVariables:
         address = id(nodes[0])
         left = _references(nodes) - ours - self._counts[address]
         above = frame.f_back
-        for _ in range(_HIGHEST):
+        for _ in range(HIGHEST):
             if left <= 0 or above is None:
                 break
             # The interpreter, the variable here, and `getrefcount`'s argument.

@@ -9,9 +9,8 @@ from types import FrameType
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.liveness import ControlFlow
+from pytc.ownership.stack import HIGHEST_READ
 from pytc.ownership.symbolic import Place, places_loaded, renamed
-
-_HIGHEST = 16  # frames up the stack that are looked at
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +128,7 @@ def is_once(frame: FrameType) -> bool:
     """Whether a call happens once in the run of a script or of a notebook's cell: no loop is around it, in any function
     up to there. False if that cannot be told."""
     above: FrameType | None = frame
-    for _ in range(_HIGHEST):
+    for _ in range(HIGHEST_READ):
         if above is None:
             return True
         try:

@@ -14,6 +14,11 @@ from typing import NamedTuple
 
 from pytc.ownership.liveness import ControlFlow
 
+HIGHEST = 32
+"""Frames up the stack in which dead places are looked for."""
+HIGHEST_READ = 16
+"""Frames up the stack whose code is read to tell what a call is for: at first calls, where that takes long."""
+
 
 class Starred(NamedTuple):
     """Where a call with `*` or `**` keeps what it calls and what it passes: positions on the stack, counted from the

@@ -39,11 +39,10 @@ from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.private import StackVariables
 from pytc.ownership.repeats import Loop, is_once, is_stored_behind, loop_around
 from pytc.ownership.slots import Slots
-from pytc.ownership.stack import first_of_stack
+from pytc.ownership.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import interrupter, interruptible, meddler, onlooker
 
-_HIGHEST = 16  # frames up the stack that are looked at
 _MOST = 1000
 _MOST_FOR_A_LEAF = 50
 """So many objects in one variable are looked at, and so many more for each leaf: a Flax module has ten for each."""
@@ -68,7 +67,7 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], 
     id."""
     survey = _Survey(roots, parts, outcome.atomic)
     above: FrameType | None = frame
-    for level in range(_HIGHEST):
+    for level in range(HIGHEST_READ):
         if above is None:
             break
         try:

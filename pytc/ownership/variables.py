@@ -22,11 +22,11 @@ from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.private import StackVariables
 from pytc.ownership.slots import Slots
+from pytc.ownership.stack import HIGHEST_READ
 from pytc.ownership.symbolic import Place, Step, loaded
 from pytc.ownership.watchers import interruptible, meddler, other_frames
 from pytc.set_bits import set_bits
 
-_HIGHEST = 16  # frames up the stack that are looked at
 _MOST_ITEMS = 20_000
 """So many items of what one variable has are looked at."""
 _MOST_ITEMS_IN_ALL = 200_000
@@ -39,7 +39,7 @@ def in_variables(frame: FrameType, value: Any, insides: Insides | None = None) -
     """
     insides = Insides() if insides is None else insides
     above: FrameType | None = frame
-    for _ in range(_HIGHEST):
+    for _ in range(HIGHEST_READ):
         if above is None:
             return None
         try:
@@ -253,7 +253,7 @@ def meddling(frame: FrameType) -> str:
 def in_handlers(frame: FrameType, value: Any) -> str:
     """The variable of the callers that has the value and is read again only if the call raises, in words; else ""."""
     above: FrameType | None = frame
-    for _ in range(_HIGHEST):
+    for _ in range(HIGHEST_READ):
         if above is None:
             break
         site, names = site_of(above), above.f_code.co_varnames
