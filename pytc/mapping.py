@@ -16,13 +16,11 @@ from jax.tree_util import keystr, tree_flatten_with_path, tree_structure
 
 from pytc.arguments.leaves import Parameters, StaticArgument
 from pytc.arguments.prefix import per_leaf
+from pytc.jax_compat.api import UNNAMED
 from pytc.jax_compat.avals import DESCRIPTIONS
 
 AxesSpec: TypeAlias = Any
 """An axis number, None, a function from a leaf to one of the two, or a pytree prefix of these."""
-
-UNNAMED = "_internal_pmap_axis_name"
-"""The mapped axis where it has no name: that of `jax.pmap`, so that arrays are spread alike by both."""
 
 
 def if_array(axis: int = 0) -> Callable[[Any], int | None]:

@@ -30,7 +30,7 @@ from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
 from pytc.mapped import MappedStageable
-from pytc.mapping import UNNAMED, AxesSpec, Mapped, axis_of
+from pytc.mapping import AxesSpec, Mapped, axis_of
 from pytc.options import check_options
 from pytc.program import Computed, Passed, Program
 from pytc.stage import Returned
@@ -147,7 +147,7 @@ def pmap(  # noqa: D417 - some arguments described at once
     check_effort(effort)
     if axis_size is not None:
         axis_size = _size(axis_size)
-    name = UNNAMED if axis_name is None else axis_name
+    name = api.UNNAMED if axis_name is None else axis_name
     if not isinstance(name, Hashable):
         raise TypeError(f"axis_name is {axis_name!r}; it can be a string, or anything else that can be hashed")
     mapped = Mapped(name, in_axes, out_axes, None if devices is None else _devices(devices), backend, axis_size)

@@ -15,3 +15,5 @@ pmap = jax.pmap
 jit_parameters = inspect.signature(jit).parameters
 UNSPECIFIED = jit_parameters["in_shardings"].default
 """A sharding that is not asked for, which `jax.jit` takes besides None."""
+UNNAMED = "_internal_pmap_axis_name"
+"""The name of the axis that `jax.pmap` maps where it is given none, so that arrays are spread alike by both."""

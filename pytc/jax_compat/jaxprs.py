@@ -30,6 +30,12 @@ def inner(jaxpr: Jaxpr | ClosedJaxpr) -> Jaxpr:
     return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
+def shape_of(atom: Var | Literal) -> tuple[int, ...]:
+    """The shape of a variable's or a literal's array."""
+    shape: tuple[int, ...] = atom.aval.shape  # type: ignore[attr-defined]
+    return shape
+
+
 def subjaxprs(eqn: JaxprEqn) -> Iterator[Jaxpr]:
     """The jaxprs among an equation's parameters."""
     for sub in jex_core.jaxprs_in_params(eqn.params):

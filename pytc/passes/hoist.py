@@ -39,7 +39,7 @@ import numpy as np
 
 from pytc.jax_compat import arrays, jaxprs, rewriting
 from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
-from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, shape_of
 from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import while_loops
 from pytc.passes.constants import has_constant_loop, is_known, same_by_anyone
@@ -268,12 +268,12 @@ class _Looks:
             if mark == _VARYING:
                 continue
             constvars = max(mark, 0)
-            are_last = min(axes, default=0) == len(_shape(v)) - len(axes)
+            are_last = min(axes, default=0) == len(shape_of(v)) - len(axes)
             if made.of_parts is not None:
                 self._seen(constvars | made.of_parts, "it is multiplied with parts of an array, by XLA each by itself")
             if made.moved < math.inf and (not are_last or made.moved <= _contracted(dot)):
                 self._seen(constvars, "it is multiplied with a transposed array, for which XLA transposes the constant")
-            if made.by_constant and math.prod(_shape(other)) == _contracted(dot):
+            if made.by_constant and math.prod(shape_of(other)) == _contracted(dot):
                 self._seen(constvars, "it is in a sum of products with another constant, to which XLA joins it")
 
     def _seen(self, constvars: int, why: str) -> None:
@@ -314,12 +314,12 @@ def _makes(eqn: JaxprEqn, operands: Sequence[_Operand]) -> _Made:
         return made._replace(by_constant=by_constant)
     if name == "concatenate":
         return _Made(of_parts=0)
-    if name == "dynamic_slice" or (name == "gather" and math.prod(_shape(eqn.invars[1])[:-1]) == 1):
+    if name == "dynamic_slice" or (name == "gather" and math.prod(shape_of(eqn.invars[1])[:-1]) == 1):
         mark, _ = operands[0]
         return made._replace(of_parts=max(mark, 0)) if mark != _VARYING else made
     if name == "transpose":
         first = next((k for k, axis in enumerate(eqn.params["permutation"]) if k != axis), 0)
-        return made._replace(moved=min(made.moved, math.prod(_shape(eqn.outvars[0])[first:])))
+        return made._replace(moved=min(made.moved, math.prod(shape_of(eqn.outvars[0])[first:])))
     return made
 
 
@@ -328,7 +328,7 @@ def _handed_on(eqn: JaxprEqn, given: Sequence[int]) -> Sequence[int]:
     name = eqn.primitive.name
     if name in _HAND_ON:
         return [0]
-    if name in _HAND_ON_ALL and math.prod(_shape(eqn.invars[0])) == math.prod(_shape(eqn.outvars[0])):
+    if name in _HAND_ON_ALL and math.prod(shape_of(eqn.invars[0])) == math.prod(shape_of(eqn.outvars[0])):
         return [0]
     if name == "select_n" and given[0] != _VARYING:
         return range(1, len(given))
@@ -397,7 +397,7 @@ def _lies_as_multiplied(dot: JaxprEqn, captured: Sequence[bool]) -> bool:
     product to XLA but an elementwise one, fused with what follows.
     """
     contracted, stacked = dot.params["dimension_numbers"]
-    shapes = [_shape(v) for v in dot.invars]
+    shapes = [shape_of(v) for v in dot.invars]
     if _contracted(dot) <= 1:
         return False
     in_front = [tuple(axes) == (*range(len(axes)),) for axes in stacked]
@@ -414,12 +414,7 @@ def _lies_as_multiplied(dot: JaxprEqn, captured: Sequence[bool]) -> bool:
 def _contracted(dot: JaxprEqn) -> int:
     """How many products are added up for each element of a dot product."""
     (axes, _), _ = dot.params["dimension_numbers"]
-    return math.prod(_shape(dot.invars[0])[axis] for axis in axes)
-
-
-def _shape(operand: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = operand.aval.shape
-    return shape
+    return math.prod(shape_of(dot.invars[0])[axis] for axis in axes)
 
 
 def _union(marks: Sequence[int]) -> int:

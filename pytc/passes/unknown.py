@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from pytc.jax_compat import jaxprs
-from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, shape_of
 from pytc.passes import subjaxprs
 
 # The result is the first operand's elements: moved, repeated, or each changed in a way that loses nothing.
@@ -89,7 +89,7 @@ def _is_unknown(eqn: JaxprEqn, name: str, unknown: Sequence[bool]) -> bool:
     if name in _RANDOM:
         return True
     if name in ("argmax", "argmin"):
-        return all(_shape(eqn.invars[0])[axis] > 1 for axis in eqn.params["axes"])
+        return all(shape_of(eqn.invars[0])[axis] > 1 for axis in eqn.params["axes"])
     if name == "convert_element_type":  # the imaginary part of what was real is 0
         return unknown[0] and (_is_complex(_dtype(eqn.invars[0])) or not _is_complex(result))
     if name in ("concatenate", "complex", "dynamic_update_slice"):
@@ -151,7 +151,7 @@ def _is_unknown_exact(eqn: JaxprEqn, name: str, is_second: bool) -> bool:
 
 def may_be_anywhere(eqn: JaxprEqn, unknown: Sequence[bool]) -> bool:
     """Whether a lookup (`dynamic_slice`, `gather`) is one at a place that XLA does not know, and there are several."""
-    sizes = list(zip(eqn.params["slice_sizes"], _shape(eqn.invars[0]), strict=True))
+    sizes = list(zip(eqn.params["slice_sizes"], shape_of(eqn.invars[0]), strict=True))
     if eqn.primitive.name == "dynamic_slice":
         return any(is_unknown and part < whole for is_unknown, (part, whole) in zip(unknown[1:], sizes, strict=False))
     indexed = eqn.params["dimension_numbers"].start_index_map
@@ -168,11 +168,6 @@ def _has_elements(atom: Any) -> bool:
 def _are_sizes(shape: tuple[Any, ...]) -> bool:
     """Whether each is a number above 0. (It may be a symbol, under `jax.export`.)"""
     return all(isinstance(size, int) and size > 0 for size in shape)
-
-
-def _shape(atom: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = atom.aval.shape
-    return shape
 
 
 def _dtype(atom: Any) -> Any:
