@@ -105,14 +105,12 @@ class Holder:
 def test_what_holds_a_compiled_function_goes_to_another_process():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        pickled = cloudpickle.dumps(Holder())
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        input=cloudpickle.dumps(Holder()),
-        env=environment,
-        capture_output=True,
-        timeout=150,
-        check=False,
+        [sys.executable, "-c", SCRIPT], input=pickled, env=environment, capture_output=True, timeout=150, check=False
     )
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     assert run.returncode == 0, run.stderr.decode()
     assert run.stdout.decode().strip() == "[0.0, 5.0, 10.0]"

@@ -178,13 +178,21 @@ def test_an_interrupt_before_the_program_ran_is_raised_at_once():
     np.testing.assert_array_equal(x, np.ones(3))
 
 
+@pytest.fixture
+def _alarm_is_ctrl_c():
+    """A timer interrupts as Ctrl-C does."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
 def strike(step, holder, seconds):
     """Steps under a timer that interrupts somewhere in or around the call, again and again; how often it did.
 
     A function of its own: pytest's assertions look into `locals()`, which rightly stops every donation.
     """
     rng = np.random.default_rng(0)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     struck = lost = 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -196,7 +204,6 @@ def strike(step, holder, seconds):
         except (KeyboardInterrupt, ValueError):  # as the latter where it strikes Python code that jaxlib called
             struck += 1
         lost += any(x.is_deleted() for x in jax.tree.leaves(holder.state))
-    signal.signal(signal.SIGALRM, before)
     return struck, lost
 
 
@@ -225,6 +232,7 @@ def reuses(step, holder):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no interval timers")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts in finalisers
+@pytest.mark.usefixtures("_alarm_is_ctrl_c")
 @pytest.mark.parametrize(
     "others",
     [{}, {"key": jax.random.key(0)}, {"moments": Moments(jnp.zeros(8), jnp.zeros(8))}],
@@ -268,13 +276,11 @@ def struck_at_first(rng):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the platform has no interval timers")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts in finalisers
+@pytest.mark.usefixtures("_alarm_is_ctrl_c")
 def test_interrupts_of_the_first_call():
     rng = np.random.default_rng(0)
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
     found = [struck_at_first(rng) for _ in range(25)]
-    assert signal.getsignal(signal.SIGALRM) is signal.default_int_handler
-    signal.signal(signal.SIGALRM, before[signal.SIGALRM])
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
     struck, gone, in_place = zip(*found, strict=True)
     assert sum(struck) > 5

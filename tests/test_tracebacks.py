@@ -37,8 +37,10 @@ def functions(error):
 def filtering(how):
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", how)
-    yield
-    jax.config.update("jax_traceback_filtering", before)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
 
 
 @pytest.fixture
