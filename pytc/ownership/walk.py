@@ -257,6 +257,8 @@ class Walk:
                 return None
         if getrefcount(arrays) != 2:
             return None
+        # References to each array: its container, `seen`, `arrays`, `getrefcount`'s argument, and those of the `lists`;
+        # to some, those of the dead places.
         return self._none_left(arrays, (4 + lists) * self.count + placed.references[-1], most)
 
     def _none_left(
