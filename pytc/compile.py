@@ -12,7 +12,7 @@ from pytc.calls.function import Function, wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
-from pytc.options import check_options
+from pytc.options import check_function, check_options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,8 +113,7 @@ def compile(  # noqa: A001, D417 - two arguments described at once
             effort=effort,
             **jit_options,
         )
-    if not callable(fun):
-        raise TypeError(f"pytc.compile takes a function, not {fun!r}")
+    check_function("compile", fun)
     if python_scalars not in ("trace", "static"):
         raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
     check_effort(effort)

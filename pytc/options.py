@@ -10,6 +10,14 @@ from typing import Any
 from pytc.jax_compat import api
 
 
+def check_function(decorator: str, fun: Any) -> None:
+    """Raises `TypeError` where a decorator of pytc, of this name, is given what is no function."""
+    if isinstance(fun, staticmethod):
+        raise TypeError(f"pytc.{decorator} takes a function, not {fun!r}: put @staticmethod above @pytc.{decorator}")
+    if not callable(fun):
+        raise TypeError(f"pytc.{decorator} takes a function, not {fun!r}")
+
+
 def check_options(decorator: Callable[..., Any], names: Iterable[str]) -> None:
     """Raises `TypeError` where `jax.jit` has no option of such a name, with the likeliest one that is meant."""
     accepted = _named(api.jit_parameters)

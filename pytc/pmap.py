@@ -31,7 +31,7 @@ from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
 from pytc.mapped import MappedStageable
 from pytc.mapping import AxesSpec, Mapped, axis_of
-from pytc.options import check_options
+from pytc.options import check_function, check_options
 from pytc.program import Computed, Passed, Program
 from pytc.stage import Returned
 
@@ -153,8 +153,7 @@ def pmap(  # noqa: D417 - some arguments described at once
     mapped = Mapped(name, in_axes, out_axes, None if devices is None else _devices(devices), backend, axis_size)
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
-        if not callable(fun):
-            raise TypeError(f"pytc.pmap takes a function, not {fun!r}")
+        check_function("pmap", fun)
         return wrap(MappedFunction(fun, mapped, donate, numbers, static_argnames, share, passes, effort, options))
 
     return decorate if fun is None else decorate(fun)

@@ -35,7 +35,7 @@ from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
 from pytc.jax_compat import api, rewriting
-from pytc.jax_compat.avals import DESCRIPTIONS, is_high, is_view_of_ref, stand_in
+from pytc.jax_compat.avals import DESCRIPTIONS, is_for_jit, is_view_of_ref, stand_in
 from pytc.jax_compat.effects import namesake
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.origins import home
@@ -255,8 +255,8 @@ class Stageable:
                 f"{self.name} has captured what can be no constant of a program: a tracer that escaped from another "
                 "function (jax.checking_leaks() tells where), or an object that has a state in the trace"
             )
-        if any(is_high(each) for each in (*jaxpr.in_avals, *jaxpr.out_avals)):
-            raise LeftToJit(f"{self.name} takes or returns a value of a type of jax.experimental.hijax")
+        if any(is_for_jit(each) for each in (*jaxpr.in_avals, *jaxpr.out_avals)):
+            raise LeftToJit(f"{self.name} takes or returns a token, or a value of a type of jax.experimental.hijax")
         refuse_namesakes(jaxpr, self.name)
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:

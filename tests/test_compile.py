@@ -139,6 +139,20 @@ def test_what_is_no_function_is_refused(wrong):
             take(wrong)
 
 
+def test_a_static_method_is_compiled_beneath():
+    for take in (pytc.compile, pytc.pmap):
+        with pytest.raises(TypeError, match=f"put @staticmethod above @pytc.{take.__name__}$"):
+            take(staticmethod(lambda x: x))
+
+    class Holder:
+        @staticmethod
+        @pytc.compile
+        def double(x):
+            return x * 2
+
+    assert Holder.double(1) == Holder().double(1) == 2
+
+
 # -- retracing --------------------------------------------------------------------------------------------------------
 
 

@@ -191,3 +191,22 @@ def test_a_number_that_runs_code_when_it_is_passed() -> None:
         box.params = step(box.params, rate)
     assert not any(seen)
     assert not box.params.is_deleted()
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, token: jax.lax.create_token(x),
+        lambda x, token: (x + 1, jax.lax.create_token(x)),
+        lambda x, token: (x + 1, jax.lax.after_all(token)),
+        lambda x, token: (x + 1, token),
+    ],
+)
+def test_tokens(fun):
+    x, token = jnp.ones(3), jax.lax.create_token(1.0)
+    f = pytc.compile(fun)
+    for _ in range(3):
+        expected, returned = jax.tree.leaves(jax.jit(fun)(x, token)), jax.tree.leaves(f(x, token))
+        assert [*map(type, returned)] == [*map(type, expected)]
+        assert [each.tolist() for each in returned if isinstance(each, jax.Array)] == [[2, 2, 2]] * (len(returned) - 1)
+    assert f.lower(x, token).compile() is not None

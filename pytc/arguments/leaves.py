@@ -20,7 +20,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from pytc.errors import StaticLeafError
 from pytc.interrupt import is_from_outside
-from pytc.jax_compat.avals import is_high, is_view_of_ref
+from pytc.jax_compat.avals import is_for_jit, is_view_of_ref
 from pytc.jax_compat.running import Tracer
 from pytc.move import Moved
 
@@ -112,12 +112,13 @@ _for_jit: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def _is_for_jit(value: Any) -> bool:
-    """Whether `jax.jit` makes arrays of a value that is none of the usual: one of `jax.experimental.hijax`, or a part
-    of a `jax.Ref`. Each class is asked about once, since the error by which JAX refuses others shows the value."""
+    """Whether `jax.jit` takes a value that is none of the usual: one of `jax.experimental.hijax`, a part of a
+    `jax.Ref`, or a token. Each class is asked about once, since the error by which JAX refuses others shows the value.
+    """
     known = _for_jit.get(type(value))
     if known is None:
         try:
-            known = is_view_of_ref(value) or is_high(jax.typeof(value))
+            known = is_view_of_ref(value) or is_for_jit(jax.typeof(value))
         except Exception as error:  # JAX's, or one of users' code that shows the value
             if is_from_outside(error):
                 raise

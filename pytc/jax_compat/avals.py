@@ -24,9 +24,10 @@ DESCRIPTIONS = (jax.ShapeDtypeStruct, jax.core.ShapedArray)
 T = TypeVar("T")
 
 
-def is_high(aval: AbstractValue) -> bool:
-    """Whether it is a type of `jax.experimental.hijax`, whose values are several arrays to the program, or none."""
-    return bool(getattr(aval, "is_high", False))
+def is_for_jit(aval: AbstractValue) -> bool:
+    """Whether only `jax.jit` knows what to pass for a value of this type: one of `jax.experimental.hijax`, which is
+    several arrays to the program, or none; or a token, which has no dtype."""
+    return bool(getattr(aval, "is_high", False)) or not hasattr(aval, "dtype")
 
 
 def is_view_of_ref(value: Any) -> bool:
