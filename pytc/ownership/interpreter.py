@@ -112,6 +112,12 @@ def refers_to_more(frame: FrameType) -> bool:
     return bool(words(frame)[namespace_at] or gc.get_referents(frame)) or getrefcount(frame) != count
 
 
+def namespace(frame: FrameType) -> int:
+    """The id of the dictionary in which the code of a module, a class or `exec` has its variables. (To ask for
+    `f_locals` would put a class's cells there, too, up to 3.12.)"""
+    return int(words(frame)[namespace_at])
+
+
 def references(address: int) -> int:
     """How many references there are to the object at an address."""
     return int(_word_at[(address >> 3) - 1])

@@ -28,6 +28,7 @@ from __future__ import annotations
 import bisect
 import dis
 import functools
+import inspect
 import re
 import sys
 import weakref
@@ -92,7 +93,13 @@ class ControlFlow:
         for start, end, target, depth in exception_table(code):
             self.handler_depths[position[target]] = depth
             for at in range(bisect.bisect_left(self.offsets, start), bisect.bisect_left(self.offsets, end)):
+                if self.handlers[at] is not None:
+                    raise UnknownInstruction(f"{self.instructions[at].opname} with two handlers")
                 self.handlers[at] = position[target]
+        if code.co_flags & inspect.CO_OPTIMIZED:
+            for instruction in self.instructions:
+                if instruction.opname.endswith("_NAME") and instruction.opname != "IMPORT_NAME":
+                    raise UnknownInstruction(f"{instruction.opname} in a function")  # whose locals are no dictionary
         self.follows: list[tuple[int, ...]] = []
         for at, instruction in enumerate(self.instructions):
             after: tuple[int, ...] = ()

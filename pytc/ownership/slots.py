@@ -429,7 +429,7 @@ class Slots:
             space = frame.f_globals
             if type(space) is not dict or not of_strings(space):
                 raise NotPlain  # looking for the name might call the `__eq__` of another key
-            if not frame.f_code.co_flags & 1 and frame.f_locals is not space:
+            if not frame.f_code.co_flags & 1 and interpreter.namespace(frame) != id(space):
                 raise NotPlain  # a class body, or `exec` with variables of its own
             value = space.get(step.name, UNBOUND)
             if value is UNBOUND and not storing:

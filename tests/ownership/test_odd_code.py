@@ -1,0 +1,125 @@
+"""Calls from code that is no function, or that no compiler makes."""
+
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import pytc
+
+step = pytc.compile(lambda x: x + 1)
+
+
+def test_a_call_in_a_class_body_leaves_the_class_as_it_is() -> None:
+    """To ask for the frame's variables would put its cells among them, up to CPython 3.12."""
+    x = jnp.zeros(64)
+    for _ in range(3):
+
+        class Proxy:
+            __class__ = property(lambda self: int)  # type: ignore[assignment]
+
+            def close(self) -> Any:
+                return super().__init__()  # has a cell for the class
+
+            made = step(x)
+
+        assert "__class__" in vars(Proxy)
+        assert isinstance(Proxy(), int)
+
+
+def _made(source: str) -> types.CodeType:
+    return compile(source, "made", "exec")
+
+
+def _with_flags(code: types.CodeType, flags: int) -> types.CodeType:
+    return code.replace(co_flags=code.co_flags & ~3 | flags)
+
+
+@pytest.mark.parametrize("flags", [0, 1, 3])
+@pytest.mark.parametrize(
+    "code",
+    [_made("x = f(x)"), next(c for c in _made("class C:\n x = f(x)\n").co_consts if isinstance(c, types.CodeType))],
+    ids=["module", "class"],
+)
+def test_variables_of_its_own(code: types.CodeType, flags: int) -> None:
+    """`x` is read from the globals and written elsewhere."""
+    for _ in range(3):
+        there: dict[str, Any] = {"f": step, "x": jnp.zeros(64), "__name__": __name__}
+        own: dict[str, Any] = {"__name__": __name__}
+        exec(_with_flags(code, flags), there, own)
+        assert there["x"].tolist() == [0] * 64
+        assert own["x"].tolist() == [1] * 64
+
+
+def test_parameters_stay_out_of_the_module() -> None:
+    def fun(only_here):
+        global kept
+        kept = step(kept)
+
+    space = {"step": step, "kept": jnp.zeros(64)}
+    odd = types.FunctionType(_with_flags(fun.__code__, 0), space)
+    for _ in range(3):
+        odd(1)
+    assert "only_here" not in space
+    assert space["kept"].tolist() == [3] * 64
+
+
+def _table(entries: Sequence[tuple[int, int, int, int, bool]]) -> bytes:
+    """An exception table, as `Objects/exception_handling_notes.txt` of CPython describes it."""
+
+    def number(value: int, mark: int = 0) -> bytes:
+        digits = [value & 63]
+        while value := value >> 6:
+            digits.insert(0, value & 63 | 64)
+        digits[0] |= mark
+        return bytes(digits)
+
+    return b"".join(
+        number(start // 2, 128) + number((end - start) // 2) + number(target // 2) + number(depth * 2 + lasti)
+        for start, end, target, depth, lasti in entries
+    )
+
+
+def test_two_handlers_of_one_call() -> None:
+    """The interpreter takes the first."""
+
+    def fails() -> None:
+        raise ValueError
+
+    def fun(x: Any) -> float:
+        try:
+            step(x)
+            fails()
+        except ValueError:
+            return float(x[0])
+        try:
+            fails()
+        except KeyError:
+            return 1
+        return 2
+
+    parse: Callable[[types.CodeType], Any] = dis._parse_exception_table  # type: ignore[attr-defined]
+    entries = [(e.start, e.end, e.target, e.depth, e.lasti) for e in parse(fun.__code__)]
+    assert _table(entries) == fun.__code__.co_exceptiontable
+    first = entries[0]
+    other = next(entry for entry in entries if not entry[4] and entry[2] != first[2])
+    table = _table([first, (*first[:2], *other[2:]), *entries[1:]])
+    odd = types.FunctionType(fun.__code__.replace(co_exceptiontable=table), globals(), None, None, fun.__closure__)
+    found = [odd(jnp.zeros(64)) for _ in range(3)]
+    assert found == [0, 0, 0]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the syntax is new in 3.12")
+def test_a_generic_class() -> None:
+    space: dict[str, Any] = {"step": step, "x": jnp.zeros(64)}
+    source = "class G[T]:\n y = step(x)\n def m(self, a: T) -> y: pass\n type A = T\n"
+    for f in (lambda x: x + 1, step):
+        exec(source, space | {"step": f}, space)
+        space[f"of {f is step}"] = {*vars(space["G"])}
+    assert space["of True"] == space["of False"]
