@@ -34,6 +34,9 @@ from typing import Any
 _ROOM = 200
 """More frames than JAX's Python code has between an execution and the return of its results."""
 
+_MOST_AWAITED = 64
+"""The handler of `asyncio.run` counts if more tasks and futures would be cancelled: it is asked about at each call."""
+
 _in_main_thread: Callable[[], int] = ctypes.pythonapi._PyOS_IsMainThread
 """Whether handlers of signals run in this thread. (`threading` takes each greenlet of gevent for a thread.)"""
 
@@ -104,13 +107,13 @@ def is_ctrl_c(handler: Any) -> bool:
     """Whether a handler of signals is the default one of Ctrl-C, or that of `asyncio.run`, which cancels the main task,
     and the second time does as the default one.
 
-    The latter only while the main task is what runs, and it and its loop are asyncio's own: to cancel another task, or
-    one that waits, may run code of the classes of users.
+    The latter only while that runs no code of users: the main task, its loop and all that it waits for are asyncio's
+    own.
     """
-    return handler is signal.default_int_handler or _cancels_what_runs(handler)
+    return handler is signal.default_int_handler or _cancels_quietly(handler)
 
 
-def _cancels_what_runs(handler: Any) -> bool:
+def _cancels_quietly(handler: Any) -> bool:
     asyncio: Any = sys.modules.get("asyncio")
     function = getattr(handler, "func", None)
     if asyncio is None or type(handler) is not functools.partial or type(function) is not types.MethodType:
@@ -119,12 +122,29 @@ def _cancels_what_runs(handler: Any) -> bool:
     if type(runner) is not asyncio.Runner or function.__func__ is not vars(asyncio.Runner)["_on_sigint"]:
         return False
     loop = vars(runner).get("_loop")
-    return (
-        type(task) is asyncio.Task
-        and type(loop).__module__.partition(".")[0] in ("asyncio", "uvloop")
-        and not any(callable(getattr(type(loop), name, None)) for name in getattr(loop, "__dict__", ()))
-        and asyncio.current_task(loop) is task
-    )
+    if type(loop).__module__.partition(".")[0] not in ("asyncio", "uvloop") or _has_methods_of_its_own(loop):
+        return False
+    waiting: list[Any] = [task]
+    asked = 0
+    while waiting:
+        each = waiting.pop()
+        asked += 1
+        if asked > _MOST_AWAITED or _has_methods_of_its_own(each):
+            return False
+        if type(each) is asyncio.Task:
+            waiting += [] if each._fut_waiter is None else [each._fut_waiter]
+        elif type(each) is asyncio.tasks._GatheringFuture:
+            waiting += each._children[: _MOST_AWAITED + 1]
+        elif type(each) is not asyncio.Future:
+            return False
+        if each.get_loop() is not loop:  # who asks it to call back those that wait
+            return False
+    return True
+
+
+def _has_methods_of_its_own(value: Any) -> bool:
+    """Whether an object has something in place of a method of its class."""
+    return any(callable(getattr(type(value), name, None)) for name in getattr(value, "__dict__", ()))
 
 
 def is_from_outside(raised: Exception) -> bool:

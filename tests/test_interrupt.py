@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import collections
 import ctypes
 import gc
@@ -616,3 +617,36 @@ def test_a_handler_that_raises_when_the_results_have_landed(at_alarm):
     with mock.patch.object(EmittedWhole, "call_whole", interrupted), pytest.raises(KeyError, match="stop"):
         run(pytc.compile(lambda x: x + 1), jnp.ones(8))
     assert not armed
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_sessions_that_tasks_serve(times, monkeypatch):
+    """Ctrl-C cancels the main task, which waits for the one that makes the call; the second time it is raised here."""
+    step = pytc.compile(lambda cache: {name: array + 1 for name, array in cache.items()})
+    holder, at, call_into = Holder(), [], jit.call_into
+
+    async def serve():
+        for _ in range(6):
+            at.append(holder.state["a"].unsafe_buffer_pointer())
+            holder.state = step(holder.state)
+            await asyncio.sleep(0)
+
+    async def main():
+        await asyncio.gather(serve(), asyncio.sleep(60))
+
+    def struck(landed, fun, args):
+        call_into(landed, fun, args)
+        if len(at) == 4:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+
+    holder.state = {"a": jnp.zeros(64), "b": jnp.zeros(32)}
+    monkeypatch.setattr(jit, "call_into", struck)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert holder.state["a"].tolist() == [4] * 64
+    assert len({*at[1:], holder.state["a"].unsafe_buffer_pointer()}) == 1

@@ -78,7 +78,7 @@ def _frozen() -> Iterator[None]:
 
 LAZY: dict[str, Callable[[], Any]] = {
     "slots": lambda: mock.patch.object(look, "onlookers", lambda *_: watchers.Onlookers("somebody", "")),
-    "frames above": lambda: mock.patch.object(callers, "_HIGHEST", 1),
+    "frames above": lambda: mock.patch.object(callers, "HIGHEST", 1),
     "handlers": lambda: mock.patch.object(callers, "interrupter", lambda: "somebody"),
 }
 

@@ -160,17 +160,60 @@ async def training_beside():
     return await asyncio.create_task(training())
 
 
+async def training_among_others():
+    return (await asyncio.gather(asyncio.sleep(0.01), asyncio.gather(training())))[1][0]
+
+
+async def training_in_a_group():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(0.01))
+        trained = group.create_task(training())
+    return trained.result()
+
+
+async def training_in_time():
+    return await asyncio.wait_for(asyncio.shield(training()), 60)
+
+
+class Promise(asyncio.Future):
+    """What saves the state when nobody waits for it any more."""
+
+
+async def training_for_a_promise():
+    promise = Promise()
+    asyncio.create_task(training()).add_done_callback(lambda task: promise.set_result(task.result()))
+    return await promise
+
+
+async def training_beside_a_promise():
+    promise = Promise()
+    asyncio.get_running_loop().call_later(0.01, promise.set_result, None)
+    return (await asyncio.gather(training(), promise))[0]
+
+
+async def training_among_very_many():
+    return (await asyncio.gather(training(), *(asyncio.sleep(0.01) for _ in range(100))))[0]
+
+
 @pytest.mark.parametrize(
     ("main", "loop", "dead"),
     [
         (training, None, True),
         (training, Loop, False),
         (training, with_tasks(lambda loop, coroutine, **_: Saving(coroutine, loop=loop)), False),
-        (training_beside, None, False),
+        (training_beside, None, True),
+        (training_beside, Loop, False),
+        (training_beside, with_tasks(lambda loop, coroutine, **_: Saving(coroutine, loop=loop)), False),
+        (training_among_others, None, True),
+        (training_in_a_group, None, True),
+        (training_in_time, None, True),
+        (training_for_a_promise, None, False),
+        (training_beside_a_promise, None, False),
+        (training_among_very_many, None, False),
     ],
 )
 def test_the_handler_of_ctrl_c_of_asyncio(main, loop, dead):
-    """It cancels the main task, which runs nothing if that is the one that is running."""
+    """It cancels the main task, and so what that waits for, which runs nothing if all of it is asyncio's."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
     try:
         with asyncio.Runner(loop_factory=loop) as runner:
