@@ -7,6 +7,7 @@ is not accounted for means: keep. So ignorance is always safe. The places are
 - `args`, `kwargs` and `leaves` of this very call, and every container that only they refer to (`counts`);
 - local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
   the frame whether the object really stands there (`interpreter`);
+- fields of a container that a variable has, where only others are read again (`fields`, `replacing`);
 - what an iterator of a loop keeps of what it has handed out (`loops`);
 - what the interpreter's own C code keeps of a starred call until it is over (`starred`);
 - attributes, items, globals and cells that the next instructions overwrite (`symbolic`, `slots`, `plain`).
@@ -26,16 +27,17 @@ variables by other means than its bytecode shows (`introspection`), and who else
     wanted           the leaves that are asked about, and where they were the last time
     callers          the frames above a call, and the dead places in them
     callsite         one place in the code: what is dead there, and which slots it overwrites. From its bytecode:
-                     liveness, symbolic, stack (what lies on it), loops, starred, introspection
+                     liveness, behind (what comes next), symbolic, stack (what lies on it), loops, starred, introspection
     slots, plain     the objects that the slots are in, and access that runs no code
-    endings          which objects may run code when they die
+    fields           what is read of a container; replacing: by functions that make a changed copy of it
+    dying, endings   what dies before the slots are overwritten, and which objects may run code then
     private          what no other thread can reach
     counts           who refers to what, by trial deletion over the arguments
     executions       who shares a buffer with whom, by age; by address: buffers; among all arrays that there are: alive
     watchers         who else may look, or raise; service_threads, compared and collector each know one kind
     interpreter      what the interpreter is and does, measured at import
-    answers          what is said of a call besides the proof. Before it, which leaves outlive it: surviving, repeats.
-                     In words, what holds a leaf: holders, variables, referrers, paths
+    answers          what is said of a call besides the proof. Before it, which leaves outlive it: surviving, repeats,
+                     read_again. In words, what holds a leaf: holders, variables, referrers, paths
 """
 
 from pytc.ownership.alive import is_dear

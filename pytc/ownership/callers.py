@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 from pytc.ownership import loops
 from pytc.ownership.callsite import CallSite
+from pytc.ownership.counts import PLAIN
+from pytc.ownership.fields import unread
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow, UnknownInstruction
 from pytc.ownership.slots import Slots
@@ -68,6 +70,8 @@ class Level:
     """Whether what its starred call keeps is among these places."""
     slots: bool
     """Whether slots are among them."""
+    containers: tuple[int, ...] = ()
+    """Fast locals, by number, whose dictionary, list or tuple has some that nobody reads again."""
 
 
 Route = tuple[Level, ...]
@@ -205,6 +209,32 @@ def _dead(site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths) 
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
 
 
+def _unread(
+    frame: FrameType, site: CallSite, local: int, calls_compiled: bool, atomic: bool, lengths: Lengths
+) -> list[Any]:
+    """What is in a local variable's dictionary, list or tuple and is not read again; see `_dead`."""
+    nodes = [variable(frame, local)]
+    if type(nodes[0]) not in PLAIN or (local in site.evaluated and not calls_compiled):
+        return []
+    read = site.members_read(flow_of(frame.f_code), local, atomic, site.fits(lengths))
+    return [] if read is None else unread(nodes, read)
+
+
+def _standing(
+    frame: FrameType, site: CallSite, level: Level, calls_compiled: bool, atomic: bool, lengths: Lengths
+) -> list[Any]:
+    """What stands in those variables of a frame, and in containers that these have, that a route names."""
+    found: list[Any] = []
+    dead = _dead(site, calls_compiled, atomic, lengths)
+    for number in level.locals:
+        # The route belongs to the innermost site; the frames above may be at other instructions this time.
+        if number in dead and (value := variable(frame, number)) is not UNBOUND:
+            found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
+    for number in level.containers:
+        found += _unread(frame, site, number, calls_compiled, atomic, lengths)
+    return found
+
+
 def follow(
     known: CallSite,
     frame: FrameType,
@@ -245,7 +275,9 @@ def follow(
     for level in route:
         site, readable = looked_up(frame, references)
         # How the frame waits matters to slots, to what is on the stack, to handlers, and to the frames above.
-        waits = overwritten is not None or level.starred or site.is_read_by_handlers or len(route) > 1
+        waits = (
+            overwritten is not None or level.starred or level.containers or site.is_read_by_handlers or len(route) > 1
+        )
         given = args if level is route[0] else ()
         way = _waiting(frame, site, below, readable, given, atomic, lengths) if waits else _IN_SOME_WAY
         starred, at_once, atomic, lengths = way
@@ -254,11 +286,8 @@ def follow(
             overwritten.add(frame, site, lengths, quietly, found, bool(readable))
         if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
-        dead = () if readable else _dead(site, level is route[0], atomic, lengths)
-        for number in level.locals:
-            # The route belongs to the innermost site; the frames above may be at other instructions this time.
-            if number in dead and (value := variable(frame, number)) is not UNBOUND:
-                found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
+        if not readable:
+            found += _standing(frame, site, level, level is route[0], atomic, lengths)
         if level.starred and starred is not None:
             found += kept_by(frame, starred)
         if level is route[-1]:
@@ -294,10 +323,11 @@ class Found:
 
     level: int
     """How many frames above the one that called."""
-    kind: Literal["local", "loop", "starred", "slot"]
+    kind: Literal["local", "field", "loop", "starred", "slot"]
     value: Any
     number: int = -1
-    """The number of the local variable, or the stack position of the loop's iterator."""
+    """The number of the local variable, for a field the one that has the container, or the stack position of the loop's
+    iterator."""
     left: loops.Left | None = None
     """For a loop: the input of `loops.dead`, which decides once all other places are known."""
 
@@ -343,10 +373,14 @@ def levels(
         left = [] if readable else loops.handed_out(frame, site.iterators)
         found = [Found(level, "loop", each.value, each.position, each) for each in left]
         left.clear()
+        dead = () if readable else _dead(site, level == 0, atomic, lengths)
+        if not readable:
+            for number in range(len(frame.f_code.co_varnames)):
+                inside = [] if number in dead else _unread(frame, site, number, level == 0, atomic, lengths)
+                found += [Found(level, "field", value, number) for value in inside]
+                inside.clear()
         found += [
-            Found(level, "local", value, number)
-            for number in (() if readable else _dead(site, level == 0, atomic, lengths))
-            if (value := variable(frame, number)) is not UNBOUND
+            Found(level, "local", value, number) for number in dead if (value := variable(frame, number)) is not UNBOUND
         ]
         if starred is not None:
             found += [Found(level, "starred", value) for value in kept_by(frame, starred)]

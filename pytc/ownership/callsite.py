@@ -4,7 +4,7 @@ Both follow from the bytecode and are computed once for each call site. `livenes
 slots (attributes, items, globals, cells: places that other code can reach) are those that the instructions right behind
 the call overwrite with its result: `self.state = step(self.state, b)`. That this function never reads a slot again is
 not enough, because others may; so only instructions that run no Python code may stand between the call and the store.
-`symbolic.behind` stops at the first that might.
+`behind` stops at the first that might.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pytc.ownership.behind import behind, cannot_raise, taken_apart
+from pytc.ownership.fields import members_read
 from pytc.ownership.introspection import introspects
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.stack import iterators, starred_call
-from pytc.ownership.symbolic import RESULT, Built, Lengths, Part, behind, cannot_raise, taken_apart
+from pytc.ownership.symbolic import RESULT, Built, Lengths, Part, Step
 
 
 class CallSite:
@@ -52,7 +54,8 @@ class CallSite:
         self.calm = 1 + last - self.at
         """So many instructions, from the call on, are known not to raise if the call has donated nothing where it does,
         and the result can be taken apart."""
-        self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in (0, 1, self.calm)]
+        self._calm = 0, 1, self.calm
+        self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in self._calm]
         """Dead locals if all exception handlers count; if that of the call does not; if those of what takes the result
         apart behind it do not, either."""
         self.evaluated = flow.evaluated(self.at)
@@ -78,6 +81,8 @@ class CallSite:
         self.hinted_locals: tuple[int, ...] | None = None
         """The short form of `hint`, where it names only variables of this frame, which nobody else may read and no
         exception handler does: their numbers. Else None."""
+        self._members: dict[tuple[int, int], frozenset[Step] | None] = {}
+        """What `members_read` has found, by local and calm."""
         self.executions = 1
         """The quick look expects the arguments among the results of so many of the latest executions."""
 
@@ -88,6 +93,14 @@ class CallSite:
         nor do those of what takes the result apart behind it, if the result `fits` that.
         """
         return self._dead[0 if not atomic else 2 if fits else 1]
+
+    def members_read(self, flow: ControlFlow, local: int, atomic: bool, fits: bool) -> frozenset[Step] | None:
+        """The members of what the local of this number has that may be read again; None if it may be read as a whole.
+        `flow` is that of the code."""
+        key = local, self._calm[0 if not atomic else 2 if fits else 1]
+        if key not in self._members:
+            self._members[key] = None if self.refusal else members_read(flow, self.at, *key)
+        return self._members[key]
 
     def returned(self, lengths: Lengths) -> Lengths:
         """Those of what the function returns right behind the call, if these are those of the call's result."""

@@ -277,6 +277,37 @@ class ControlFlow:
         reads = self.reads[at] | (0 if self.instructions[at].opname == "UNPACK_SEQUENCE" else self._by_strings[at])
         return reads | (self._following(at, calm) & ~self.writes[at]) if calm else self.live[at]
 
+    def live_behind(self, at: int) -> int:
+        """The locals, as bits, that are live behind instruction `at` if that does not raise."""
+        return self._after(self.live, at)
+
+    def readers(self, at: int, local: int, calm: int) -> frozenset[int]:
+        """The instructions that may read what the local of this number has behind instruction `at`, also by strings;
+        and `at` itself, if it reads the local. The first `calm` instructions are those of `dead`."""
+        bit = 1 << local
+        found = {at} if self.reads[at] & bit else set[int]()
+        seen: set[tuple[int, int]] = set()
+        ahead = self._next(at, calm, bit, 0)
+        while ahead:
+            n, calm = each = ahead.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            by_strings = 0 if calm and self.instructions[n].opname == "UNPACK_SEQUENCE" else self._by_strings[n]
+            if (self.reads[n] | by_strings) & bit:
+                found.add(n)
+            ahead += self._next(n, calm, bit, self.writes[n])
+        return frozenset(found)
+
+    def _next(self, at: int, calm: int, bit: int, writes: int) -> list[tuple[int, int]]:
+        """The instructions to which control may go from instruction `at`, and before which the local of this `bit` is
+        live; each with how many from there on, itself included, do not raise."""
+        raises = not calm and self.instructions[at].opname not in _CANNOT_RAISE
+        handler = self.handlers[at] if raises else None
+        follows = () if writes & bit else self.follows[at]
+        next_ones = [(n, max(calm - 1, 0)) for n in follows] + ([] if handler is None else [(handler, 0)])
+        return [each for each in next_ones if self.live[each[0]] & bit]
+
     def evaluated(self, at: int) -> frozenset[int]:
         """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
         return frozenset(set_bits(self._by_strings[at]))

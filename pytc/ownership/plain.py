@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
-from pytc.classes import attributes_of, bases_of, defines, has_dictionary
+from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
 # By identity, since users' objects may be equal to anything.
@@ -41,7 +41,19 @@ class NotPlain(Exception):
 
 
 def attribute(target: Any, name: str, storing: bool) -> Any:
-    """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain."""
+    """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain. (If
+    the value is also that of the class, the answer is `UNBOUND`.)"""
+    value, in_class = _looked_up(target, name, storing)
+    return UNBOUND if value is in_class else value
+
+
+def read(target: Any, name: str) -> Any:
+    """The value of a plain attribute of `target` or its class, or `UNBOUND`; raises if it is not plain."""
+    return _looked_up(target, name, False)[0]
+
+
+def _looked_up(target: Any, name: str, storing: bool) -> tuple[Any, Any]:
+    """The value of a plain attribute, or `UNBOUND`, and what the class has under its name, where that matters."""
     kind = type(target)
     asked = version(kind), name, storing
     in_class: Any = UNBOUND
@@ -60,8 +72,21 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     except AttributeError as error:
         if comes_from_python(error):
             raise
-        return UNBOUND
-    return UNBOUND if value is in_class else value
+        return UNBOUND, in_class
+    return value, in_class
+
+
+def method(target: Any, name: str) -> Any:
+    """The function that a method of `target` is made of, one of its class; raises if it is not plain."""
+    found = defined(type(target), name)
+    if type(found) is not types.FunctionType or id(defined(type(target), "__getattribute__")) not in _PLAIN_ACCESS:
+        raise NotPlain
+    if _odd_dictionaries(target):
+        raise NotPlain
+    bound = object.__getattribute__(target, name)
+    if type(bound) is not types.MethodType or bound.__func__ is not found:
+        raise NotPlain  # the object has an attribute of this name
+    return found
 
 
 _left_to_objects: set[tuple[int, str, bool]] = set()

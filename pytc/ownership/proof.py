@@ -75,7 +75,7 @@ def all_dead(
         return False
     try:
         places, slots = follow(site, frame, 3, args, kwargs, outcome, walk)
-        ending = slots.die_quietly if slots is not None else None
+        ending = slots.dying.die_quietly if slots is not None else None
         inside = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
         return inside is not None and (not inside[1] or _on_their_own(*inside, walk))
     except (NotTrusted, LookupError) as error:
@@ -124,7 +124,7 @@ def _all_dead(
         leaves, lists = wanted.take(leaves), 2
     leads_there = walk is not None
     if walk is not None:
-        ending = slots.die_quietly if slots is not None else None
+        ending = slots.dying.die_quietly if slots is not None else None
         try:
             inside = walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
         except LookupError as error:
@@ -133,7 +133,7 @@ def _all_dead(
             inside, leads_there = None, False
         if inside is not None:
             return _on_their_own(*inside, wanted)
-        if slots is not None and not slots.end_quietly(walk.arguments(args, kwargs)):
+        if slots is not None and not slots.dying.end_quietly(walk.arguments(args, kwargs)):
             return False
     if counts.weakly_referenced(leaves):
         return False

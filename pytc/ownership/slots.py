@@ -19,67 +19,28 @@
 
 Then only the call itself can raise before the last store, and a call that raises has donated nothing: JAX confirms a
 donation only once the execution is under way, and `pytc.compile` puts off an interrupt that arrives in between.
-
-**Who holds what.** What dies is looked at; what lives on is not. Most objects are simply taken to die. A returning
-frame's variables, and objects of types that mostly live on (`OFTEN_SHARED`: functions, modules, ...), are taken to die
-if their reference count is no more than the sum of these references:
-
-    held by                                               references    counted in
-    what ends before the next store (`_leaving`)
-      a returning frame: a local variable or cell         1 each        `_leaves_quietly`
-      a returning frame: the function that runs in it     1             `_leaves_quietly`
-      the compiled function's own frame, and C code that
-        calls it, if any: the compiled function           1 each        `call`: `references`
-      an object that dies: an item, an attribute (also
-        by its `__dict__`), a cell's contents, the
-        container that an iterator goes through           1 each        `_end`: `shared`
-      a slot that is overwritten: its old value           1             `_end`: `shared`
-    the proof itself
-      the lists `places`, `values` and `variables`        1 each        `_listed`
-      the loop variable `value`, and an argument: of
-        `getrefcount`, or of `_dies_quietly`              2             `_leaves_quietly`
-      `value` in `_walk`, the argument of `_dies_quietly` 2             `_walk`
-      the lists `level`, `found` and `nodes`              1 each        `_die_quietly`: `lists`, 3
-      the walk's list `seen`                              1             `die_quietly`: `lists`, 4
-      the call's list `leaves`, for parts of arguments    1             `_end`
-
-A sum that is too large costs a look in vain; one that is too small lets code run unseen. The sums of `call` and
-`_leaves_quietly` have nothing to spare. Those of `_end` have one to spare, unless `leaves` has the object, and two for
-a variable's value, which is counted as that, too. Arguments are not counted, but taken to die: all of their
-references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs no line: a frame
-counts as returning only if it takes nothing from beneath the call (`symbolic.behind`), and what a starred call keeps
-there are arguments. `interpreter.references` reads a count without adding to it.
 """
 
 from __future__ import annotations
 
-import collections
-import gc
-import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from types import FrameType
 from typing import Any
-from weakref import getweakrefcount
 
-import numpy as np
-
-from pytc.classes import defines, is_own_array
-from pytc.jax_compat.keys import bits_of
+from pytc.classes import defines
 from pytc.ownership import interpreter
 from pytc.ownership.callsite import CallSite
 from pytc.ownership.collector import WHILE_ALLOCATING
-from pytc.ownership.counts import only_marked, weakly_referenced
-from pytc.ownership.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
+from pytc.ownership.counts import PLAIN, opens
+from pytc.ownership.dying import Dying, is_quiet, variables_of
+from pytc.ownership.fields import attributes_read, fields_but
 from pytc.ownership.interpreter import UNBOUND, variable
-from pytc.ownership.plain import NotPlain, attribute, item, of_strings
+from pytc.ownership.plain import NotPlain, attribute, item, method, of_strings, read
 from pytc.ownership.private import StackVariables, has_own_attributes, is_held_once
-from pytc.ownership.stack import first_of_stack
-from pytc.ownership.symbolic import Event, Lengths, Place, Step
+from pytc.ownership.replacing import copied
+from pytc.ownership.symbolic import Event, Lengths, Place, Step, fast, is_small_number
 from pytc.ownership.watchers import NOBODY, Onlookers
-
-_CONTAINERS = frozenset((tuple, list, dict))
-_base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
 
 
 class Slots:
@@ -110,18 +71,11 @@ class Slots:
         self._stack = StackVariables() if self._thread else None
         """What the variables of the frames that were added refer to: asked beside other threads alone."""
         self._classes = classes
-        self._walked = frozenset(map(id, walked))
-        self._static = static
-        self._lasting = lasting
-        self._living = {*lasting}
-        """Ids of parts of `static` that are known to live on, given the stores so far."""
         self.values: list[Any] = []
         self._open = not self.onlooker
         """Whether further slots may be dead. Once False, it stays so."""
         self._roots = [] if self.onlooker else [*roots]
-        self._arguments = frozenset(map(id, self._roots))
-        self._quiet: set[int] = set()
-        """Ids of objects that were examined: they run no code when they die, or the answer was no."""
+        self.dying = Dying(frozenset(map(id, self._roots)), frozenset(map(id, walked)), static, lasting)
         self._overwritten: set[tuple[int, Any]] = set()
         """Slots stored to so far: the id of the container, and the key."""
         self._counted: set[tuple[Any, int]] = set()
@@ -131,10 +85,6 @@ class Slots:
         self._ways: set[int] = set()
         """Ids of the objects that the ways to slots lead through. A way is read behind the call, so the variable that
         it begins with is alive then. Only a store could make one of these objects a dead container; none may."""
-        self._leaving: dict[int, int] = collections.defaultdict(int)
-        """By id, how many references end before the next store."""
-        self._listed: dict[int, int] = collections.defaultdict(int)
-        """By id, how many references are those of `places`, `values` and the list of a frame's variables."""
 
     def call(self, below: FrameType, references: int) -> None:
         """Note the compiled function that is called, in the frame `below`, and how many references to it end with the
@@ -144,7 +94,7 @@ class Slots:
         Nor is any if somebody has left something in its frame.
         """
         function = interpreter.running(below)
-        self._leaving[function] += references
+        self.dying.lose(function, references)
         self._open = (
             self._open and interpreter.references(function) > references and not interpreter.refers_to_more(below)
         )
@@ -166,9 +116,7 @@ class Slots:
         can read the frame's own variables, which then count as slots.
         """
         roots = self.forget()
-        self._listed = collections.defaultdict(int)
-        _count(self._listed, map(id, places))
-        _count(self._listed, map(id, self.values))
+        self.dying.list_anew(places, self.values)
         if self._stack is not None and not readable:
             self._stack.add(frame)
         self._open = (
@@ -177,10 +125,10 @@ class Slots:
             and bool(site.events or site.returns)
             and self._end_quietly(roots, frame)
             and (self._stack is None or self._are_private(frame, site.events, readable, self._stack))
-            and self._walk(frame, site.events, lengths, readable)
+            and self._walk(frame, site.events, lengths, readable, site.dead(True, site.fits(lengths)))
             and site.returns
             and not (site.drops and self._may_end_loudly())
-            and self._leaves_quietly(frame)
+            and self.dying.leaves_quietly(frame)
         )
 
     def forget(self) -> list[Any]:
@@ -191,21 +139,16 @@ class Slots:
     def _end_quietly(self, roots: list[Any], frame: FrameType) -> bool:
         """Whether the arguments that end with the call itself, rather than with a variable of `frame`, run no code
         then."""
-        roots = [root for root in roots if id(root) not in self._walked and not _is_quiet(root)]
+        roots = [root for root in roots if not self.dying.is_walked(root) and not is_quiet(root)]
         if roots:
-            variables = {id(value) for value in _variables(frame)}
-            return self.end_quietly(root for root in roots if id(root) not in variables)
+            variables = {id(value) for value in variables_of(frame)}
+            return self.dying.end_quietly(root for root in roots if id(root) not in variables)
         return True
-
-    def end_quietly(self, arguments: Iterable[Any]) -> bool:
-        """Whether these arguments run no code when they die."""
-        self._quiet.clear()  # a `die_quietly` that has failed leaves objects there that were not fully examined
-        return all(self._dies_quietly(argument, None) for argument in arguments)
 
     def _are_private(self, frame: FrameType, events: Iterable[Event], readable: bool, stack: StackVariables) -> bool:
         """Whether all places that the instructions behind the call read or overwrite are out of the reach of other
         threads; if not, one of these is an onlooker."""
-        if not readable and all(self.is_private(frame, event.place, stack) for event in events if event.place):
+        if not readable and all(self.is_private(frame, event.reads, stack) for event in events if event.reads):
             return True
         self.onlooker = self._thread
         return False
@@ -214,67 +157,109 @@ class Slots:
         """Whether code may run when a part of the result dies."""
         return self._classes is None or any(defines(kind, "__del__") for kind in self._classes)
 
-    def _leaves_quietly(self, frame: FrameType) -> bool:
-        """Whether no code runs when the frame's function returns and what only it refers to dies. What others refer to
-        as well lives on, or dies with something else that is examined here."""
-        variables = _variables(frame)
-        function = interpreter.running(frame)
-        _count(self._leaving, map(id, variables))
-        _count(self._listed, map(id, variables))
-        self._leaving[function] += 1
-        if interpreter.references(function) <= self._leaving[function] + self._listed[function]:
-            return False  # the function dies with its frame, and so does what it has captured
-        if interpreter.refers_to_more(frame):
+    def _walk(
+        self, frame: FrameType, events: Sequence[Event], lengths: Lengths, readable: bool, dead: Iterable[int] = ()
+    ) -> bool:
+        """Add what the events behind the call make dead, up to the first that may run code; whether there is none.
+        `dead` are the local variables that are not read behind it."""
+        gone = {*dead}
+        try:
+            for event in events:
+                if not self._pass(frame, event, events, lengths, readable, gone):
+                    return False
+        except NotPlain:
             return False
-        for at in range(len(variables)):
-            value = variables[at]
-            # References of this frame and of those left before; of `variables`, `places` and `values`; of `value` and
-            # `getrefcount`. (To arguments the proof has more.)
-            most = self._leaving[id(value)] + self._listed[id(value)] + 2
-            ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
-            if ends and id(value) not in self._walked and not self._dies_quietly(value, 2):
-                return False
         return True
 
-    def _walk(self, frame: FrameType, events: Iterable[Event], lengths: Lengths, readable: bool) -> bool:
-        for event in events:
-            if event.does in ("unpack", "pick"):
-                if not event.takes_apart(lengths) or (event.does == "pick" and self._may_end_loudly()):
-                    return False
-                continue
-            try:
-                container, key, value = self._locate(frame, event.place, event.does == "store")
-            except NotPlain:
+    def _pass(
+        self,
+        frame: FrameType,
+        event: Event,
+        events: Iterable[Event],
+        lengths: Lengths,
+        readable: bool,
+        gone: set[int],
+    ) -> bool:
+        """Whether one event runs no code. Raises `NotPlain` if to get at its place may. `gone` are the local variables
+        that are not read again."""
+        if event.does in ("unpack", "pick"):
+            return event.takes_apart(lengths) and not (event.does == "pick" and self._may_end_loudly())
+        if event.does in ("leave", "call"):
+            if not readable:
+                self._unread(frame, event, events, gone)
+            return True
+        if event.does == "method" and self._is_method(frame, event):
+            return True
+        if event.does == "store":
+            return self._overwrite(frame, event.place, readable)
+        container, key, value = self._locate(frame, event.place, False)
+        if value is UNBOUND and event.place[-1].kind == "attribute":
+            value = read(container, key)  # it may have the same value as one of the class
+        if event.does == "compute":
+            return is_small_number(value)
+        self._read(value)
+        return value is not UNBOUND
+
+    def _overwrite(self, frame: FrameType, place: Place, readable: bool) -> bool:
+        """Whether a store runs no code. If the slot has a value that is not read again before, that is added."""
+        container, key, value = self._locate(frame, place, True)
+        if (id(container), key) in self._overwritten:
+            return False  # the second store drops a part of the result, which may run code
+        self._overwritten.add((id(container), key))
+        if container is not frame:
+            # Two objects may share a `__dict__`, or a module and what its globals are. So equal names with the same
+            # value, or none yet, may be one slot.
+            if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
                 return False
-            if event.does == "load":
-                if value is UNBOUND:
-                    return False
-                self._read(value)
-                continue
-            if (id(container), key) in self._overwritten:
-                return False  # the second store drops a part of the result, which may run code
-            self._overwritten.add((id(container), key))
-            if container is not frame:
-                # Two objects may share a `__dict__`, or a module and what its globals are. So equal names with the same
-                # value, or none yet, may be one slot.
-                if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
-                    return False
-                self._counted.add((key, id(value)))
-                self._living = {*self._lasting}
-            if value is UNBOUND:
-                if WHILE_ALLOCATING and event.place[-1].kind == "attribute":
-                    return False  # the object may need a `__dict__` for it
-                continue
-            # The value lives on elsewhere (`z, x = x, z`), or slots in it were counted (`o.d["x"], o.d = ...`).
-            if id(value) in self._loaded or id(value) in self._ways:
-                return False
-            if container is not frame or readable:  # `liveness` decides about the frame's other variables
-                self.values.append(value)
-                self._listed[id(value)] += 1
-            ours = None if id(value) in self._arguments else 2  # the variable here, and the argument below
-            if id(value) not in self._walked and not self._dies_quietly(value, ours):
-                return False
-        return True
+            self._counted.add((key, id(value)))
+            self.dying.overwrite(value)
+        if value is UNBOUND:
+            # The object may need a `__dict__` for it.
+            return not (WHILE_ALLOCATING and place[-1].kind == "attribute")
+        # The value lives on elsewhere (`z, x = x, z`), or slots in it were counted (`o.d["x"], o.d = ...`).
+        if id(value) in self._loaded or id(value) in self._ways:
+            return False
+        if container is not frame or readable:  # `liveness` decides about the frame's other variables
+            self.values.append(value)
+            self.dying.list_also((value,))
+        return self.dying.is_dropped_quietly(value)
+
+    def _is_method(self, frame: FrameType, event: Event) -> bool:
+        """Whether a method is made of a function of the object's class; False for a function of a module, which is an
+        attribute. Raises `NotPlain` if it is anything else."""
+        target = self._locate(frame, event.reads, False)[-1]
+        return type(target) is not types.ModuleType and bool(method(target, event.place[-1].name))
+
+    def _unread(self, frame: FrameType, event: Event, events: Iterable[Event], gone: set[int]) -> None:
+        """Add the fields of an object that nobody reads again: of one that a variable has that is left, or that a call
+        makes a changed copy of. Nothing else may refer to it but variables that are `gone`, to which that one is added.
+
+        What was read of these variables behind the call are attributes, found plain; to store one would read the
+        variable as a whole. Each field is a reference of its own; what is also the value of an attribute that is read
+        is left out. (`fields.unread` is about exact dictionaries, lists and tuples.) Raises `NotPlain` if to read an
+        attribute may run code.
+        """
+        if event.place:
+            gone.add(event.place[0].name)
+        if event.does == "leave":
+            nodes, values = [variable(frame, event.place[0].name)], dict[str, Any]()
+        elif (found := copied(frame, event, self.peek)) is not None:
+            nodes, values = found
+        else:
+            return
+        variables = [n for n in range(len(frame.f_code.co_varnames)) if variable(frame, n) is nodes[0]]
+        ours = self.dying.listed(nodes[0]) + len(variables) - bool(event.place)
+        if type(nodes[0]) in PLAIN or not gone.issuperset(variables):
+            return
+        if not is_held_once(nodes, ours) or not opens(nodes[0]):
+            return
+        for step in {step for n in variables for step in attributes_read(events, fast(n))}:
+            values[step.name] = read(nodes[0], step.name)
+        dead = fields_but(nodes, values)
+        # A hook of `sys.addaudithook` was shown the object, and may have kept it.
+        if is_held_once(nodes, ours):
+            self.values += dead
+            self.dying.list_also(dead)
 
     def _read(self, value: Any) -> None:
         """Note that the value is read behind the call, so that it may live on once its slot is overwritten."""
@@ -303,7 +288,7 @@ class Slots:
         for step in steps:
             if nodes[0] is UNBOUND:
                 return False
-            ours = self._listed.get(id(nodes[0]), 0)
+            ours = self.dying.listed(nodes[0])
             if not (stack.hold_alone(nodes, frame, ours) if step is steps[0] else is_held_once(nodes, ours)):
                 return False
             try:
@@ -323,78 +308,6 @@ class Slots:
             nodes = [value]
             del value
         return True
-
-    def _dies_quietly(self, value: Any, ours: int | None) -> bool:
-        """Whether no code runs when the value dies, and with it what only it refers to.
-
-        `ours` is how many references to the value the proof has besides its lists; None for an argument, to which it
-        may have all.
-        """
-        return _is_quiet(value) or self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
-
-    def die_quietly(self, values: Sequence[Any]) -> bool:
-        """The same for parts of the arguments. The caller must have each of them in one list of its own, as often as in
-        `values`."""
-        return self._die_quietly(values, 4, 0, True)
-
-    def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, of_arguments: bool) -> bool:
-        """The same for all of `level`: the values, then what they refer to, and so on. That is quick, as most of it are
-        loops in C. Each of so many `lists` of the proof has a value as often as `level` has it."""
-        while level:
-            found = [each for each in level if type(each) not in LIVE_ON]
-            arrays = [v for v in found if type(v) in ARRAYS]
-            if weakly_referenced(arrays):
-                return False
-            hidden = attached(arrays) if arrays else []
-            seen = self._quiet | self._living if of_arguments else self._quiet
-            nodes = [*{id(v): v for v in found if type(v) not in ARRAYS and id(v) not in seen}.values()]
-            self._quiet.update(map(id, nodes))
-            if len(self._quiet) > MOST:
-                return False
-            if not _CONTAINERS.issuperset(map(type, nodes)):
-                if new := {type(v) for v in nodes if is_own_array(type(v)) and bits_of(v) is v}:
-                    ARRAYS.update(new)
-                    self._quiet.difference_update(map(id, nodes))
-                    continue
-                nodes = [node for node in nodes if not issubclass(type(node), type)]
-                if any(is_loud(node) for node in nodes):
-                    return False
-                hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
-                if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
-                    ending = self._end(shared, nodes, lists, ours, of_arguments)
-                    self._quiet.difference_update(shared.keys() - ending)
-                    nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
-                    if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
-                        return False  # it refers to its globals, or to a stack, which are not examined
-            if any(map(getweakrefcount, nodes)):
-                return False
-            level = gc.get_referents(*nodes) + hidden
-            lists, ours = 3, 0
-        return True
-
-    def _end(
-        self, shared: Mapping[int, int], nodes: Sequence[Any], lists: int, ours: int, of_arguments: bool
-    ) -> set[int]:
-        """The ids of those of `nodes` that die although objects of their types mostly live on.
-
-        `shared` has the ids of all candidates, with how many references of dying objects each has; these are added to
-        `_leaving`.
-        """
-        for key, count in shared.items():
-            self._leaving[key] += count
-        # One more for `leaves` of the call, which has some parts of the arguments; for all else it is one too many.
-        ending = {
-            key
-            for key, count in shared.items()
-            if interpreter.references(key) <= self._leaving[key] + self._listed[key] + lists * count + ours + 1
-        }
-        if of_arguments:
-            ending.update(id(v) for v in nodes if type(v) in BOUND)  # the call's `leaves` and trees may hold methods
-            if unknown := ending - self._living:
-                overwritten = {value for _, value in self._counted}
-                self._living |= reached(unknown, self._static, overwritten)
-                ending -= self._living
-        return ending
 
     def _locate(self, frame: FrameType, place: Place, storing: bool) -> tuple[Any, Any, Any]:
         """The object that contains a slot, the slot's key there, and its value. Raises `NotPlain` if that may run code,
@@ -446,25 +359,3 @@ class Slots:
                     raise
                 return value, "cell_contents", UNBOUND
         return frame, step.name, value
-
-
-def _count(counts: dict[int, int], keys: Iterable[int]) -> None:
-    """Add one for each of the keys. (Of ids, so that no variable here refers to what is counted.)"""
-    for key in keys:
-        counts[key] += 1
-
-
-def _is_quiet(value: Any) -> bool:
-    """Whether the value refers to nothing but its class, as most arrays do, so that no code runs when it dies."""
-    kind = type(value)
-    if kind in ARRAYS:
-        return len(gc.get_referents(value)) == 1 and (not getweakrefcount(value) or only_marked(value))
-    return kind in LIVE_ON
-
-
-def _variables(frame: FrameType) -> list[Any]:
-    """The values of a frame's local variables; for cell variables, the cells."""
-    code = frame.f_code
-    if not code.co_flags & 1:
-        return []  # a module's variables are globals, which live on
-    return [value for number in range(first_of_stack(code)) if (value := variable(frame, number)) is not UNBOUND]

@@ -25,7 +25,7 @@ import functools
 import gc
 import inspect
 import types
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -37,10 +37,11 @@ from pytc.ownership.callsite import CallSite
 from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.private import StackVariables
+from pytc.ownership.read_again import ReadAgain
 from pytc.ownership.repeats import Loop, is_once, is_stored_behind, loop_around
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import HIGHEST_READ, first_of_stack
-from pytc.ownership.symbolic import Place, Step, loaded
+from pytc.ownership.symbolic import Place, Step, fast, loaded
 from pytc.ownership.watchers import interrupter, interruptible, meddler, onlooker
 
 _MOST = 1000
@@ -142,19 +143,28 @@ class _Survey:
                 self.foreseen |= self._in(value)
         if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
             self.foreseen |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
-        for value in _beneath(frame, flow, site):
-            self.foreseen |= self.parts.get(id(value), _NONE)
+        self.foreseen |= _NONE.union(*[self.parts.get(id(value), _NONE) for value in _beneath(frame, flow, site)])
         for place in loop.appends():
             self.foreseen |= self._in(slots.slot(frame, place)[1]) - self.once
         variables = [self._in(variable(frame, number)) for number in range(len(flow.code.co_varnames))]
+        again = ReadAgain(frame, flow, site, slots, self.straight, self.atomic)
+        self.survive = self.survive.union(*map(self._in, again.by_copy))
+        owners = {place[0].name for place in loaded_here if place[0].kind == "fast"}
+        live = [n for n, has in enumerate(variables) if (has or n in owners) and n not in dead]
+        read = {n: again.members(n) for n in live}
         for number, has in enumerate(variables):
             if number in by_handlers:
                 self.foreseen |= has
-            elif has and number not in dead:
-                self._variable(frame, number, site, loop)
+            elif number in read:
+                steps = read[number]
+                places = [(Step("fast", number), *way) for way in ([()] if steps is None else [(s,) for s in steps])]
+                for place in places:
+                    self._variable(slots.peek(frame, place), number, site, loop)
         for place in loaded_here:
-            if place not in overwritten and _outlives(slots, frame, place, dead):
+            if place not in overwritten and _outlives(slots, frame, place, dead, read, again.on_stack):
                 self._loaded(frame, place, site, loop, slots)
+            elif again.depends(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
+                self.foreseen |= self._in(slots.peek(frame, place))
         if loop.body:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
@@ -166,14 +176,13 @@ class _Survey:
         """Who may read a place before it is overwritten, in words; empty if nobody."""
         return onlooker() or ("" if slots.is_private(frame, place, self.stack) else meddler())
 
-    def _variable(self, frame: FrameType, number: int, site: CallSite, loop: Loop) -> None:
-        """Ask a variable that is read later."""
-        value = variable(frame, number)
+    def _variable(self, value: Any, number: int, site: CallSite, loop: Loop) -> None:
+        """Ask what a variable has that is read later."""
         # What is in a list or a dictionary may have been put there, and the next one will be, too.
         fixed = self._in(value, movable=False)
         self.survive |= self._in(value) - fixed - self.released
         fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
-        if is_stored_behind(loop.flow, site.at, (Step("fast", number),)):
+        if is_stored_behind(loop.flow, site.at, fast(number)):
             self.replaced |= fixed
         else:
             self.survive |= fixed
@@ -249,15 +258,19 @@ def _beneath(frame: FrameType, flow: ControlFlow, site: CallSite) -> Iterator[An
         yield variable(frame, position)
 
 
-def _outlives(slots: Slots, frame: FrameType, place: Place, dead: Set[Any]) -> bool:
+def _outlives(
+    slots: Slots, frame: FrameType, place: Place, dead: Set[Any], read: Mapping[int, Set[Step] | None], on_stack: int
+) -> bool:
     """Whether a place that the call loads may still hold its value after the call. A variable does not (`surviving`
-    looks at variables itself); nor does an attribute or item of an object that only a `dead` variable holds."""
+    looks at variables itself); nor does an attribute or item of an object that only a `dead` variable holds, or one of
+    which only other members are `read`."""
     if place[0].kind != "fast":
         return True
-    if place[0].name not in dead:
+    if place[0].name not in dead and (len(place) == 1 or place[1] in (read.get(place[0].name) or place[1:2])):
         return len(place) > 1
     for end in range(1, len(place)):
         owner = slots.peek(frame, place[:end])
-        if getrefcount(owner) != 3:  # what leads to it, the variable `owner`, and `getrefcount`'s argument
+        # What leads to it, the variable `owner`, and `getrefcount`'s argument.
+        if getrefcount(owner) != 3 + (id(owner) == on_stack):
             return True
     return False

@@ -1,4 +1,4 @@
-"""The instructions around a call, executed symbolically: where its arguments came from, and where its result goes.
+"""Instructions, executed symbolically: which places they load and overwrite. And where a call's arguments came from.
 
 A `Place` says where a value is found: a variable, then attributes and items. Places consist of names only. Whether
 reading or storing one runs no code depends on the objects, which `slots` examines at each call.
@@ -10,7 +10,6 @@ import dataclasses
 import dis
 from typing import Any, Literal, TypeAlias
 
-from pytc.interrupt import SUSPENDS
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.liveness import ControlFlow
 
@@ -32,6 +31,11 @@ Place: TypeAlias = tuple[Step, ...]
 Lengths: TypeAlias = tuple[Any, ...] | None
 """What is known of a result that is taken apart: of a tuple or a list a tuple of the `Lengths` of its items; None of
 anything else, and where nothing is known."""
+
+
+def fast(number: int) -> Place:
+    """The place of a local variable."""
+    return (Step("fast", number),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,15 +82,29 @@ Value: TypeAlias = Place | Constant | Part | Built | None
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """An instruction behind the call that matters: a store, a load that must be plain, or one that takes a part of the
-    result apart."""
+    """An instruction behind the call that matters: a store; a load that must be plain, also one of a method; arithmetic
+    with a place that must have a number; one that takes a part of the result apart; or a call, which is the last event.
+    Or that a variable is left: not read again, where all that was read behind the call are attributes of what it has.
+    """
 
-    does: Literal["store", "load", "unpack", "pick"]
+    does: Literal["store", "load", "method", "compute", "unpack", "pick", "leave", "call"]
     place: Place = ()
     part: Part = RESULT
     """What is unpacked, or picked from."""
     number: int = 0
-    """Into how many items it is unpacked, or the index of the one that is picked; the others are dropped then."""
+    """Into how many items it is unpacked; the index of the one that is picked, the others being dropped then; where on
+    the stack a call has what it calls: the lower of two positions."""
+    names: tuple[str, ...] = ()
+    """The names of a call's keywords."""
+    positional: int = 0
+    """How many other arguments the call has, without the `self` of a method."""
+    function: Place = ()
+    """What it calls, if that is loaded behind the call before, with `place` for `self` or its first argument."""
+
+    @property
+    def reads(self) -> Place:
+        """The place that is read or overwritten; for a method, that of the object."""
+        return self.place[:-1] if self.does == "method" else self.place
 
     def takes_apart(self, lengths: Lengths) -> bool:
         """Whether this takes apart a tuple or a list that has these items, if the result is of these `lengths`: then it
@@ -136,7 +154,7 @@ def _moves(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], frozenset[int
     known, starts = flow.once(_nothing_known), flow.once(_starts)
     if at not in known:
         n = next(n for n in range(at, -1, -1) if n in starts or flow.heights[n] == 0)
-        walk = _Walk(lenient=True)
+        walk = Machine(lenient=True)
         while n <= at:
             walk.seen.clear()
             walk.renamed.clear()
@@ -158,79 +176,35 @@ def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
     return start <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= end
 
 
-def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
-    """What happens behind the call at instruction `at`, up to the first instruction that may run Python code; whether
-    the function then returns; and what of the call's result it returns, if it does."""
-    walk = _Walk(lenient=False)
-    walk.stack.append(RESULT)
-    for n in range(at + 1, len(flow.instructions)):
-        instruction = flow.instructions[n]
-        if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
-            passes_result_on = not walk.stack or not isinstance(walk.stack[-1], tuple)
-            # Values that the walk took from beneath the call's result are then in variables or a tuple, and may die as
-            # the function returns. At the call they are only on the stack, where `slots` does not look.
-            returns = passes_result_on and not walk.digs and not flow.code.co_flags & SUSPENDS
-            returned = walk.stack[-1] if returns and instruction.opname == "RETURN_VALUE" and walk.stack else None
-            return _needed(walk.events), returns, returned
-        if not walk.step(instruction):
-            break
-    return _needed(walk.events), False, None
-
-
-def taken_apart(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], int]:
-    """The events that take apart the result of the call at instruction `at`, among the instructions behind it that only
-    do that and store the parts in local variables; and the number of the last of them, `at` if there is none."""
-    walk, last = _Walk(lenient=False), at
-    walk.stack.append(RESULT)
-    for n in range(at + 1, len(flow.instructions)):
-        name = flow.instructions[n].opname
-        if name not in _TAKE_APART or not walk.step(flow.instructions[n]):
-            break
-        if name in ("UNPACK_SEQUENCE", "BINARY_SUBSCR"):
-            last = n
-    return tuple(event for event in walk.events if event.does in ("unpack", "pick")), last
-
-
-_TAKE_APART = {
-    *("NOP", "CACHE", "EXTENDED_ARG", "LOAD_CONST", "SWAP", "STORE_FAST", "STORE_FAST_STORE_FAST"),
-    *("UNPACK_SEQUENCE", "BINARY_SUBSCR"),
-}
-
-
-def cannot_raise(events: tuple[Event, ...]) -> bool:
-    """Whether the events are only stores to variables, and loads of variables stored before: others may be unbound.
-    Those that take the result apart are for `Event.takes_apart` to tell of."""
-    stored = set()
-    for event in events:
-        if event.does in ("unpack", "pick"):
-            continue
-        if len(event.place) != 1 or event.place[0].kind != "fast":
-            return False
-        if event.does == "store":
-            stored.add(event.place)
-        elif event.place not in stored:
-            return False
-    return True
-
-
-_END = Event("unpack")
-
-
-def _needed(events: list[Event]) -> tuple[Event, ...]:
-    """The events without the loads that only begin the place of the store that follows: whoever examines the store
-    examines these, too."""
-    return tuple(
-        event
-        for event, following in zip(events, [*events, _END][1:], strict=True)
-        if event.does != "load" or following.does != "store" or event.place != following.place[:-1][: len(event.place)]
-    )
-
-
+_NULL_IS_ABOVE = "CALL_KW" in dis.opmap
+"""Whether what is called comes before the empty place of `self` on the stack, rather than behind it: from CPython 3.13
+on."""
 _METHODS_ARE_ATTRIBUTES = "LOAD_SUPER_ATTR" in dis.opmap
 """Whether `LOAD_ATTR` also loads methods for calls, with a bit set in its argument: from CPython 3.12 on."""
 
 
-class _Walk:
+def loads_method(name: str, argument: int) -> bool:
+    """Whether an instruction loads an attribute for a call, and what it is a method of, or nothing."""
+    return name == "LOAD_METHOD" or (name == "LOAD_ATTR" and _METHODS_ARE_ATTRIBUTES and bool(argument & 1))
+
+
+_ARITHMETIC = {
+    instruction.arg
+    for operator in ("+", "-", "*", "+=", "-=", "*=")
+    for instruction in dis.get_instructions(compile(f"a {operator} b", "", "exec"))
+    if instruction.opname == "BINARY_OP"
+}
+"""What of two numbers makes another one, as far as it cannot fail: arguments of `BINARY_OP`."""
+_SMALL = 2**53
+
+
+def is_small_number(value: Any) -> bool:
+    """Whether arithmetic with it, and another such number, runs no code and does not fail. (An integer may be too large
+    to be made a float.)"""
+    return type(value) is float or (type(value) is int and -_SMALL < value < _SMALL)
+
+
+class Machine:
     """Executes consecutive instructions on a symbolic stack.
 
     If it is `lenient`, it steps over unknown instructions, and `seen` has only hints; otherwise it stops there.
@@ -252,6 +226,7 @@ class _Walk:
         """The value that is about to be stored."""
 
     def pop(self) -> Value:
+        """Take a value from the stack."""
         if self.stack:
             return self.stack.pop()
         self.digs = True
@@ -264,6 +239,7 @@ class _Walk:
         return not isinstance(self.taken, tuple) or self.lenient
 
     def load(self, place: Place | None) -> None:
+        """Put the value of a place on the stack, or an unknown one."""
         # A place that was stored has part of the result, not what it had at the call.
         known = place is not None and place in self.stored and not self.lenient
         self.stack.append(self.stored[place] if known and place is not None else place)
@@ -273,6 +249,7 @@ class _Walk:
                 self.events.append(Event("load", place))
 
     def store(self, place: Place) -> None:
+        """Store the value that was taken."""
         if isinstance(self.taken, tuple) and len(place) == 1 and place[0].kind == "fast":
             self.renamed.add(place[0].name)
         self.stored[place] = self.taken if isinstance(self.taken, Part) and len(place) == 1 else None
@@ -280,12 +257,9 @@ class _Walk:
             self.stored.update((other, None) for other in [*self.stored] if other[0].kind != "fast")
         self.events.append(Event("store", place))
 
-    def fast(self, number: int) -> Place:
-        return (Step("fast", number),)
-
     def step(self, instruction: dis.Instruction) -> bool:
         """Execute an instruction. False if it may run Python code, unless `lenient`."""
-        for does in (self._with_variables, self._with_members, self._with_the_stack):
+        for does in (self._with_variables, self._with_members, self._with_numbers, self._with_the_stack):
             done = does(instruction.opname, instruction.arg or 0, instruction.argval)
             if done is not None:
                 return done
@@ -294,16 +268,16 @@ class _Walk:
         return self.lenient
 
     def _with_variables(self, name: str, argument: int, named: Any) -> bool | None:
-        high, low = self.fast(argument >> 4), self.fast(argument & 15)
+        high, low = fast(argument >> 4), fast(argument & 15)
         stores: tuple[Place, ...] = ()
-        loads: tuple[Place, ...] = ()
+        loads: tuple[Place | None, ...] = ()
         match name:
             case "LOAD_FAST" | "LOAD_FAST_CHECK":
-                loads = (self.fast(argument),)
+                loads = (fast(argument),)
             case "LOAD_FAST_LOAD_FAST":
                 loads = high, low
             case "STORE_FAST":
-                stores = (self.fast(argument),)
+                stores = (fast(argument),)
             case "STORE_FAST_STORE_FAST":
                 stores = high, low
             case "STORE_FAST_LOAD_FAST":
@@ -313,9 +287,9 @@ class _Walk:
             case "STORE_DEREF":
                 stores = ((Step("cell", argument),),)
             case "LOAD_GLOBAL" | "LOAD_NAME":
-                if name == "LOAD_GLOBAL" and argument & 1:
-                    self.stack.append(None)
                 loads = ((Step("global", named),),)
+                if name == "LOAD_GLOBAL" and argument & 1:
+                    loads = (*loads, None) if _NULL_IS_ABOVE else (None, *loads)
             case "STORE_GLOBAL" | "STORE_NAME":
                 stores = ((Step("global", named),),)
             case _:
@@ -324,14 +298,16 @@ class _Walk:
             if not self.new():
                 return False
             self.store(place)
-        for place in loads:
-            self.load(place)
+        for loaded_place in loads:
+            self.load(loaded_place)
         return True
 
     def _with_members(self, name: str, argument: int, named: Any) -> bool | None:
         match name:
-            case "LOAD_ATTR" if not (_METHODS_ARE_ATTRIBUTES and argument & 1):
+            case "LOAD_ATTR" if not loads_method(name, argument):
                 return self._member("attribute", named, self.pop())
+            case "LOAD_METHOD" | "LOAD_ATTR" if not self.lenient:
+                return self._method(named, self.pop())
             case "BINARY_SUBSCR":
                 key, target = self.pop(), self.pop()
                 if isinstance(target, Part) and isinstance(key, Constant) and type(key.value) is int:
@@ -347,6 +323,17 @@ class _Walk:
                 return self.new() and self._store_member("item", key, target)
             case _:
                 return None
+
+    def _with_numbers(self, name: str, argument: int, _: Any) -> bool | None:
+        if name != "BINARY_OP" or argument not in _ARITHMETIC:
+            return None
+        operands = self.pop(), self.pop()
+        self.events += [Event("compute", operand) for operand in operands if isinstance(operand, tuple)]
+        self.stack.append(None)
+        return self.lenient or all(
+            isinstance(operand, tuple) or (isinstance(operand, Constant) and is_small_number(operand.value))
+            for operand in operands
+        )
 
     def _with_the_stack(self, name: str, argument: int, named: Any) -> bool | None:
         match name:
@@ -386,6 +373,15 @@ class _Walk:
         place = _member_place(kind, name, target)
         self.load(place)
         return self.lenient or place is not None
+
+    def _method(self, name: str, target: Value) -> bool:
+        """Load a method for a call, and what it is a method of; or, of a module, a function and nothing."""
+        if not isinstance(target, tuple) or target in self.stored:
+            return False
+        place = (*target, Step("attribute", name))
+        self.events.append(Event("method", place))
+        self.stack += [place, target]
+        return True
 
     def _store_member(self, kind: Kind, name: Any, target: Value) -> bool:
         place = _member_place(kind, name, target)

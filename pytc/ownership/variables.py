@@ -21,9 +21,10 @@ from pytc.ownership.holders import DEEPEST, DICTIONARIES, LARGEST, Held, by_glob
 from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.private import StackVariables
+from pytc.ownership.read_again import ReadAgain
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import HIGHEST_READ
-from pytc.ownership.symbolic import Place, Step, loaded
+from pytc.ownership.symbolic import Place, Step, fast, loaded
 from pytc.ownership.watchers import interruptible, meddler, other_frames
 from pytc.set_bits import set_bits
 
@@ -56,6 +57,8 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
     flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
     arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
     released = letting_go(frame, value)
+    slots = Slots([])
+    again = ReadAgain(frame, flow, site, slots, at_once=True, atomic=True)
     # Locals that the function's own code never reads again.
     unread = flow.dead(site.at, site.calm) if site.refusal else frozenset[int]()
     for number, name in enumerate(code.co_varnames):
@@ -77,9 +80,14 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
         if type(found) is types.CellType and contents(found) is value:
             text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
             return Held("closure", text, code.co_filename, frame.f_lineno)
-        if _is_to_be_opened(found) and id(found) not in released and (depth := insides.depth(value, found)):
+        if not _is_to_be_opened(found) or id(found) in released:
+            continue
+        read = again.members(number, 1)
+        inside = [found] if read is None else [slots.peek(frame, (*fast(number), step)) for step in read]
+        depths = [insides.depth(value, part) for part in inside if _is_to_be_opened(part)]
+        if any(depths) or any(part is value for part in inside):
             line = _assigned(flow, site.at, number)
-            what = "an item of" if depth == 1 else "in"
+            what = "an item of" if read is not None or 1 in depths else "in"
             return Held("item", f"{what} `{name}` in {place_in(frame, line)}", code.co_filename, line)
     return None
 
@@ -188,6 +196,8 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
     except NotTrusted:
         return None
     slots = Slots(roots)
+    again = ReadAgain(frame, flow_of(frame.f_code), site_of(frame), slots, at_once=True, atomic=True)
+    places = [place for place in places if not again.never(place) or again.depends(place)]
     stands = [(place, slots.peek(frame, place)) for place in places]
     for place, found in stands:
         if found is value:
@@ -222,8 +232,11 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | Non
     """
     if held.source is None:
         return held
-    stored = {event.place[-1] for event in site_of(frame).events if event.does == "store"}
-    if held.source not in stored:
+    site = site_of(frame)
+    stored = {event.place[-1] for event in site.events if event.does == "store"}
+    again = ReadAgain(frame, flow_of(frame.f_code), site, Slots([]), at_once=True, atomic=True)
+    fields = {place[-1] for place in loaded(flow_of(frame.f_code), site.at) if again.depends(place)}
+    if held.source not in stored | fields:
         if held.kind == "global":
             return held  # its text says enough
         why = ", to which the result is not assigned at once"

@@ -1,6 +1,6 @@
 """Random programs that call compiled functions, run under a prover, under none, and under an oracle.
 
-    python -m tests.ownership.fuzz_callers --programs 200000 --seed 0 [--kind training|ending|owners] [--thread]
+    python -m tests.ownership.fuzz_callers --programs 200000 --seed 0 [--kind training|ending|owners|fields] [--thread]
 
 Each program is source text, written by one of the modules `*_programs`. Everything that it reads, and everything still
 reachable at its end, must have the same values under the prover as under one that never donates, and the same
@@ -43,7 +43,7 @@ from jax.tree_util import tree_leaves, tree_map
 
 from pytc import ownership
 from pytc.ownership import executions
-from tests.ownership import caller_programs, ending_programs, owner_programs, training_programs
+from tests.ownership import caller_programs, ending_programs, field_programs, owner_programs, training_programs
 from tests.ownership.caller_programs import Writer
 from tests.ownership.harness import Stub, TooLarge, both, first, nested, shares
 from tests.ownership.oracle import Oracle, buffers_from
@@ -258,7 +258,7 @@ def _file(seed: int) -> str:
 
 def code_of(source: str, seed: int) -> types.CodeType:
     """The program as code, to be run more than once."""
-    return compile(source, _file(seed), "exec")
+    return compile(source, _file(seed), "exec", dont_inherit=True)
 
 
 def run(program: str | types.CodeType, seed: int, stub: Any) -> str:
@@ -392,6 +392,7 @@ KINDS: dict[str, Callable[[int], str]] = {
     "training": training_programs.write,
     "ending": ending_programs.write,
     "owners": owner_programs.write,
+    "fields": field_programs.write,
 }
 ASKED = ("hostile", "training")
 """Those of which the oracle is asked. It looks into frames, and what it sees there lives longer than it would."""

@@ -26,11 +26,14 @@ from unittest import mock
 import jax
 
 from pytc.ownership import (
+    behind,
     buffers,
     callers,
     collector,
     counts,
+    dying,
     executions,
+    fields,
     interpreter,
     introspection,
     liveness,
@@ -40,6 +43,7 @@ from pytc.ownership import (
     plain,
     private,
     proof,
+    replacing,
     slots,
     starred,
     symbolic,
@@ -49,7 +53,7 @@ from pytc.ownership import (
 from pytc.ownership.callsite import CallSite
 from pytc.set_bits import set_bits
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
-from tests.ownership import test_starred
+from tests.ownership import test_fields, test_starred
 from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
@@ -280,6 +284,108 @@ def nobody_has_the_attributes() -> Any:
     return mock.patch.object(slots, "has_own_attributes", lambda *_: True)
 
 
+def containers_are_read_for_nothing() -> Any:
+    """What a variable has is taken not to be read again, as long as it is a dictionary, a list or a tuple."""
+    return mock.patch.object(CallSite, "members_read", lambda *_: frozenset())
+
+
+def handlers_read_no_members() -> Any:
+    """Nobody asks what exception handlers read of a container."""
+    following = liveness.ControlFlow._next
+
+    def calm(flow: Any, at: int, calm: int, bit: int, writes: int) -> Any:
+        return following(flow, at, max(calm, 1), bit, writes)
+
+    return mock.patch.object(liveness.ControlFlow, "_next", calm)
+
+
+def items_are_held_by_variables_alone() -> Any:
+    """Nobody asks what else refers to the dictionary, list or tuple that a variable has."""
+    return mock.patch.object(fields, "is_held_once", lambda *_: True)
+
+
+def one_value_is_one_item() -> Any:
+    """What is also under a key that is read counts as not read under the others."""
+    return mock.patch.object(fields, "item", lambda *_: object())
+
+
+def classes_stay_as_they_are() -> Any:
+    """Attributes may be read at any time behind the call, whatever runs before."""
+
+    def unread(nodes: list[Any], read: Any) -> list[Any]:
+        if type(nodes[0]) in counts.PLAIN:
+            return _unread(nodes, read)
+        if any(step.kind == "item" for step in read):
+            return []
+        return fields.fields_but(nodes, {step.name: getattr(nodes[0], step.name) for step in read})
+
+    return _patches(mock.patch.object(callers, "unread", unread), mock.patch.object(callers, "PLAIN", _Everything()))
+
+
+_unread = callers.unread
+
+
+def all_numbers_are_small() -> Any:
+    """Arithmetic runs no code, whatever it is with."""
+    return mock.patch.object(slots, "is_small_number", lambda _: True)
+
+
+def objects_end_without_a_word() -> Any:
+    """Nobody asks whether an object reads its fields as it dies."""
+    return mock.patch.object(slots, "opens", lambda _: True)
+
+
+def one_value_is_one_field() -> Any:
+    """What is also a field that is read counts as not read in the others."""
+    but = fields.fields_but
+
+    def both_of_one(nodes: list[Any], read: Any) -> list[Any]:
+        return but(nodes, read) + [v for v in read.values() if v is nodes[0].p for _ in range(2)]
+
+    return mock.patch.object(slots, "fields_but", both_of_one)
+
+
+def nobody_has_the_attributes_of_fields() -> Any:
+    """Nobody asks who has the `__dict__` of the object of which fields are read."""
+    return _patches(
+        mock.patch.object(fields, "has_own_attributes", lambda *_: True),
+        mock.patch.object(slots, "opens", lambda _: True),
+    )
+
+
+def copies_read_nothing() -> Any:
+    """What makes a changed copy of an object reads none of it."""
+    return mock.patch.object(replacing, "_read_by", lambda *_: {})
+
+
+def tuples_are_gone_through_as_they_are() -> Any:
+    """A class has no say in how `_replace` goes through its items, nor in how a dataclass's fields are read."""
+    return mock.patch.object(replacing, "shares", lambda *_: True)
+
+
+def methods_do_what_their_names_say() -> Any:
+    """Any function of an object that is passed names makes a changed copy of it."""
+    return mock.patch.object(replacing, "_only_calls_replace", lambda _: True)
+
+
+def old_ones_are_passed_once() -> Any:
+    """An object of which a copy is made may be passed to that as a new value, too."""
+    return mock.patch.object(behind._Uses, "is_read_once", lambda uses, local, before: uses.is_private(local))
+
+
+def copies_cannot_raise() -> Any:
+    """What is read if making the copy fails does not count."""
+    leave = behind._Uses.ending
+
+    def ending(uses: Any, n: int) -> list[int]:
+        return leave(uses, n) or [uses._ends[n]] if n in uses._ends else []
+
+    return _patches(
+        mock.patch.object(liveness.ControlFlow, "_handled", lambda flow, live, at: 0),
+        mock.patch.object(behind._Uses, "ending", ending),
+    )
+
+
 def frames_above_are_trusted() -> Any:
     """Beside a thread nobody asks who has the frames further up."""
     count = private.getrefcount  # of what a function of Python is passed it counts two more
@@ -387,7 +493,7 @@ def old_values_may_be_stored() -> Any:
         return True
 
     return _patches(
-        mock.patch.object(symbolic._Walk, "new", new), mock.patch.object(slots.Slots, "_read", lambda *_: None)
+        mock.patch.object(symbolic.Machine, "new", new), mock.patch.object(slots.Slots, "_read", lambda *_: None)
     )
 
 
@@ -398,7 +504,7 @@ def c_code_in_between_is_ignored() -> Any:
 
 def everything_dies_quietly() -> Any:
     """What destructors run when arguments, variables or old values die is not thought of."""
-    return mock.patch.object(slots.Slots, "_dies_quietly", lambda *_: True)
+    return mock.patch.object(dying.Dying, "_dies_quietly", lambda *_: True)
 
 
 def walked_arguments_die_quietly() -> Any:
@@ -425,18 +531,18 @@ def what_stands_there_is_not_compared() -> Any:
 
 def lists_of_the_proof_make_functions_live() -> Any:
     """The references of the proof's own lists are taken for references that stay."""
-    end = slots.Slots._end
+    end = dying.Dying._end
 
     def forgetful(own: Any, *args: Any) -> Any:
         with mock.patch.object(own, "_listed", collections.Counter[int]()):
             return end(own, *args)
 
-    return mock.patch.object(slots.Slots, "_end", forgetful)
+    return mock.patch.object(dying.Dying, "_end", forgetful)
 
 
 def variables_end_quietly() -> Any:
     """What dies when a function in between returns is not thought of."""
-    return mock.patch.object(slots.Slots, "_leaves_quietly", lambda *_: True)
+    return mock.patch.object(dying.Dying, "leaves_quietly", lambda *_: True)
 
 
 def frames_hold_variables_alone() -> Any:
@@ -552,6 +658,11 @@ ALL: tuple[Mutant, ...] = (
     a_store_has_not_stored_yet, nobody_interrupts,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
     what_a_loop_has_passed_is_dead,
+    containers_are_read_for_nothing, handlers_read_no_members, items_are_held_by_variables_alone,
+    one_value_is_one_item, classes_stay_as_they_are, all_numbers_are_small, objects_end_without_a_word,
+    one_value_is_one_field, nobody_has_the_attributes_of_fields, copies_read_nothing,
+    tuples_are_gone_through_as_they_are, methods_do_what_their_names_say, old_ones_are_passed_once,
+    copies_cannot_raise,
     *(
         (stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store)
         if _UP_TO_3_12
@@ -1190,6 +1301,7 @@ PROGRAMS: tuple[Program, ...] = (
     _list_of_a_loop, _two_stores, _store_that_loads,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
+    *test_fields.ALL,
 )  # fmt: skip
 
 

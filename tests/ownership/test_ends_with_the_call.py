@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.ownership import slots, watchers
+from pytc.ownership import dying, watchers
 from tests.ownership.harness import Stub, both
 from tests.ownership.odd_objects import Last, Node
 
@@ -432,7 +432,7 @@ def test_what_is_static_is_not_examined_at_each_call(monkeypatch, make, large):
             box.state = step(box.state)
 
     loop(3)
-    monkeypatch.setattr(slots, "MOST", 60)
+    monkeypatch.setattr(dying, "MOST", 60)
     loop(12)
     (site,) = pytc.explain(step).sites
     assert (site.donated, site.copied_calls) == (1, 0)

@@ -45,7 +45,12 @@ def test_random_programs_in_which_variables_own_objects() -> None:
     assert counted.dead_found > 0.9 * counted.dead
 
 
-@pytest.mark.parametrize("kind", ["hostile", "training", "owners"])
+def test_random_programs_whose_state_is_a_field() -> None:
+    counted = tally("fields", range(150), asks=False)
+    assert counted.dead_found > 0.4 * counted.dead
+
+
+@pytest.mark.parametrize("kind", ["hostile", "training", "owners", "fields"])
 def test_random_programs_beside_a_thread(kind: str) -> None:
     counted = Tally()
     for seed in range(40):

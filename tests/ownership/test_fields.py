@@ -1,0 +1,700 @@
+"""State in a field of a container whose other fields are read again: what is dead then, and what must be kept."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import signal
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax.numpy as jnp
+import pytest
+
+import pytc
+from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first
+
+
+class Named(NamedTuple):
+    p: Any
+    n: int = 0
+    q: Any = None
+
+
+@dataclasses.dataclass
+class Record:
+    p: Any
+    n: int = 0
+    q: Any = None
+
+    def changed(self, **updates: Any) -> Record:
+        return dataclasses.replace(self, **updates)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slim:
+    p: Any
+    n: int = 0
+    q: Any = None
+
+
+class Mixed(Slim):
+    """One attribute in a slot and one in a `__dict__`."""
+
+
+@flax.struct.dataclass
+class Struct:
+    p: Any
+    n: int = 0
+    q: Any = None
+
+
+class Plain:
+    def __init__(self, p: Any, n: int = 0, q: Any = None):
+        self.p, self.n, self.q = p, n, q
+
+
+class Narrow:
+    __slots__ = ("n", "p", "q")
+    __init__ = Plain.__init__  # type: ignore[assignment]
+
+
+OBJECTS = (Named, collections.namedtuple("Fields", "p n q"), Record, Slim, Mixed, Struct, Plain, Narrow)
+DATACLASSES = (Record, Slim, Mixed, Struct)
+
+
+@pytest.fixture(name="kind", params=OBJECTS, ids=lambda kind: kind.__name__)
+def _kind(request: Any) -> Any:
+    return request.param
+
+
+# What is dead
+
+
+def test_a_dictionary_made_anew(made: Functions) -> None:
+    stub, f, _ = made
+    state = {"p": stub.new(), "n": 0, "q": stub.new()}
+    for _ in range(3):
+        state = {"p": f(state["p"]), "n": state["n"] + 1, "q": state["q"]}
+    expect_dead(stub, 3)
+    stub.read(state)
+
+
+def test_a_list_and_a_tuple_made_anew(made: Functions) -> None:
+    stub, f, _ = made
+    row: list[Any] = [stub.new(), 0]
+    pair: tuple[Any, int] = (stub.new(), 0)
+    for _ in range(3):
+        row = [f(row[0]), row[-1] + 1]
+        pair = (f(pair[0]), pair[1] + 1)
+    expect_dead(stub, 6)
+    stub.read((row, pair))
+
+
+def test_a_dictionary_that_is_read_much_later(made: Functions) -> None:
+    stub, f, f2 = made
+    state = {"p": stub.new(), "n": 0}
+    for i in range(3):
+        p, loss = f2(state["p"], stub.new())
+        stub.read(loss)
+        if state["n"] > 1:
+            stub.read(p)
+        p = f(p)
+        while i > state["n"]:
+            state["n"]
+        state = {"p": p, "n": state["n"] + 1}
+    expect_dead(stub, 6)
+    stub.read(state)
+
+
+def test_a_dictionary_for_a_helper(made: Functions) -> None:
+    stub, f, _ = made
+
+    def helper(p: Any) -> Any:
+        return f(p)
+
+    state = {"p": stub.new(), "n": 0}
+    for _ in range(3):
+        state = {"p": helper(state["p"]), "n": state["n"] + 1}
+    expect_dead(stub, 3)
+    stub.read(state)
+
+
+def test_trees_in_a_dictionary(made: Functions) -> None:
+    stub, _, f2 = made
+    state = {"params": {"w": stub.new()}, "opt": (stub.new(), [stub.new()]), "step": 0}
+    for _ in range(3):
+        params, opt = f2(state["params"], state["opt"])
+        state = {"params": params, "opt": opt, "step": state["step"] + 1}
+    expect_dead(stub, 3, leaves=3)
+    stub.read(state)
+
+
+def test_an_object_made_anew(made: Functions, kind: Any) -> None:
+    stub, f, _ = made
+    state = kind(stub.new(), 0, stub.new())
+    for _ in range(3):
+        state = kind(f(state.p), state.n + 1, state.q)
+    expect_dead(stub, 3)
+    stub.read((state.p, state.q))
+
+
+def test_an_object_made_anew_in_the_next_statement(made: Functions, kind: Any) -> None:
+    stub, _, f2 = made
+    state = kind(stub.new(), 0, {"k": stub.new()})
+    for _ in range(3):
+        p, _loss = f2(state.p, stub.new())
+        state = kind(p, q=state.q, n=state.n + 1)
+    expect_dead(stub, 3, leaves=2)
+    stub.read((state.p, state.q))
+
+
+def test_two_fields_at_once(made: Functions, kind: Any) -> None:
+    stub, _, f2 = made
+    state = kind({"k": stub.new()}, 0, [stub.new()])
+    for _ in range(3):
+        p, q = f2(state.p, state.q)
+        state = kind(p, state.n + 1, q)
+    expect_dead(stub, 3, leaves=2)
+    stub.read((state.p, state.q))
+
+
+def test_an_object_for_a_helper(made: Functions, kind: Any) -> None:
+    stub, f, _ = made
+
+    def helper(p: Any) -> Any:
+        return f(p)
+
+    state = kind(stub.new(), 0, None)
+    for _ in range(3):
+        state = kind(helper(state.p), state.n + 1, state.q)
+    expect_dead(stub, 3)
+    stub.read(state.p)
+
+
+def test_replace_of_a_named_tuple(made: Functions) -> None:
+    stub, f, f2 = made
+    state = Named(stub.new())
+    for _ in range(3):
+        state = state._replace(p=f(state.p))
+        state = state._replace(p=f(state.p), n=state.n + 1)
+        state = state._replace(n=2 * state.n - 1, p=f(state.p))
+        p, _loss = f2(state.p, stub.new())
+        state = state._replace(p=p, n=state.n + 1)
+        p = f(state.p)
+        state = state._replace(p=p)
+        p = None
+    expect_dead(stub, 15)
+    stub.read(state)
+
+
+@pytest.mark.parametrize("kind", DATACLASSES)
+def test_replace_of_a_dataclass(made: Functions, kind: Any) -> None:
+    stub, f, f2 = made
+    state = kind(stub.new(), 0, stub.new())
+    for _ in range(3):
+        state = replace(state, p=f(state.p))
+        state = dataclasses.replace(state, p=f(state.p), n=state.n + 1)
+        p, _loss = f2(state.p, stub.new())
+        state = dataclasses.replace(state, n=state.n + 1, p=p)
+        p = f(state.p)
+        state = replace(state, p=p)
+        p = None
+    expect_dead(stub, 12)
+    stub.read((state.p, state.q))
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Record, "changed"), (Struct, "replace")])
+def test_methods_that_replace(made: Functions, kind: Any, name: str) -> None:
+    stub, f, _ = made
+    kind = type(kind.__name__, (kind,), {"made": kind.__dict__[name]})
+    state = kind(stub.new(), 0, stub.new())
+    for _ in range(3):
+        state = state.made(p=f(state.p), n=state.n + 1)
+        p = f(state.p)
+        state = state.made(n=state.n + 1, p=p)
+        p = None
+    expect_dead(stub, 6)
+    stub.read((state.p, state.q))
+
+
+def test_an_object_that_only_the_call_has(made: Functions) -> None:
+    stub, f, _ = made
+    box = [Named(stub.new())]
+    for _ in range(3):
+        state = box.pop()
+        box.append(state._replace(p=f(state.p)))
+        state = None  # type: ignore[assignment]
+    expect_dead(stub, 3)
+    stub.read(box)
+
+
+def test_around_the_compiler() -> None:
+    step = pytc.compile(lambda p, q: (p * 2 + q, q.sum()), donate="auto")
+
+    def loop(kind: Any) -> Any:
+        state = kind(jnp.ones(1000), 0, jnp.zeros(1000))
+        for _ in range(3):
+            p, loss = step(state.p, state.q)
+            state = dataclasses.replace(state, p=p, n=state.n + 1)
+            p = None
+        for _ in range(3):
+            p, loss = step(state.p, state.q)
+            state = kind(p, state.n + 1, state.q)
+            p = None
+        pair = {"p": state.p, "q": state.q, "loss": loss}
+        state = None
+        for _ in range(3):
+            p, loss = step(pair["p"], pair["q"])
+            print(end="")
+            pair = {"p": p, "q": pair["q"], "loss": loss}
+            p = None
+        return pair["p"]
+
+    for kind in (Record, Slim):
+        assert loop(kind).sum() == 512_000
+    sites = pytc.explain(step).sites
+    assert [site.calls for site in sites] == [6, 6, 6]
+    assert [(site.copied_calls, site.donated) for site in sites] == [(0, 1)] * 3
+
+
+def test_in_words() -> None:
+    """What stands in the way is told, rather than the variable that has the container."""
+    step = pytc.compile(lambda p: p * 2)
+
+    def read_as_well() -> Any:
+        state = {"p": jnp.ones(1000), "n": 0}
+        for _ in range(2):
+            state = {"p": step(state["p"]), "n": state["n"], "before": state["p"]}
+        return state
+
+    def read_elsewhere() -> Any:
+        state = {"p": jnp.ones(1000), "n": 0}
+        box = types.SimpleNamespace(kept=state["p"])
+        for _ in range(2):
+            state = {"p": step(state["p"]), "n": state["n"]}
+        return state, box.kept
+
+    def with_a_handler() -> None:
+        state = Record(jnp.ones(1000))
+        before = signal.signal(signal.SIGTERM, lambda *_: None)
+        try:
+            for _ in range(2):
+                state = Record(step(state.p), state.n)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    for function in (read_as_well, read_elsewhere, with_a_handler):
+        function()
+    reasons = [[each.why for each in site.held] + [why for _, why in site.why] for site in pytc.explain(step).sites]
+    assert reasons[0][0].startswith("an item of `state` in test_fields.py:")
+    assert "`state`" not in str(reasons[1])
+    assert "item 'p'" not in str(reasons[1])
+    assert reasons[2] == [f"attribute `p` of Record: a handler of signal {int(signal.SIGTERM)} may read it"]
+
+
+# What must be kept. Each of these reads it afterwards.
+
+
+ALL: list[Any] = []
+
+
+def strange(program: Callable[[Stub, Any, Any], None]) -> Any:
+    ALL.append(program)
+    return program
+
+
+class Number(int):
+    """One whose `+` does something, and gives another one."""
+
+    def __new__(cls, value: int, act: Callable[[], None]) -> Number:
+        number = super().__new__(cls, value)
+        number.act = act
+        return number
+
+    act: Callable[[], None]
+
+    def __add__(self, other: int) -> Number:
+        self.act()
+        return Number(int(self) + other, self.act)
+
+
+def fresh(kind: Any) -> Any:
+    """Another class like this one, which may be changed."""
+    if issubclass(kind, tuple):
+        return NamedTuple("Fresh", [("p", Any), ("n", Any), ("q", Any)])
+    return dataclasses.make_dataclass("Fresh", ["p", "n", "q"])
+
+
+def changes(kind: Any, saved: list[Any]) -> Callable[[], None]:
+    """Give the class a property that reads another field."""
+
+    def act() -> None:
+        kind.q = property(lambda self: saved.append(self.p) or 0, lambda self, value: None)
+
+    return act
+
+
+@strange
+def the_field_itself_is_read(s: Stub, f: Any, f2: Any) -> None:
+    d, c = {"p": s.new(), "n": 0}, (s.new(), 0)
+    for _ in range(3):
+        x = f(d["p"])
+        s.read(d["p"])
+        d = {"p": x, "n": d["n"]}
+        y = f(c[0])
+        s.read(c[-2])
+        c = (y, c[1])
+
+
+@strange
+def the_field_is_read_by_a_variable_key(s: Stub, f: Any, f2: Any) -> None:
+    key, d = "p", {"p": s.new(), "n": 0}
+    for _ in range(3):
+        x = f(d["p"])
+        s.read(d[key])
+        d = {"p": x, "n": d["n"]}
+
+
+@strange
+def the_container_is_read(s: Stub, f: Any, f2: Any) -> None:
+    d, r = {"p": s.new(), "n": 0}, Record(s.new())
+    for _ in range(3):
+        x = f(d["p"])
+        s.read([*d.values()])
+        d = {"p": x, "n": d["n"]}
+        y = f(r.p)
+        n, again = r.n, r
+        r = Record(y, n)
+        s.read(again.p)
+
+
+@strange
+def the_container_is_read_in_a_handler(s: Stub, f: Any, f2: Any) -> None:
+    d, r = {"p": s.new(), "n": 0}, Record(s.new())
+    for i in range(3):
+        try:
+            x = f(d["p"])
+            if i:
+                raise ValueError
+            d = {"p": x, "n": d["n"]}
+        except ValueError:
+            s.read([*d.values()])
+        try:
+            r = Record(f(r.p), r.n + (1 if i else "x"))  # type: ignore[operator]
+        except TypeError:
+            s.read(r.p)
+
+
+@strange
+def the_container_is_elsewhere(s: Stub, f: Any, f2: Any) -> None:
+    d, c, r, t = {"p": s.new(), "n": 0}, [s.new(), 0], Record(s.new()), Named(s.new())
+    for _ in range(3):
+        kept: list[Any] = [d, c, r, t]
+        d = {"p": f(d["p"]), "n": d["n"]}
+        c = [f(c[0]), c[1]]
+        r = Record(f(r.p), r.n)
+        t = t._replace(p=f(t.p))
+        s.read([kept[0]["p"], kept[1][0], kept[2].p, kept[3].p])
+
+
+@strange
+def the_container_has_a_weak_reference(s: Stub, f: Any, f2: Any) -> None:
+    r, other = Record(s.new()), Record(s.new())
+    for _ in range(3):
+        ref, ref_of_other = weakref.ref(r), weakref.ref(other)
+        p, q = f(r.p), r.n
+        s.read(ref().p)  # type: ignore[union-attr]
+        r = Record(p, q)
+        other = replace(other, p=f(other.p), q=s.read(ref_of_other().p))  # type: ignore[union-attr]
+
+
+@strange
+def the_attributes_are_elsewhere(s: Stub, f: Any, f2: Any) -> None:
+    r, other = Record(s.new()), Record(s.new())
+    for _ in range(3):
+        kept, kept_of_other = r.__dict__, other.__dict__
+        r = Record(f(r.p), r.n)
+        other = replace(other, p=f(other.p))
+        s.read([kept["p"], kept_of_other["p"]])
+
+
+@strange
+def the_container_reads_its_fields_as_it_ends(s: Stub, f: Any, f2: Any) -> None:
+    class Ending(Record):
+        def __del__(self) -> None:
+            seen.append(self.p)
+
+    seen: list[Any] = []
+    r = Ending(s.new())
+    for _ in range(3):
+        r = Ending(f(r.p), r.n)
+        r = replace(r, p=f(r.p))
+        s.read(seen)
+
+
+@strange
+def one_array_in_two_fields(s: Stub, f: Any, f2: Any) -> None:
+    x, y, z = s.new(), s.new(), s.new()
+    d, r, t = {"p": x, "n": x}, Record(y, 0, y), Named(z, 0, z)
+    del x, y, z
+    for _ in range(3):
+        d = {"p": f(d["p"]), "n": s.read(d["n"])}
+        r = Record(f(r.p), r.n, r.q)
+        t = t._replace(p=f(t.p))
+        s.read((r.q, t.q))
+
+
+@strange
+def a_slot_is_a_field(s: Stub, f: Any, f2: Any) -> None:
+    """The field is overwritten, so it is a slot, and must not count as a field as well."""
+    r = Record(s.new())
+    for _ in range(3):
+        x = r.p
+        r.p, n = f2(x, r.n)
+        s.read((x, n))
+        r = Record(r.p, 0)
+
+
+@strange
+def a_slot_is_in_a_field(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(a=s.new())
+    r = Record(box, 0, None)
+    for _ in range(3):
+        x = box.a
+        box.a, n = f2(r.p.a, r.n)
+        s.read((x, n))
+
+
+@strange
+def a_class_that_is_changed_by_a_number(s: Stub, f: Any, f2: Any) -> None:
+    saved: list[Any] = []
+    for kind in (fresh(Named), fresh(Record)):
+        r = kind(s.new(), Number(0, changes(kind, saved)), s.new())
+        r = kind(f(r.p), r.n + 1, r.q)
+    s.read(saved)
+
+
+@strange
+def a_class_that_is_changed_before_it_is_read(s: Stub, f: Any, f2: Any) -> None:
+    saved: list[Any] = []
+    for kind in (fresh(Named), fresh(Record)):
+        r = kind(s.new(), 0, s.new())
+        x = f(r.p)
+        changes(kind, saved)()
+        r = kind(x, 1, r.q)
+    s.read(saved)
+
+
+@strange
+def a_class_that_is_changed_before_the_copy(s: Stub, f: Any, f2: Any) -> None:
+    saved: list[Any] = []
+    kind = fresh(Record)
+    r = kind(s.new(), Number(0, changes(kind, saved)), s.new())
+    try:
+        r = replace(r, p=f(r.p), n=r.n + 1)
+    finally:
+        del kind.q
+    s.read(saved)
+
+
+@strange
+def fields_that_are_properties(s: Stub, f: Any, f2: Any) -> None:
+    class Odd(Record):
+        @property  # type: ignore[misc]
+        def n(self) -> int:  # type: ignore[override]
+            saved.append(self.p)
+            return 0
+
+        @n.setter
+        def n(self, value: int) -> None:
+            pass
+
+    class OddTuple(collections.namedtuple("OddTuple", "p n q")):
+        n = property(lambda self: saved.append(self.p) or 0)  # type: ignore[assignment]
+
+    saved: list[Any] = []
+    r, t, other = Odd(s.new()), OddTuple(s.new(), 0, 0), Odd(s.new())
+    for _ in range(3):
+        r = Odd(f(r.p), r.n)
+        t = OddTuple(f(t.p), t.n, 0)
+        other = replace(other, p=f(other.p))
+        s.read(saved)
+
+
+@strange
+def what_looks_like_a_copy(s: Stub, f: Any, f2: Any) -> None:
+    class Kept(Named):
+        def _replace(self, **changed: Any) -> Any:
+            saved.append(self.p)
+            return super()._replace(**changed)
+
+        def __iter__(self) -> Any:
+            saved.append(self[0])
+            return super().__iter__()
+
+    class Walked(Named):
+        def __iter__(self) -> Any:
+            saved.append(self[0])
+            return super().__iter__()
+
+    class Shown(Record):
+        def changed(self, **updates: Any) -> Any:
+            saved.append(self.p)
+            return dataclasses.replace(self, **updates)
+
+    class Asked(Record):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "n":
+                saved.append(self.p)
+            return super().__getattribute__(name)
+
+    saved: list[Any] = []
+    k, w, r, a = Kept(s.new()), Walked(s.new()), Shown(s.new()), Asked(s.new())
+    for _ in range(3):
+        k = Kept(*k._replace(p=f(k.p)))
+        w = Walked(*w._replace(p=f(w.p)))
+        r = r.changed(p=f(r.p))
+        a = replace(a, p=f(a.p))
+        s.read(saved)
+
+
+@strange
+def other_names_are_replaced(s: Stub, f: Any, f2: Any) -> None:
+    t, r = Named(s.new()), Record(s.new())
+    for _ in range(3):
+        t = t._replace(q=f(t.p))
+        r = replace(r, q=f(r.p))
+        s.read((t, r.p))
+
+
+@strange
+def the_old_one_is_a_new_value(s: Stub, f: Any, f2: Any) -> None:
+    t, r = Named(s.new()), Record(s.new())
+    for _ in range(3):
+        t = t._replace(p=f(t.p), q=t.p)
+        r = replace(r, p=f(r.p), q=r.p)
+        s.read((t.q, r.q))
+        x, y = f2(t.p, r.p)
+        t = t._replace(p=x, q=t)
+        r = replace(r, p=y, q=r)
+        s.read((t.q.p, r.q.p))
+        t, r = Named(x), Record(y)
+
+
+@strange
+def the_old_one_is_passed_twice(s: Stub, f: Any, f2: Any) -> None:
+    r = Record(s.new())
+    for _ in range(3):
+        x = f(r.p)
+        r = replace(r, p=r)
+        s.read(r.p.p)
+        r = Record(x)
+
+
+@strange
+def the_copy_is_another(s: Stub, f: Any, f2: Any) -> None:
+    t, r = Named(s.new()), Record(s.new())
+    for _ in range(3):
+        u = t._replace(p=f(t.p))
+        v = replace(r, p=f(r.p))
+        s.read((t.p, r.p, u.p, v.p))
+
+
+@strange
+def the_copy_raises(s: Stub, f: Any, f2: Any) -> None:
+    t, r = Named(s.new()), Record(s.new())
+    for _ in range(3):
+        try:
+            t = t._replace(p=f(t.p), z=1)
+        except (ValueError, TypeError):
+            s.read(t)
+        try:
+            r = replace(r, p=f(r.p), z=1)
+        except TypeError:
+            s.read(r.p)
+
+
+@strange
+def read_by_a_string(s: Stub, f: Any, f2: Any) -> None:
+    def evaluated(text: str) -> Any:
+        return s.read(sys._getframe(1).f_locals[text.partition(".")[0]].p)
+
+    r = Record(s.new())
+    for _ in range(3):
+        r = Record(f(r.p), r.n, evaluated("r.p + 1"))
+
+
+@strange
+def read_by_a_closure(s: Stub, f: Any, f2: Any) -> None:
+    d, r = {"p": s.new(), "n": 0}, Record(s.new())
+
+    def look() -> None:
+        s.read((d["p"], r.p))
+
+    for _ in range(3):
+        x, y = f(d["p"]), f(r.p)
+        look()
+        d, r = {"p": x, "n": d["n"]}, Record(y, r.n)
+
+
+@strange
+def keys_that_ask(s: Stub, f: Any, f2: Any) -> None:
+    class Key(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            saved.append(d["p"] if other == str(self) and len(saved) % 2 == 0 else None)
+            return str(self) == other
+
+        __hash__ = str.__hash__
+
+    saved: list[Any] = []
+    d: dict[str, Any] = {"p": s.new(), Key("n"): 0}
+    for _ in range(3):
+        x = f(d["p"])
+        d["n"]
+        s.read(saved)
+        d = {"p": x, Key("n"): 0}
+
+
+@strange
+def numbers_of_a_class_of_its_own(s: Stub, f: Any, f2: Any) -> None:
+    """The program makes a call that makes its own, in which it looks at the old value."""
+    saved: list[Any] = []
+
+    def act() -> None:
+        saved.append(holder[0].p)
+
+    r = Record(s.new(), Number(0, act), s.new())
+    holder = [r]
+    for _ in range(3):
+        r = Record(f(r.p), r.n + 1, r.q)
+        s.read(saved)
+        holder = [r]
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
+def test_no_deleted_array(program: Any) -> None:
+    for _ in range(2):
+        stub = Stub()
+        program(stub, stub.compile(first), stub.compile(both))
+        stub.read([])
+        assert stub.calls
+
+
+def test_copy_replace_keeps(made: Functions) -> None:
+    """It asks the class for `__replace__`, which is not followed."""
+    stub, f, _ = made
+    if not hasattr(copy, "replace"):
+        pytest.skip("new in CPython 3.13")
+    state = Named(stub.new())
+    state = copy.replace(state, p=f(state.p))
+    expect(stub.calls[0].dead == set())
+    stub.read(state)
