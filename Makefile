@@ -52,6 +52,7 @@ fuzz: $(VENV)/.test
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind training
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind ending
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind owners
+	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind fields
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind owners --thread
 	@$(RUN) -m tests.ownership.fuzz_callers --programs $(PROGRAMS) --kind hostile --thread
 	@$(RUN) -m tests.ownership.fuzz_compiled --programs $(PROGRAMS)

@@ -7,7 +7,6 @@ storing runs no code depends on the objects, which `slots` examines at each call
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
 
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.fields import loads, member_of
@@ -21,7 +20,7 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
     the function then returns; and what of the call's result it returns, if it does."""
     machine = Machine(lenient=False)
     machine.stack.append(RESULT)
-    uses = _Uses(flow, flow.evaluated(at))
+    uses = _Uses(flow)
     for n in range(at + 1, len(flow.instructions)):
         instruction = flow.instructions[n]
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
@@ -42,10 +41,9 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
 class _Uses:
     """What consecutive instructions behind a call read the local variables for."""
 
-    def __init__(self, flow: ControlFlow, evaluated: Iterable[int]):
-        """`evaluated` are the locals (numbers) that the function which is called may read through strings."""
+    def __init__(self, flow: ControlFlow):
         self._flow = flow
-        self._whole = collections.Counter(dict.fromkeys(evaluated, 2))
+        self._whole = collections.Counter[int]()
         """How often each was read as a whole, or written."""
         self._copies = False
         """Whether something on the stack was copied, which may have been such a local's value."""

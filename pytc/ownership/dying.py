@@ -15,7 +15,7 @@ count is no more than the sum of these references:
         container that an iterator goes through           1 each        `_end`: `shared`
       a slot that is overwritten: its old value           1             `_end`: `shared`
     the proof itself
-      the lists `places`, `values` and `variables`        1 each        `_listed`
+      the lists `places`, `values` and `variables`        1 each        `listed`
       the loop variable `value`, and an argument: of
         `getrefcount`, or of `_dies_quietly`              2             `leaves_quietly`
       `value` in `Slots._overwrite`, that here, and the
@@ -79,27 +79,20 @@ class Dying:
         """Ids of objects that were examined: they run no code when they die, or the answer was no."""
         self._leaving: dict[int, int] = collections.defaultdict(int)
         """By id, how many references end before the next store."""
-        self._listed: dict[int, int] = collections.defaultdict(int)
-        """By id, how many references are those of the proof's lists `places`, `values` and that of a frame's variables.
-        """
+        self._lists: tuple[Sequence[Any], ...] = ()
+        """The proof's lists `places` and `values`, and that of a frame's variables."""
 
     def lose(self, address: int, references: int) -> None:
         """Note that so many references to an object end before the next store."""
         self._leaving[address] += references
 
-    def list_anew(self, *lists: Iterable[Any]) -> None:
+    def count_lists(self, *lists: Sequence[Any]) -> None:
         """Note the proof's lists, in place of those noted before."""
-        self._listed = collections.defaultdict(int)
-        for values in lists:
-            self.list_also(values)
+        self._lists = lists
 
-    def list_also(self, values: Iterable[Any]) -> None:
-        """Note what was added to one of the lists."""
-        _count(self._listed, map(id, values))
-
-    def listed(self, value: Any) -> int:
-        """How many references to the value are those of the proof's lists."""
-        return self._listed.get(id(value), 0)
+    def listed(self, address: int) -> int:
+        """How many references to the object at this address are those of the proof's lists."""
+        return sum([[*map(id, values)].count(address) for values in self._lists])
 
     def overwrite(self, value: Any) -> None:
         """Note the old value of a slot that is stored to, `UNBOUND` if it had none."""
@@ -120,10 +113,11 @@ class Dying:
         as well lives on, or dies with something else that is examined here."""
         variables = variables_of(frame)
         function = interpreter.running(frame)
-        _count(self._leaving, map(id, variables))
-        _count(self._listed, map(id, variables))
+        for address in map(id, variables):
+            self._leaving[address] += 1
+        self._lists += (variables,)
         self._leaving[function] += 1
-        if interpreter.references(function) <= self._leaving[function] + self._listed[function]:
+        if interpreter.references(function) <= self._leaving[function] + self.listed(function):
             return False  # the function dies with its frame, and so does what it has captured
         if interpreter.refers_to_more(frame):
             return False
@@ -131,7 +125,7 @@ class Dying:
             value = variables[at]
             # References of this frame and of those left before; of `variables`, `places` and `values`; of `value` and
             # `getrefcount`. (To arguments the proof has more.)
-            most = self._leaving[id(value)] + self._listed[id(value)] + 2
+            most = self._leaving[id(value)] + self.listed(id(value)) + 2
             ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
             if ends and id(value) not in self._walked and not self._dies_quietly(value, 2):
                 return False
@@ -204,7 +198,7 @@ class Dying:
         ending = {
             key
             for key, count in shared.items()
-            if interpreter.references(key) <= self._leaving[key] + self._listed[key] + lists * count + ours + 1
+            if interpreter.references(key) <= self._leaving[key] + self.listed(key) + lists * count + ours + 1
         }
         if of_arguments:
             ending.update(id(v) for v in nodes if type(v) in BOUND)  # the call's `leaves` and trees may hold methods
@@ -212,12 +206,6 @@ class Dying:
                 self._living |= reached(unknown, self._static, self._overwritten)
                 ending -= self._living
         return ending
-
-
-def _count(counts: dict[int, int], keys: Iterable[int]) -> None:
-    """Add one for each of the keys. (Of ids, so that no variable here refers to what is counted.)"""
-    for key in keys:
-        counts[key] += 1
 
 
 def is_quiet(value: Any) -> bool:

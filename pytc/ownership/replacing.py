@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from pytc.classes import defined, shares
+from pytc.classes import defined, defines, shares
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.interpreter import UNBOUND, contents, variable
 from pytc.ownership.plain import attribute, method, of_strings, read
@@ -36,8 +36,8 @@ def copied(
     Raises `NotPlain` if to read the fields may run other code.
     """
     function, nodes = _called(frame, event, value_of)
-    read = _read_by(function, nodes, event.names) if type(function) is FunctionType else None
-    return None if read is None else (nodes, read)
+    fields = _read_by(function, nodes, event.names) if type(function) is FunctionType else None
+    return None if fields is None else (nodes, fields)
 
 
 def _called(frame: FrameType, event: Event, value_of: Callable[[FrameType, Place], Any]) -> tuple[Any, list[Any]]:
@@ -76,12 +76,13 @@ def _of_named_tuple(function: FunctionType, nodes: list[Any], names: tuple[str, 
 
 
 def _of_dataclass(nodes: list[Any], names: tuple[str, ...]) -> dict[str, Any] | None:
-    """What `dataclasses.replace` reads: the attributes that are fields of the class, but for those of these names. (One
-    that is in the class alone is none of the object's.)"""
-    kind = type(nodes[0])
+    """What `dataclasses.replace` reads: the attributes that are fields of the class, but for those of these names."""
+    kind, meta = type(nodes[0]), type(type(nodes[0]))
     fields = defined(kind, _FIELDS)
-    if not shares(kind, object, "__getattribute__", "__class__") or not shares(type(kind), type, "__getattribute__"):
+    if not shares(kind, object, "__getattribute__", "__class__") or not shares(meta, type, "__getattribute__"):
         return None
+    if defines(meta, _FIELDS):
+        return None  # it is asked first
     if type(fields) is not dict or any(type(field) is not dataclasses.Field for field in fields.values()):
         return None
     if any(type(field.name) is not str or type(field.init) is not bool for field in fields.values()):
@@ -90,7 +91,8 @@ def _of_dataclass(nodes: list[Any], names: tuple[str, ...]) -> dict[str, Any] | 
         return None  # the object has others than its class
     names_read = [field.name for field in fields.values() if field.init and field.name not in names]
     values = {name: read(nodes[0], name) for name in names_read}
-    return {name: value for name, value in values.items() if value is not UNBOUND}
+    found = {name: value for name, value in values.items() if value is not UNBOUND}
+    return found if len(found) == len(values) or not defines(kind, "__getattr__") else None
 
 
 def _only_calls_replace(function: FunctionType) -> bool:

@@ -116,7 +116,7 @@ class Slots:
         can read the frame's own variables, which then count as slots.
         """
         roots = self.forget()
-        self.dying.list_anew(places, self.values)
+        self.dying.count_lists(places, self.values)
         if self._stack is not None and not readable:
             self._stack.add(frame)
         self._open = (
@@ -221,7 +221,6 @@ class Slots:
             return False
         if container is not frame or readable:  # `liveness` decides about the frame's other variables
             self.values.append(value)
-            self.dying.list_also((value,))
         return self.dying.is_dropped_quietly(value)
 
     def _is_method(self, frame: FrameType, event: Event) -> bool:
@@ -248,7 +247,7 @@ class Slots:
         else:
             return
         variables = [n for n in range(len(frame.f_code.co_varnames)) if variable(frame, n) is nodes[0]]
-        ours = self.dying.listed(nodes[0]) + len(variables) - bool(event.place)
+        ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
         if type(nodes[0]) in PLAIN or not gone.issuperset(variables):
             return
         if not is_held_once(nodes, ours) or not opens(nodes[0]):
@@ -259,7 +258,6 @@ class Slots:
         # A hook of `sys.addaudithook` was shown the object, and may have kept it.
         if is_held_once(nodes, ours):
             self.values += dead
-            self.dying.list_also(dead)
 
     def _read(self, value: Any) -> None:
         """Note that the value is read behind the call, so that it may live on once its slot is overwritten."""
@@ -288,7 +286,7 @@ class Slots:
         for step in steps:
             if nodes[0] is UNBOUND:
                 return False
-            ours = self.dying.listed(nodes[0])
+            ours = self.dying.listed(id(nodes[0]))
             if not (stack.hold_alone(nodes, frame, ours) if step is steps[0] else is_held_once(nodes, ours)):
                 return False
             try:

@@ -566,6 +566,45 @@ def what_looks_like_a_copy(s: Stub, f: Any, f2: Any) -> None:
 
 
 @strange
+def what_a_copy_asks(s: Stub, f: Any, f2: Any) -> None:
+    """A field that is not there, and a metaclass that is asked for the fields."""
+
+    class Absent(Record):
+        def __getattr__(self, name: str) -> Any:
+            saved.append(self.p)
+            return 0
+
+    class Meta(type):
+        @property
+        def __dataclass_fields__(cls) -> Any:
+            cls.q = property(lambda self: saved.append(self.p) or 0, lambda self, value: None)
+            return {}
+
+    saved: list[Any] = []
+    odd = types.new_class("Odd", (Record,), {"metaclass": Meta})
+    r, o = Absent(s.new()), odd(s.new())
+    for _ in range(3):
+        r.q = s.new()
+        del r.q
+        r = replace(r, p=f(r.p))
+        o = replace(o, p=f(o.p))
+        s.read(saved)
+
+
+@strange
+def a_helper_evaluates_a_string(s: Stub, f: Any, f2: Any) -> None:
+    def evaluated(text: str, p: Any) -> Any:
+        p = f(p)
+        s.read(sys._getframe(1).f_locals[text.partition(".")[0]].p)
+        return p
+
+    r, t = Record(s.new()), Named(s.new())
+    for _ in range(3):
+        r = replace(r, p=evaluated("r.p + 1", r.p))
+        t = t._replace(p=evaluated("t.p + 1", t.p))
+
+
+@strange
 def other_names_are_replaced(s: Stub, f: Any, f2: Any) -> None:
     t, r = Named(s.new()), Record(s.new())
     for _ in range(3):
