@@ -15,8 +15,9 @@ from jax.tree_util import PyTreeDef
 from pytc import ownership
 from pytc.classes import shares
 from pytc.jax_compat.keys import is_key_type
-from pytc.jax_compat.trees import lengths_of, nodes
+from pytc.jax_compat.trees import nodes
 from pytc.ownership.compared import odd_setting
+from pytc.ownership.lengths import lengths_of
 from pytc.program import Program
 
 

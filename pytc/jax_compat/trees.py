@@ -22,9 +22,16 @@ def is_plain_tree(tree: PyTreeDef) -> bool:
     that are not registered as anything else, and whose classes have no say in that. False where JAX does not tell."""
     return (
         bool(_PLAIN_NODES)
-        and _kinds_of_nodes(tree) <= _PLAIN_NODES
+        and set(_kinds_of_nodes(tree)) <= _PLAIN_NODES
         and all(_is_plain_class(kind) for kind, _ in nodes(tree))
     )
+
+
+def is_named_tuple(tree: PyTreeDef) -> bool:
+    """Whether the outermost node is a named tuple that JAX itself makes, of a class that has no say in that. False
+    where JAX does not tell."""
+    kind, _ = tree.node_data() or (type(None), None)
+    return bool(_NAMED_NODES) and _kinds_of_nodes(tree)[-1:] == _NAMED_NODES and _is_plain_class(kind)
 
 
 def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
@@ -55,15 +62,6 @@ def container(tree: PyTreeDef) -> Container | None:
         return None
     kind, data = node
     return Container(kind, data, tree.children())
-
-
-def lengths_of(tree: PyTreeDef, deepest: int = 4) -> tuple[Any, ...] | None:
-    """Of the tuple or list that a tree is of a tuple of the same for each of its items; None of anything else, and of
-    what is deeper down. (To take apart one of a class of its own may run code.)"""
-    node = container(tree) if deepest else None
-    if node is None or node.kind not in (tuple, list):
-        return None
-    return tuple(lengths_of(child, deepest - 1) for child in node.children)
 
 
 def keys_of(tree: PyTreeDef) -> list[str]:
@@ -114,10 +112,11 @@ def _made_for(fields: int) -> types.CodeType:
     return code
 
 
-def _kinds_of_nodes(tree: PyTreeDef) -> set[int]:
-    """JAX's numbers for the kinds of nodes in a tree: `PyTreeDef.__getstate__`, as of JAX 0.10 to 0.12."""
+def _kinds_of_nodes(tree: PyTreeDef) -> list[int]:
+    """JAX's numbers for the kinds of nodes in a tree, the outermost last: `PyTreeDef.__getstate__`, as of JAX 0.10 to
+    0.12."""
     _, nodes = tree.__getstate__()
-    return {node[0] for node in nodes}
+    return [node[0] for node in nodes]
 
 
 class _Named(NamedTuple):
@@ -129,11 +128,13 @@ _OWN = ("__getattribute__", "__getitem__", "__init__", "__iter__", "__len__")
 """What named tuples have from `tuple` and `object`. (`collections.namedtuple` makes a `__new__` for each of them.)"""
 
 
-def _kinds_of_plain_nodes() -> set[int]:
+def _known_kinds(example: Any) -> list[int]:
+    """The numbers for the kinds of nodes in the tree of the example; none where JAX does not tell."""
     try:
-        return _kinds_of_nodes(jax.tree.structure([(_Named(0), None), {"": 0}]))
+        return _kinds_of_nodes(jax.tree.structure(example))
     except (AttributeError, TypeError, ValueError, IndexError):
-        return set()
+        return []
 
 
-_PLAIN_NODES = _kinds_of_plain_nodes()
+_PLAIN_NODES = set(_known_kinds([(_Named(0), None), {"": 0}]))
+_NAMED_NODES = _known_kinds(_Named(0))[-1:]

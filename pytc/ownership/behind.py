@@ -114,14 +114,14 @@ def taken_apart(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], int]:
         name = flow.instructions[n].opname
         if name not in _TAKE_APART or not machine.step(flow.instructions[n]):
             break
-        if name in ("UNPACK_SEQUENCE", "BINARY_SUBSCR"):
+        if name in ("UNPACK_SEQUENCE", "BINARY_SUBSCR", "LOAD_ATTR"):
             last = n
     return tuple(event for event in machine.events if event.does in ("unpack", "pick")), last
 
 
 _TAKE_APART = {
     *("NOP", "CACHE", "EXTENDED_ARG", "LOAD_CONST", "SWAP", "STORE_FAST", "STORE_FAST_STORE_FAST"),
-    *("UNPACK_SEQUENCE", "BINARY_SUBSCR"),
+    *("UNPACK_SEQUENCE", "BINARY_SUBSCR", "LOAD_ATTR"),
 }
 
 

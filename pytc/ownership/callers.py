@@ -21,11 +21,11 @@ from pytc.ownership.callsite import CallSite
 from pytc.ownership.counts import PLAIN
 from pytc.ownership.fields import unread
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
+from pytc.ownership.lengths import Lengths
 from pytc.ownership.liveness import ControlFlow, UnknownInstruction
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import HIGHEST, Starred
 from pytc.ownership.starred import called_from_the_stack, kept_by
-from pytc.ownership.symbolic import Lengths
 from pytc.ownership.walk import Walk
 from pytc.ownership.watchers import Onlookers, interrupter, interruptible, onlookers
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
-from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary
+from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary, shares
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
 # By identity, since users' objects may be equal to anything.
@@ -74,6 +74,11 @@ def _looked_up(target: Any, name: str, storing: bool) -> tuple[Any, Any]:
             raise
         return UNBOUND, in_class
     return value, in_class
+
+
+def is_field(kind: type, name: str) -> bool:
+    """Whether this attribute of objects of a class is a field of a named tuple."""
+    return shares(kind, tuple, "__getattribute__") and type(defined(kind, name)) is _FIELD
 
 
 def method(target: Any, name: str) -> Any:

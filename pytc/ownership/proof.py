@@ -46,7 +46,7 @@ def held(
             places, slots = follow(site, frame, references, args, kwargs, outcome, walk)
             if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site):
                 return ()
-            del places
+            del places, slots  # which has that list, too
         except (NotTrusted, LookupError) as error:
             if is_from_outside(error):
                 raise

@@ -36,10 +36,11 @@ from pytc.ownership.counts import PLAIN, opens
 from pytc.ownership.dying import Dying, is_quiet, variables_of
 from pytc.ownership.fields import attributes_read, fields_but
 from pytc.ownership.interpreter import UNBOUND, variable
+from pytc.ownership.lengths import Lengths
 from pytc.ownership.plain import NotPlain, attribute, item, method, of_strings, read
 from pytc.ownership.private import StackVariables, has_own_attributes, is_held_once
 from pytc.ownership.replacing import copied
-from pytc.ownership.symbolic import Event, Lengths, Place, Step, fast, is_small_number
+from pytc.ownership.symbolic import Event, Place, Step, fast, is_small_number
 from pytc.ownership.watchers import NOBODY, Onlookers
 
 

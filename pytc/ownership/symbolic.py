@@ -11,6 +11,7 @@ import dis
 from typing import Any, Literal, TypeAlias
 
 from pytc.ownership.collector import WHILE_ALLOCATING
+from pytc.ownership.lengths import Lengths, has, part_of
 from pytc.ownership.liveness import ControlFlow
 
 Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item"]
@@ -28,11 +29,6 @@ class Step:
 Place: TypeAlias = tuple[Step, ...]
 
 
-Lengths: TypeAlias = tuple[Any, ...] | None
-"""What is known of a result that is taken apart: of a tuple or a list a tuple of the `Lengths` of its items; None of
-anything else, and where nothing is known."""
-
-
 def fast(number: int) -> Place:
     """The place of a local variable."""
     return (Step("fast", number),)
@@ -42,15 +38,13 @@ def fast(number: int) -> Place:
 class Part:
     """A part of the call's result, on the symbolic stack."""
 
-    path: tuple[int, ...]
-    """The indices that lead to it."""
+    path: tuple[Step, ...]
+    """The steps that lead to it."""
 
     def lengths(self, result: Lengths) -> Lengths:
         """Those of the part, if these are the result's; None if there is no such part."""
-        for index in self.path:
-            if result is None or not -len(result) <= index < len(result):
-                return None
-            result = result[index]
+        for step in self.path:
+            result = part_of(result, step.kind, step.name)
         return result
 
 
@@ -91,9 +85,11 @@ class Event:
     place: Place = ()
     part: Part = RESULT
     """What is unpacked, or picked from."""
+    step: Step | None = None
+    """What is picked; the rest is dropped then."""
     number: int = 0
-    """Into how many items it is unpacked; the index of the one that is picked, the others being dropped then; where on
-    the stack a call has what it calls: the lower of two positions."""
+    """Into how many items a part is unpacked; where on the stack a call has what it calls: the lower of two positions.
+    """
     names: tuple[str, ...] = ()
     """The names of a call's keywords."""
     positional: int = 0
@@ -107,12 +103,12 @@ class Event:
         return self.place[:-1] if self.does == "method" else self.place
 
     def takes_apart(self, lengths: Lengths) -> bool:
-        """Whether this takes apart a tuple or a list that has these items, if the result is of these `lengths`: then it
-        runs no code, but for what is dropped, and cannot raise."""
+        """Whether this takes apart something that has these items, if the result is of these `lengths`: then it runs no
+        code, but for what is dropped, and cannot raise."""
         part = self.part.lengths(lengths)
-        if part is None:
-            return False
-        return len(part) == self.number if self.does == "unpack" else -len(part) <= self.number < len(part)
+        if self.step is not None:
+            return has(part, self.step.kind, self.step.name)
+        return isinstance(part, tuple) and len(part) == self.number
 
 
 def loaded(flow: ControlFlow, at: int) -> list[Place]:
@@ -305,15 +301,14 @@ class Machine:
     def _with_members(self, name: str, argument: int, named: Any) -> bool | None:
         match name:
             case "LOAD_ATTR" if not loads_method(name, argument):
-                return self._member("attribute", named, self.pop())
+                target = self.pop()
+                return self._pick(target, Step("attribute", named)) or self._member("attribute", named, target)
             case "LOAD_METHOD" | "LOAD_ATTR" if not self.lenient:
                 return self._method(named, self.pop())
             case "BINARY_SUBSCR":
                 key, target = self.pop(), self.pop()
-                if isinstance(target, Part) and isinstance(key, Constant) and type(key.value) is int:
-                    self.events.append(Event("pick", part=target, number=key.value))
-                    self.stack.append(Part((*target.path, key.value)))
-                    return True
+                if isinstance(key, Constant) and type(key.value) in (str, int):
+                    return self._pick(target, Step("item", key.value)) or self._member("item", key, target)
                 return self._member("item", key, target)
             case "STORE_ATTR":
                 target = self.pop()
@@ -347,7 +342,7 @@ class Machine:
                 whole = self.pop()
                 if isinstance(whole, Part):
                     self.events.append(Event("unpack", part=whole, number=argument))
-                    self.stack.extend(Part((*whole.path, index)) for index in reversed(range(argument)))
+                    self.stack.extend(Part((*whole.path, Step("item", n))) for n in reversed(range(argument)))
                     return True
                 self.stack.extend([None] * argument)
                 return self.lenient  # the length of anything but the result is unknown, so this may raise
@@ -368,6 +363,13 @@ class Machine:
             case _:
                 return None
         return True
+
+    def _pick(self, target: Value, step: Step) -> bool:
+        """Take something from a part of the result; False if that is none."""
+        if isinstance(target, Part):
+            self.events.append(Event("pick", part=target, step=step))
+            self.stack.append(Part((*target.path, step)))
+        return isinstance(target, Part)
 
     def _member(self, kind: Kind, name: Any, target: Value) -> bool:
         place = _member_place(kind, name, target)

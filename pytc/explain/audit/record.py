@@ -31,10 +31,11 @@ from pytc.explain.audit.traced import Traced
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
-from pytc.jax_compat.trees import lengths_of, nodes
+from pytc.jax_compat.trees import nodes
 from pytc.ownership import buffers
 from pytc.ownership.counts import only_marked
 from pytc.ownership.holders import in_objects
+from pytc.ownership.lengths import Lengths, lengths_of
 from pytc.ownership.referrers import Referrers
 from pytc.ownership.variables import in_variables
 
@@ -105,7 +106,7 @@ class WatchedSignature:
     static: tuple[Any, ...]
     """The static parts of the first such call's arguments: the jitted function holds these objects, too."""
     traced: Traced | None = None
-    lengths: tuple[Any, ...] | None = None
+    lengths: Lengths = None
     """Those of the tuples and lists in the result."""
     returned: bool = False
     """Whether a call has returned."""

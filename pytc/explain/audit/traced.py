@@ -20,7 +20,8 @@ from pytc.explain.memory import stand_ins
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
-from pytc.jax_compat.trees import lengths_of, paths_of
+from pytc.jax_compat.trees import paths_of
+from pytc.ownership.lengths import Lengths, lengths_of
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
 
@@ -38,7 +39,7 @@ class Traced:
     donated: frozenset[int]
     """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
     calls_python: bool
-    lengths: tuple[Any, ...] | None
+    lengths: Lengths
     """Those of the tuples and lists in the result."""
 
 
