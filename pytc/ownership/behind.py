@@ -9,9 +9,10 @@ from __future__ import annotations
 import collections
 
 from pytc.interrupt import SUSPENDS
+from pytc.ownership.events import RESULT, Call, Event, Value, fast
 from pytc.ownership.fields import loads, member_of
 from pytc.ownership.liveness import ControlFlow
-from pytc.ownership.symbolic import RESULT, Event, Machine, Value, fast
+from pytc.ownership.symbolic import Machine
 from pytc.set_bits import set_bits
 
 
@@ -92,7 +93,7 @@ def _call(flow: ControlFlow, before: int, at: int, machine: Machine, uses: _Uses
         return []
     lower, positional = height - above - passed - 2, passed - len(names)
     if lower + 1 + positional < after - 1:  # the topmost is the result of the call before
-        return [Event("call", number=lower, names=names, positional=positional)]
+        return [Event("call", call=Call(names, positional, lower))]
     first = len(machine.stack) - above - passed - 2
     if first < 0 or positional > 1:
         return []
@@ -102,7 +103,7 @@ def _call(flow: ControlFlow, before: int, at: int, machine: Machine, uses: _Uses
         return []
     if not (positional or function[:-1] == of) or not uses.is_read_once(of[0].name, at):
         return []
-    return [Event("call", of, names=names, positional=positional, function=function)]
+    return [Event("call", of, call=Call(names, positional, function=function))]
 
 
 def taken_apart(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], int]:

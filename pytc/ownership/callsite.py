@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytc.ownership.behind import behind, cannot_raise, taken_apart
+from pytc.ownership.events import RESULT, Built, Part, Step
 from pytc.ownership.fields import members_read
 from pytc.ownership.introspection import introspects
 from pytc.ownership.lengths import Lengths
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.stack import iterators, starred_call
-from pytc.ownership.symbolic import RESULT, Built, Part, Step
 
 
 class CallSite:

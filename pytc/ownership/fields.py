@@ -19,10 +19,11 @@ import gc
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pytc.ownership.events import Event, Place, Step
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.plain import NotPlain, item, of_strings
 from pytc.ownership.private import has_own_attributes, is_held_once
-from pytc.ownership.symbolic import Event, Place, Step, loads_method
+from pytc.ownership.symbolic import loads_method
 from pytc.set_bits import set_bits
 
 _MOST = 64

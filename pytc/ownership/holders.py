@@ -21,9 +21,9 @@ import jax
 
 from pytc.classes import attributes_of, bases_of, defines
 from pytc.ownership import counts, interpreter
+from pytc.ownership.events import Step
 from pytc.ownership.loops import REUSE_A_TUPLE
 from pytc.ownership.referrers import Referrers
-from pytc.ownership.symbolic import Step
 
 DEEPEST = 3
 """Containers in one another that are looked through: a list of tuples of arrays has two."""

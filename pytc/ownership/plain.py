@@ -176,3 +176,12 @@ def item(target: Any, key: Any, storing: bool) -> Any:
     if type(target) in kinds and type(key) is int and -len(target) <= key < len(target):
         return target[key]
     raise NotPlain
+
+
+_SMALL = 2**53
+
+
+def is_small_number(value: Any) -> bool:
+    """Whether arithmetic with it, and another such number, runs no code and does not fail. (An integer may be too large
+    to be made a float.)"""
+    return type(value) is float or (type(value) is int and -_SMALL < value < _SMALL)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pytc.ownership.callsite import CallSite
 from pytc.ownership.counts import PLAIN
+from pytc.ownership.events import Call, Event, Place, Step, fast
 from pytc.ownership.fields import attributes_read
 from pytc.ownership.interpreter import variable
 from pytc.ownership.liveness import ControlFlow
@@ -19,7 +20,6 @@ from pytc.ownership.plain import NotPlain
 from pytc.ownership.private import is_held_once
 from pytc.ownership.replacing import copied
 from pytc.ownership.slots import Slots
-from pytc.ownership.symbolic import Event, Place, Step, fast
 
 
 class ReadAgain:
@@ -38,19 +38,19 @@ class ReadAgain:
         """The id of this object, if it is on the stack meanwhile."""
         self._copied: Place = ()
         """The variable that is read last as that object, if it is not on the stack."""
-        if self._events and self._events[-1].does == "call":
-            self._find_copied(self._events[-1], slots)
+        if self._events and (call := self._events[-1].call) is not None:
+            self._find_copied(call, self._events[-1].place, slots)
 
-    def _find_copied(self, event: Event, slots: Slots) -> None:
+    def _find_copied(self, call: Call, of: Place, slots: Slots) -> None:
         try:
-            found = copied(self._frame, event, slots.peek)
+            found = copied(self._frame, call, of, slots.peek)
         except NotPlain:
             return
         if found is not None:
             nodes, read = found
             self.by_copy += read.values()
-            self._copied = event.place
-            self.on_stack = 0 if event.place else id(nodes[0])
+            self._copied = of
+            self.on_stack = 0 if of else id(nodes[0])
 
     def members(self, local: int, ours: int = 0) -> Set[Step] | None:
         """The members of what a variable (a number) has that are read again, without those that a copy reads. None if

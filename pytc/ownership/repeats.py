@@ -8,9 +8,10 @@ from collections.abc import Set
 from types import FrameType
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
+from pytc.ownership.events import Place
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.stack import HIGHEST_READ
-from pytc.ownership.symbolic import Place, places_loaded, renamed
+from pytc.ownership.symbolic import places_loaded, renamed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,38 +20,40 @@ from typing import Any
 
 from pytc.classes import defined, defines, shares
 from pytc.interrupt import SUSPENDS
+from pytc.ownership.events import Call, Place
 from pytc.ownership.interpreter import UNBOUND, contents, variable
 from pytc.ownership.plain import attribute, method, of_strings, read
 from pytc.ownership.stack import first_of_stack
-from pytc.ownership.symbolic import Event, Place
 
 
 def copied(
-    frame: FrameType, event: Event, value_of: Callable[[FrameType, Place], Any]
+    frame: FrameType, call: Call, of: Place, value_of: Callable[[FrameType, Place], Any]
 ) -> tuple[list[Any], dict[str, Any]] | None:
     """The object, in a list of its own, that the call behind the instruction of `frame` makes a changed copy of, and
     the fields of it that this reads, by name; None if the function is not known to do that.
 
-    `value_of` tells what is in a place, `UNBOUND` if that runs code. The frame must be waiting at its instruction.
-    Raises `NotPlain` if to read the fields may run other code.
+    `of` is the place of the object, if it is loaded for that call. `value_of` tells what is in a place, `UNBOUND` if that
+    runs code. The frame must be waiting at its instruction. Raises `NotPlain` if to read the fields may run other code.
     """
-    function, nodes = _called(frame, event, value_of)
-    fields = _read_by(function, nodes, event.names) if type(function) is FunctionType else None
+    function, nodes = _called(frame, call, of, value_of)
+    fields = _read_by(function, nodes, call.names) if type(function) is FunctionType else None
     return None if fields is None else (nodes, fields)
 
 
-def _called(frame: FrameType, event: Event, value_of: Callable[[FrameType, Place], Any]) -> tuple[Any, list[Any]]:
+def _called(
+    frame: FrameType, call: Call, of: Place, value_of: Callable[[FrameType, Place], Any]
+) -> tuple[Any, list[Any]]:
     """What is called, and `self` or its first argument, in a list of its own."""
-    if event.place:
-        nodes = [value_of(frame, event.place)]
-        if event.positional:
-            return value_of(frame, event.function), nodes
-        return method(nodes[0], event.function[-1].name), nodes
-    first = first_of_stack(frame.f_code) + event.number
+    if of:
+        nodes = [value_of(frame, of)]
+        if call.positional:
+            return value_of(frame, call.function), nodes
+        return method(nodes[0], call.function[-1].name), nodes
+    first = first_of_stack(frame.f_code) + call.lower
     lower, upper = variable(frame, first), variable(frame, first + 1)
     if lower is not UNBOUND and upper is not UNBOUND:
-        return None if event.positional else lower, [upper]
-    return upper if lower is UNBOUND else lower, [variable(frame, first + 2) if event.positional == 1 else UNBOUND]
+        return None if call.positional else lower, [upper]
+    return upper if lower is UNBOUND else lower, [variable(frame, first + 2) if call.positional == 1 else UNBOUND]
 
 
 def _read_by(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -> dict[str, Any] | None:

@@ -34,13 +34,13 @@ from pytc.ownership.callsite import CallSite
 from pytc.ownership.collector import WHILE_ALLOCATING
 from pytc.ownership.counts import PLAIN, opens
 from pytc.ownership.dying import Dying, is_quiet, variables_of
+from pytc.ownership.events import Event, Place, Step, fast
 from pytc.ownership.fields import attributes_read, fields_but
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.lengths import Lengths
-from pytc.ownership.plain import NotPlain, attribute, item, method, of_strings, read
+from pytc.ownership.plain import NotPlain, attribute, is_small_number, item, method, of_strings, read
 from pytc.ownership.private import StackVariables, has_own_attributes, is_held_once
 from pytc.ownership.replacing import copied
-from pytc.ownership.symbolic import Event, Place, Step, fast, is_small_number
 from pytc.ownership.watchers import NOBODY, Onlookers
 
 
@@ -243,7 +243,7 @@ class Slots:
             gone.add(event.place[0].name)
         if event.does == "leave":
             nodes, values = [variable(frame, event.place[0].name)], dict[str, Any]()
-        elif (found := copied(frame, event, self.peek)) is not None:
+        elif event.call is not None and (found := copied(frame, event.call, event.place, self.peek)) is not None:
             nodes, values = found
         else:
             return

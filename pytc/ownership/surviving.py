@@ -34,6 +34,7 @@ from jax.tree_util import all_leaves
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.callers import NotTrusted, Outcome, flow_of, site_of
 from pytc.ownership.callsite import CallSite
+from pytc.ownership.events import Place, Step, fast
 from pytc.ownership.interpreter import contents, getrefcount, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.private import StackVariables
@@ -41,7 +42,7 @@ from pytc.ownership.read_again import ReadAgain
 from pytc.ownership.repeats import Loop, is_once, is_stored_behind, loop_around
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import HIGHEST_READ, first_of_stack
-from pytc.ownership.symbolic import Place, Step, fast, loaded
+from pytc.ownership.symbolic import loaded
 from pytc.ownership.watchers import interrupter, interruptible, meddler, onlooker
 
 _MOST = 1000

@@ -1,114 +1,14 @@
-"""Instructions, executed symbolically: which places they load and overwrite. And where a call's arguments came from.
-
-A `Place` says where a value is found: a variable, then attributes and items. Places consist of names only. Whether
-reading or storing one runs no code depends on the objects, which `slots` examines at each call.
-"""
+"""Instructions, executed symbolically: which places they load and overwrite, and so where arguments came from."""
 
 from __future__ import annotations
 
-import dataclasses
 import dis
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from pytc.ownership.collector import WHILE_ALLOCATING
-from pytc.ownership.lengths import Lengths, has, part_of
+from pytc.ownership.events import Built, Constant, Event, Kind, Part, Place, Step, Value, fast
 from pytc.ownership.liveness import ControlFlow
-
-Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """One step on the way to a value."""
-
-    kind: Kind
-    name: Any
-    """A local's or cell's number, a global's or attribute's name, an item's key or the `Place` it is in."""
-
-
-Place: TypeAlias = tuple[Step, ...]
-
-
-def fast(number: int) -> Place:
-    """The place of a local variable."""
-    return (Step("fast", number),)
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A part of the call's result, on the symbolic stack."""
-
-    path: tuple[Step, ...]
-    """The steps that lead to it."""
-
-    def lengths(self, result: Lengths) -> Lengths:
-        """Those of the part, if these are the result's; None if there is no such part."""
-        for step in self.path:
-            result = part_of(result, step.kind, step.name)
-        return result
-
-
-RESULT = Part(())
-"""The whole result."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """A tuple that was made behind the call, on the symbolic stack."""
-
-    items: tuple[Any, ...]
-
-    def lengths(self, result: Lengths) -> Lengths:
-        """Those of the tuple, if these are the result's."""
-        return tuple(item.lengths(result) if isinstance(item, Part | Built) else None for item in self.items)
-
-
-@dataclasses.dataclass(frozen=True)
-class Constant:
-    """A constant, on the symbolic stack."""
-
-    value: Any
-
-
-Value: TypeAlias = Place | Constant | Part | Built | None
-"""On the symbolic stack. None is an unknown value."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Event:
-    """An instruction behind the call that matters: a store; a load that must be plain, also one of a method; arithmetic
-    with a place that must have a number; one that takes a part of the result apart; or a call, which is the last event.
-    Or that a variable is left: not read again, where all that was read behind the call are attributes of what it has.
-    """
-
-    does: Literal["store", "load", "method", "compute", "unpack", "pick", "leave", "call"]
-    place: Place = ()
-    part: Part = RESULT
-    """What is unpacked, or picked from."""
-    step: Step | None = None
-    """What is picked; the rest is dropped then."""
-    number: int = 0
-    """Into how many items a part is unpacked; where on the stack a call has what it calls: the lower of two positions.
-    """
-    names: tuple[str, ...] = ()
-    """The names of a call's keywords."""
-    positional: int = 0
-    """How many other arguments the call has, without the `self` of a method."""
-    function: Place = ()
-    """What it calls, if that is loaded behind the call before, with `place` for `self` or its first argument."""
-
-    @property
-    def reads(self) -> Place:
-        """The place that is read or overwritten; for a method, that of the object."""
-        return self.place[:-1] if self.does == "method" else self.place
-
-    def takes_apart(self, lengths: Lengths) -> bool:
-        """Whether this takes apart something that has these items, if the result is of these `lengths`: then it runs no
-        code, but for what is dropped, and cannot raise."""
-        part = self.part.lengths(lengths)
-        if self.step is not None:
-            return has(part, self.step.kind, self.step.name)
-        return isinstance(part, tuple) and len(part) == self.number
+from pytc.ownership.plain import is_small_number
 
 
 def loaded(flow: ControlFlow, at: int) -> list[Place]:
@@ -191,13 +91,6 @@ _ARITHMETIC = {
     if instruction.opname == "BINARY_OP"
 }
 """What of two numbers makes another one, as far as it cannot fail: arguments of `BINARY_OP`."""
-_SMALL = 2**53
-
-
-def is_small_number(value: Any) -> bool:
-    """Whether arithmetic with it, and another such number, runs no code and does not fail. (An integer may be too large
-    to be made a float.)"""
-    return type(value) is float or (type(value) is int and -_SMALL < value < _SMALL)
 
 
 class Machine:

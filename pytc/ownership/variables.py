@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
+from pytc.ownership.events import Place, Step, fast
 from pytc.ownership.holders import DEEPEST, DICTIONARIES, LARGEST, Held, by_globals, is_container, length, place_in
 from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
@@ -24,7 +25,7 @@ from pytc.ownership.private import StackVariables
 from pytc.ownership.read_again import ReadAgain
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import HIGHEST_READ
-from pytc.ownership.symbolic import Place, Step, fast, loaded
+from pytc.ownership.symbolic import loaded
 from pytc.ownership.watchers import interruptible, meddler, other_frames
 from pytc.set_bits import set_bits
 

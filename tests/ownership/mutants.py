@@ -31,6 +31,7 @@ from pytc.ownership import (
     collector,
     counts,
     dying,
+    events,
     executions,
     fields,
     interpreter,
@@ -416,12 +417,12 @@ _walk = slots.Slots._walk
 
 def only_the_whole_result_has_lengths() -> Any:
     """A tuple in the result is taken to have as many items as it is unpacked into."""
-    real = symbolic.Event.takes_apart
+    real = events.Event.takes_apart
 
-    def takes_apart(self: symbolic.Event, lengths: Any) -> bool:
+    def takes_apart(self: events.Event, lengths: Any) -> bool:
         return bool(self.part.path) or real(self, lengths)
 
-    return mock.patch.object(symbolic.Event, "takes_apart", takes_apart)
+    return mock.patch.object(events.Event, "takes_apart", takes_apart)
 
 
 def what_is_dropped_from_the_result_is_quiet() -> Any:
@@ -555,7 +556,7 @@ def helpers_return_the_result() -> Any:
 
     def handing_on(self: CallSite, *args: Any) -> None:
         init(self, *args)
-        self._returned = symbolic.RESULT
+        self._returned = events.RESULT
 
     return _patches(
         mock.patch.object(CallSite, "__init__", handing_on),

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytc.ownership.callsite import CallSite
+from pytc.ownership.events import Step
 from pytc.ownership.liveness import ControlFlow
-from pytc.ownership.symbolic import Step, loaded
+from pytc.ownership.symbolic import loaded
 from pytc.ownership.variables import _assigned
 
 
