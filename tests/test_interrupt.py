@@ -153,13 +153,13 @@ def test_keys_of_a_result_where_the_stack_is_nearly_full(kind):
         try:
             down(n)
             ran += 1
-        except RecursionError:
-            failed += 1
+        except (RecursionError, ValueError) as error:
+            failed += "recursion depth" in str(error)  # JAX has a `ValueError` for it where a cache compares its keys
         finally:
             sys.setrecursionlimit(limit)
         assert not holder.state.is_deleted(), n
     assert failed
-    assert ran
+    assert ran + failed == 120
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)

@@ -893,8 +893,8 @@ def test_a_stack_that_is_nearly_full():
             try:
                 down(frames)
                 ran += 1
-            except RecursionError:
-                raised += 1
+            except (RecursionError, ValueError) as error:
+                raised += "recursion depth" in str(error)  # JAX has a `ValueError` where a cache compares its keys
             if holder.state.x.is_deleted():
                 break
     finally:

@@ -32,8 +32,9 @@ def copied(
     """The object, in a list of its own, that the call behind the instruction of `frame` makes a changed copy of, and
     the fields of it that this reads, by name; None if the function is not known to do that.
 
-    `of` is the place of the object, if it is loaded for that call. `value_of` tells what is in a place, `UNBOUND` if that
-    runs code. The frame must be waiting at its instruction. Raises `NotPlain` if to read the fields may run other code.
+    `of` is the place of the object, if it is loaded for that call. `value_of` tells what is in a place, `UNBOUND` if
+    that runs code. The frame must be waiting at its instruction. Raises `NotPlain` if to read the fields may run other
+    code.
     """
     function, nodes = _called(frame, call, of, value_of)
     fields = _read_by(function, nodes, call.names) if type(function) is FunctionType else None
@@ -67,7 +68,7 @@ def _read_by(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -
 def _of_named_tuple(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -> dict[str, Any] | None:
     """What the `_replace` of a named tuple reads: all items, but for those that `dict.pop` finds under their names."""
     kind = type(nodes[0])
-    has = dict(zip(function.__code__.co_freevars, map(contents, function.__closure__ or ()), strict=True))
+    has = dict(zip(function.__code__.co_freevars, [contents(cell) for cell in function.__closure__ or ()], strict=True))
     fields = has.get("field_names")
     own = shares(kind, tuple, "__getattribute__", "__iter__") and type(defined(kind, "_make")) is classmethod
     if not own or has.get("_map") is not map or type(fields) is not tuple or not issubclass(kind, tuple):

@@ -149,7 +149,7 @@ class _Survey:
             self.foreseen |= self._in(slots.slot(frame, place)[1]) - self.once
         variables = [self._in(variable(frame, number)) for number in range(len(flow.code.co_varnames))]
         again = ReadAgain(frame, flow, site, slots, self.straight, self.atomic)
-        self.survive = self.survive.union(*map(self._in, again.by_copy))
+        self.survive = self.survive.union(*[self._in(value) for value in again.by_copy])
         owners = {place[0].name for place in loaded_here if place[0].kind == "fast"}
         live = [n for n, has in enumerate(variables) if (has or n in owners) and n not in dead]
         read = {n: again.members(n) for n in live}
