@@ -158,7 +158,7 @@ def test_keys_of_a_result_where_the_stack_is_nearly_full(kind):
         finally:
             sys.setrecursionlimit(limit)
         assert not holder.state.is_deleted(), n
-    assert failed
+    assert 0 < ran < 120
     assert ran + failed == 120
 
 

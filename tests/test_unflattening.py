@@ -902,6 +902,7 @@ def test_a_stack_that_is_nearly_full():
     assert holder.state.x.tolist() == [4 + ran] * 3
     assert ran > 10
     assert raised > 10
+    assert ran + raised == 98
     assert holder.state.x.unsafe_buffer_pointer() == at
 
 

@@ -216,7 +216,11 @@ def _unread(
     nodes = [variable(frame, local)]
     if type(nodes[0]) not in PLAIN or (local in site.evaluated and not calls_compiled):
         return []
-    read = site.members_read(flow_of(frame.f_code), local, atomic, site.fits(lengths))
+    flow, fits = flow_of(frame.f_code), site.fits(lengths)
+    read = site.members_read(flow, local, atomic, fits)
+    # A handler of signals may raise in the midst of the call, once that has donated.
+    if atomic and read != (handled := site.members_read(flow, local, False, fits)) and interrupter():
+        read = handled
     return [] if read is None else unread(nodes, read)
 
 

@@ -15,7 +15,8 @@ count is no more than the sum of these references:
         container that an iterator goes through           1 each        `_end`: `shared`
       a slot that is overwritten: its old value           1             `_end`: `shared`
     the proof itself
-      the lists `places`, `values` and `variables`        1 each        `listed`
+      the lists `places`, `values`, `_owners` and
+        `variables`                                       1 each        `listed`
       the loop variable `value`, and an argument: of
         `getrefcount`, or of `_dies_quietly`              2             `leaves_quietly`
       `value` in `Slots._overwrite`, that here, and the
@@ -80,7 +81,7 @@ class Dying:
         self._leaving: dict[int, int] = collections.defaultdict(int)
         """By id, how many references end before the next store."""
         self._lists: tuple[Sequence[Any], ...] = ()
-        """The proof's lists `places` and `values`, and that of a frame's variables."""
+        """The proof's lists `places`, `values` and `_owners`, and that of a frame's variables."""
 
     def lose(self, address: int, references: int) -> None:
         """Note that so many references to an object end before the next store."""

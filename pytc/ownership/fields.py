@@ -16,8 +16,8 @@ code could run that does that: `slots` sees to these.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from pytc.ownership.events import Event, Place, Step
 from pytc.ownership.liveness import ControlFlow
@@ -28,6 +28,11 @@ from pytc.set_bits import set_bits
 
 _MOST = 64
 """Nothing of a larger container is looked at."""
+
+
+Read: TypeAlias = list[tuple[str, Any]]
+"""Fields that are read, by the names of attributes, or without a name. (A class may have an attribute under the name of
+another field.)"""
 
 
 class Member(NamedTuple):
@@ -85,22 +90,22 @@ def members_read(flow: ControlFlow, at: int, local: int, calm: int) -> frozenset
 
 def attributes_read(events: Iterable[Event], place: Place) -> frozenset[Step]:
     """The attributes of what a variable has, named by its place, that the instructions behind a call read, if they end
-    with reading the variable (`symbolic.behind`)."""
+    with reading the variable (`behind`)."""
     return frozenset(event.place[1] for event in events if len(event.reads) > 1 and event.place[:1] == place)
 
 
-def fields_but(nodes: list[Any], read: Mapping[str, Any]) -> list[Any]:
-    """What the one object in the list `nodes` refers to, each attribute by itself, but for the values of those that are
-    `read`, by name; nothing if somebody may have its `__dict__`."""
-    if not all(has_own_attributes(nodes, name, value) for name, value in read.items()):
+def fields_but(nodes: list[Any], read: Read) -> list[Any]:
+    """What the one object in the list `nodes` refers to, each attribute by itself, but for what is `read`; nothing if
+    somebody may have its `__dict__`."""
+    if not all(has_own_attributes(nodes, name, value) for name, value in read):
         return []
     parts = gc.get_referents(*nodes)
     # Where one of these attributes is in the object's `__dict__`, that is no field but has them.
-    spaces = [p for p in parts if type(p) is dict and of_strings(p) and any(p.get(n) is v for n, v in read.items())]
+    spaces = [p for p in parts if type(p) is dict and of_strings(p) and any(n in p and p[n] is v for n, v in read)]
     found = [part for part in parts if not any(part is space for space in spaces)]
     for space in spaces:
         found += space.values()
-    return [value for value in found if not any(value is other for other in read.values())]
+    return [value for value in found if not any(value is other for _, other in read)]
 
 
 def unread(nodes: list[Any], read: frozenset[Step]) -> list[Any]:

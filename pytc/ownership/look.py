@@ -36,6 +36,7 @@ def look_everywhere(
         if not look.add(found):
             break
     slots.values.clear()
+    look.stands = slots.stands(look.places)
     look.settle(args, kwargs)
     return look
 
@@ -60,6 +61,8 @@ class Look:
         """Why the variables of some frames, or all slots, were not relied on: for messages."""
         self.shared: set[int] = set()
         """Leaves (indices) on whose buffer another array is, from `held` on."""
+        self.stands = True
+        """Whether the objects of which fields are among the places are in nobody's hands."""
         self.barren = 0
         """How many frames in a row, up to the last one added, held nothing of the arguments."""
 
@@ -94,7 +97,7 @@ class Look:
 
     def held(self, wanted: Sequence[int]) -> list[int]:
         """The leaves among `wanted` that are not proven dead."""
-        if not self.census.stands():
+        if not self.stands or not self.census.stands():
             return list(wanted)
         inside = [i for i in wanted if self.census.is_inside(id(self.leaves[i]))]
         asked = getattr(wanted, "nbytes", None) is None  # by a person, or with `donate="require"`

@@ -69,7 +69,7 @@ def _looked_up(target: Any, name: str, storing: bool) -> tuple[Any, Any]:
             _left_to_objects.add(asked)
     try:
         value = object.__getattribute__(target, name)
-    except AttributeError as error:
+    except (AttributeError, IndexError) as error:  # the latter of a named tuple that is too short
         if comes_from_python(error):
             raise
         return UNBOUND, in_class
@@ -84,14 +84,19 @@ def is_field(kind: type, name: str) -> bool:
 def method(target: Any, name: str) -> Any:
     """The function that a method of `target` is made of, one of its class; raises if it is not plain."""
     found = defined(type(target), name)
-    if type(found) is not types.FunctionType or id(defined(type(target), "__getattribute__")) not in _PLAIN_ACCESS:
-        raise NotPlain
-    if _odd_dictionaries(target):
+    if type(found) is not types.FunctionType or bound_to(target, name) is not found:
+        raise NotPlain  # or the object has an attribute of this name
+    return found
+
+
+def bound_to(target: Any, name: str) -> Any:
+    """The function of a method that `target` has under this name; raises if that is not plain, or no method."""
+    if id(defined(type(target), "__getattribute__")) not in _PLAIN_ACCESS or _odd_dictionaries(target):
         raise NotPlain
     bound = object.__getattribute__(target, name)
-    if type(bound) is not types.MethodType or bound.__func__ is not found:
-        raise NotPlain  # the object has an attribute of this name
-    return found
+    if type(bound) is not types.MethodType:
+        raise NotPlain
+    return bound.__func__
 
 
 _left_to_objects: set[tuple[int, str, bool]] = set()

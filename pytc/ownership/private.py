@@ -74,7 +74,7 @@ def has_own_attributes(nodes: list[Any], name: str, value: Any) -> bool:
         return False
     spaces = [part for part in gc.get_referents(*nodes) if type(part) is dict and of_strings(part)]
     # The object, `spaces`, the variable `space`, and `getrefcount`'s argument.
-    return all(getrefcount(space) == 4 for space in spaces if space.get(name) is value)
+    return all(getrefcount(space) == 4 for space in spaces if name in space and space[name] is value)
 
 
 def _references(nodes: list[Any]) -> int:

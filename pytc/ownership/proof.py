@@ -44,7 +44,7 @@ def held(
         try:
             walk = wanted.walk  # a finaliser that runs before slots are counted may itself make a call, and change it
             places, slots = follow(site, frame, references, args, kwargs, outcome, walk)
-            if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site):
+            if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site) and _stand(slots, places):
                 return ()
             del places, slots  # which has that list, too
         except (NotTrusted, LookupError) as error:
@@ -77,11 +77,16 @@ def all_dead(
         places, slots = follow(site, frame, 3, args, kwargs, outcome, walk)
         ending = slots.dying.die_quietly if slots is not None else None
         inside = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
-        return inside is not None and (not inside[1] or _on_their_own(*inside, walk))
+        return inside is not None and (not inside[1] or _on_their_own(*inside, walk)) and _stand(slots, places)
     except (NotTrusted, LookupError) as error:
         if is_from_outside(error):
             raise
         return False
+
+
+def _stand(slots: Slots | None, places: Sequence[Any]) -> bool:
+    """Whether the objects of which fields count as dead places are still in nobody's hands."""
+    return slots is None or slots.stands(places)
 
 
 def _on_their_own(leaves: Sequence[Any], others: Sequence[Any], known: Wanted | Walk) -> bool:

@@ -48,7 +48,7 @@ class ReadAgain:
             return
         if found is not None:
             nodes, read = found
-            self.by_copy += read.values()
+            self.by_copy += [value for _, value in read]
             self._copied = of
             self.on_stack = 0 if of else id(nodes[0])
 

@@ -15,22 +15,23 @@ import collections
 import dataclasses
 import inspect
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from pytc.classes import defined, defines, shares
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.events import Call, Place
+from pytc.ownership.fields import Read
 from pytc.ownership.interpreter import UNBOUND, contents, variable
-from pytc.ownership.plain import attribute, method, of_strings, read
+from pytc.ownership.plain import attribute, bound_to, method, of_strings, read
 from pytc.ownership.stack import first_of_stack
 
 
 def copied(
     frame: FrameType, call: Call, of: Place, value_of: Callable[[FrameType, Place], Any]
-) -> tuple[list[Any], dict[str, Any]] | None:
+) -> tuple[list[Any], Read] | None:
     """The object, in a list of its own, that the call behind the instruction of `frame` makes a changed copy of, and
-    the fields of it that this reads, by name; None if the function is not known to do that.
+    the fields of it that this reads; None if the function is not known to do that.
 
     `of` is the place of the object, if it is loaded for that call. `value_of` tells what is in a place, `UNBOUND` if
     that runs code. The frame must be waiting at its instruction. Raises `NotPlain` if to read the fields may run other
@@ -57,45 +58,60 @@ def _called(
     return upper if lower is UNBOUND else lower, [variable(frame, first + 2) if call.positional == 1 else UNBOUND]
 
 
-def _read_by(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -> dict[str, Any] | None:
+def _read_by(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -> Read | None:
     if function.__code__ is _REPLACE_FIELDS:
         return _of_named_tuple(function, nodes, names)
-    if function is _replace or _only_calls_replace(function):
+    if (function is _replace or _only_calls_replace(function)) and _replace.__code__ is _REPLACE:
         return _of_dataclass(nodes, names)
     return None
 
 
-def _of_named_tuple(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -> dict[str, Any] | None:
-    """What the `_replace` of a named tuple reads: all items, but for those that `dict.pop` finds under their names."""
-    kind = type(nodes[0])
-    has = dict(zip(function.__code__.co_freevars, [contents(cell) for cell in function.__closure__ or ()], strict=True))
-    fields = has.get("field_names")
-    own = shares(kind, tuple, "__getattribute__", "__iter__") and type(defined(kind, "_make")) is classmethod
-    if not own or has.get("_map") is not map or type(fields) is not tuple or not issubclass(kind, tuple):
+def _of_named_tuple(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -> Read | None:
+    """What the `_replace` of a named tuple reads: all items, but for those that `dict.pop` finds under their names.
+
+    Its `_make` is given an iterator over the object. So it must be the one that all named tuples share, too, and the
+    object must have no other.
+    """
+    kind, has = type(nodes[0]), _captured(function)
+    fields, maker = has.get("field_names"), defined(kind, "_make")
+    own = shares(kind, tuple, "__getattribute__", "__iter__") and has.get("_map") is map
+    if not own or type(fields) is not tuple or not issubclass(kind, tuple) or type(maker) is not classmethod:
+        return None
+    make = maker.__func__
+    if type(make) is not FunctionType or make.__code__ is not _MAKE or bound_to(nodes[0], "_make") is not make:
+        return None
+    if _captured(make).get("tuple_new") is not tuple.__new__ or _captured(make).get("_len") is not len:
         return None
     if tuple.__len__(nodes[0]) != len(fields) or any(type(name) is not str for name in fields):
         return None
-    return {name: value for name, value in zip(fields, tuple.__iter__(nodes[0]), strict=True) if name not in names}
+    items = zip(fields, tuple.__iter__(nodes[0]), strict=True)
+    return [("", value) for name, value in items if name not in names]
 
 
-def _of_dataclass(nodes: list[Any], names: tuple[str, ...]) -> dict[str, Any] | None:
-    """What `dataclasses.replace` reads: the attributes that are fields of the class, but for those of these names."""
+def _captured(function: FunctionType) -> dict[str, Any]:
+    """What a function has captured, by name."""
+    cells = function.__closure__ or ()
+    return dict(zip(function.__code__.co_freevars, [contents(cell) for cell in cells], strict=True))
+
+
+def _of_dataclass(nodes: list[Any], names: tuple[str, ...]) -> Read | None:
+    """What `dataclasses.replace` reads: the attributes that are fields of the class, but for those of these names. None
+    if one of them is missing: that would raise an error which has the object, or ask the class for it."""
     kind, meta = type(nodes[0]), type(type(nodes[0]))
     fields = defined(kind, _FIELDS)
     if not shares(kind, object, "__getattribute__", "__class__") or not shares(meta, type, "__getattribute__"):
         return None
-    if defines(meta, _FIELDS):
-        return None  # it is asked first
-    if type(fields) is not dict or any(type(field) is not dataclasses.Field for field in fields.values()):
+    if defines(meta, _FIELDS) or type(fields) is not dict:
+        return None  # the metaclass is asked first
+    if any(type(field) is not dataclasses.Field for field in fields.values()):
         return None
-    if any(type(field.name) is not str or type(field.init) is not bool for field in fields.values()):
+    told: list[tuple[Any, Any]] = [(getattr(f, "name", None), getattr(f, "init", None)) for f in fields.values()]
+    if any(type(name) is not str or type(init) is not bool for name, init in told):
         return None
     if attribute(nodes[0], _FIELDS, False) is not UNBOUND:
         return None  # the object has others than its class
-    names_read = [field.name for field in fields.values() if field.init and field.name not in names]
-    values = {name: read(nodes[0], name) for name in names_read}
-    found = {name: value for name, value in values.items() if value is not UNBOUND}
-    return found if len(found) == len(values) or not defines(kind, "__getattr__") else None
+    found = [(name, read(nodes[0], name)) for name, init in told if init and name not in names]
+    return None if any(value is UNBOUND for _, value in found) else found
 
 
 def _only_calls_replace(function: FunctionType) -> bool:
@@ -104,7 +120,8 @@ def _only_calls_replace(function: FunctionType) -> bool:
     if not all(shown(code) == shown(_calls_replace.__code__) for shown in _SHOWN) or code.co_exceptiontable:
         return False
     plain = type(names) is dict and of_strings(names)
-    return plain and names.get("dataclasses") is dataclasses and vars(dataclasses).get("replace") is _replace
+    module = names.get("dataclasses") if plain else None
+    return module is dataclasses and type(module) is ModuleType and vars(dataclasses).get("replace") is _replace
 
 
 def _calls_replace(self: Any, **changes: Any) -> Any:
@@ -121,6 +138,9 @@ _SHOWN: tuple[Callable[[CodeType], Any], ...] = (
 )
 """What code does follows from these, where it loads no constant."""
 _replace = dataclasses.replace
+_REPLACE: CodeType = _replace.__code__
 _FIELDS = "__dataclass_fields__"
-_REPLACE_FIELDS: CodeType = collections.namedtuple("_", "field")._replace.__code__  # type: ignore[attr-defined]
-"""The code of `_replace`, which all named tuples share."""
+_Named = collections.namedtuple("_Named", "field")
+_REPLACE_FIELDS: CodeType = vars(_Named)["_replace"].__code__
+_MAKE: CodeType = vars(_Named)["_make"].__func__.__code__
+"""The code of `_replace` and `_make`, which all named tuples share."""

@@ -83,6 +83,11 @@ class Slots:
         """Those of them outside of frames: the key, and the value's id."""
         self._loaded: set[int] = set()
         """Ids of values that are read behind the call."""
+        self._owners: list[Any] = []
+        """Objects of which fields were added."""
+        self._variables: list[int] = []
+        """For each of them, how many variables have it, without the one reference that may be a variable's or the
+        stack's."""
         self._ways: set[int] = set()
         """Ids of the objects that the ways to slots lead through. A way is read behind the call, so the variable that
         it begins with is alive then. Only a store could make one of these objects a dead container; none may."""
@@ -117,7 +122,7 @@ class Slots:
         can read the frame's own variables, which then count as slots.
         """
         roots = self.forget()
-        self.dying.count_lists(places, self.values)
+        self.dying.count_lists(places, self.values, self._owners)
         if self._stack is not None and not readable:
             self._stack.add(frame)
         self._open = (
@@ -197,7 +202,7 @@ class Slots:
         if value is UNBOUND and event.place[-1].kind == "attribute":
             value = read(container, key)  # it may have the same value as one of the class
         if event.does == "compute":
-            return is_small_number(value)
+            return is_small_number(value) and not self._is_overwritten(container, key, value)
         self._read(value)
         return value is not UNBOUND
 
@@ -227,7 +232,9 @@ class Slots:
     def _is_method(self, frame: FrameType, event: Event) -> bool:
         """Whether a method is made of a function of the object's class; False for a function of a module, which is an
         attribute. Raises `NotPlain` if it is anything else."""
-        target = self._locate(frame, event.reads, False)[-1]
+        container, key, target = self._locate(frame, event.reads, False)
+        if self._is_overwritten(container, key, target):
+            raise NotPlain
         return type(target) is not types.ModuleType and bool(method(target, event.place[-1].name))
 
     def _unread(self, frame: FrameType, event: Event, events: Iterable[Event], gone: set[int]) -> None:
@@ -241,12 +248,12 @@ class Slots:
         """
         if event.place:
             gone.add(event.place[0].name)
-        if event.does == "leave":
-            nodes, values = [variable(frame, event.place[0].name)], dict[str, Any]()
-        elif event.call is not None and (found := copied(frame, event.call, event.place, self.peek)) is not None:
-            nodes, values = found
+        if event.call is None:
+            nodes, fields = [variable(frame, event.place[0].name)], list[tuple[str, Any]]()
+        elif self._counted or (found := copied(frame, event.call, event.place, self.peek)) is None:
+            return  # a store may have changed what is called, or what that looks up
         else:
-            return
+            nodes, fields = found
         variables = [n for n in range(len(frame.f_code.co_varnames)) if variable(frame, n) is nodes[0]]
         ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
         if type(nodes[0]) in PLAIN or not gone.issuperset(variables):
@@ -254,11 +261,20 @@ class Slots:
         if not is_held_once(nodes, ours) or not opens(nodes[0]):
             return
         for step in {step for n in variables for step in attributes_read(events, fast(n))}:
-            values[step.name] = read(nodes[0], step.name)
-        dead = fields_but(nodes, values)
-        # A hook of `sys.addaudithook` was shown the object, and may have kept it.
-        if is_held_once(nodes, ours):
-            self.values += dead
+            fields.append((step.name, read(nodes[0], step.name)))
+        self.values += fields_but(nodes, fields)
+        self._owners += nodes
+        self._variables.append(len(variables) - bool(event.place))
+
+    def stands(self, places: Sequence[Any]) -> bool:
+        """Whether still nothing else refers to the objects of which fields were added: a hook of `sys.addaudithook` is
+        shown them, and may keep one. `places` has the values of all dead places."""
+        for at, ours in enumerate(self._variables):
+            nodes = [self._owners[at]]
+            ours += 1 + sum([value is nodes[0] for value in places])  # `_owners`, and `places`
+            if not is_held_once(nodes, ours):
+                return False
+        return True
 
     def _read(self, value: Any) -> None:
         """Note that the value is read behind the call, so that it may live on once its slot is overwritten."""

@@ -317,7 +317,7 @@ def classes_stay_as_they_are() -> Any:
             return _unread(nodes, read)
         if any(step.kind == "item" for step in read):
             return []
-        return fields.fields_but(nodes, {step.name: getattr(nodes[0], step.name) for step in read})
+        return fields.fields_but(nodes, [(step.name, getattr(nodes[0], step.name)) for step in read])
 
     return _patches(mock.patch.object(callers, "unread", unread), mock.patch.object(callers, "PLAIN", _Everything()))
 
@@ -340,7 +340,7 @@ def one_value_is_one_field() -> Any:
     but = fields.fields_but
 
     def both_of_one(nodes: list[Any], read: Any) -> list[Any]:
-        return but(nodes, read) + [v for v in read.values() if v is nodes[0].p for _ in range(2)]
+        return but(nodes, read) + [v for _, v in read if v is nodes[0].p for _ in range(2)]
 
     return mock.patch.object(slots, "fields_but", both_of_one)
 
@@ -355,7 +355,7 @@ def nobody_has_the_attributes_of_fields() -> Any:
 
 def copies_read_nothing() -> Any:
     """What makes a changed copy of an object reads none of it."""
-    return mock.patch.object(replacing, "_read_by", lambda *_: {})
+    return mock.patch.object(replacing, "_read_by", lambda *_: [])
 
 
 def tuples_are_gone_through_as_they_are() -> Any:

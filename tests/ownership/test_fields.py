@@ -6,11 +6,13 @@ import collections
 import copy
 import dataclasses
 import signal
+import subprocess
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -591,6 +593,190 @@ def what_a_copy_asks(s: Stub, f: Any, f2: Any) -> None:
         s.read(saved)
 
 
+class Timeout(Exception):
+    """What a handler of signals raises in the midst of a call."""
+
+
+def timing_out(*_: Any) -> None:
+    raise Timeout
+
+
+def interrupted(state: Any) -> Any:
+    signal.raise_signal(signal.SIGALRM)
+    return state
+
+
+@strange
+def read_if_a_signal_comes(s: Stub, f: Any, f2: Any) -> None:
+    """The handlers of exceptions read a member only, of a dictionary here and of a tuple in the function above."""
+
+    def helper(p: Any) -> Any:
+        return f(p)
+
+    f = s.compile(interrupted)
+    before = signal.signal(signal.SIGALRM, timing_out)
+    d, t = {"p": s.new(), "n": 0}, (s.new(), 0)
+    try:
+        p = f(d["p"])
+    except Timeout:
+        p = d["p"]
+    try:
+        q = helper(t[0])
+    except Timeout:
+        q = t[0]
+    signal.signal(signal.SIGALRM, before)
+    d, t = {"p": p, "n": d["n"]}, (q, t[1])
+    s.read((d, t))
+
+
+@strange
+def a_missing_field(s: Stub, f: Any, f2: Any) -> None:
+    """The error has the object."""
+
+    @dataclasses.dataclass
+    class Fact:
+        p: Any
+        q: Any = dataclasses.field(default_factory=list)
+
+    r = Fact(s.new())
+    del r.q
+    try:
+        r = replace(r, p=f(r.p))
+    except AttributeError as error:
+        s.read(error.obj.p)
+
+
+class Made(Named):
+    """One that looks for the old tuple in what goes through its items."""
+
+    @classmethod
+    def _make(cls, values: Any) -> Any:
+        OLD.append(values.__reduce__()[1][2].__reduce__()[1][0])
+        return cls(*values)
+
+
+class Open(Named):
+    """One with a `__dict__`."""
+
+
+OLD: list[Any] = []
+
+
+@strange
+def a_constructor_of_its_own(s: Stub, f: Any, f2: Any) -> None:
+    r, o = Made(s.new()), Open(s.new())
+    r = r._replace(p=f(r.p))
+    o._make = Made._make  # type: ignore[method-assign, assignment]
+    o = o._replace(p=f(o.p))
+    s.read([OLD.pop().p, OLD.pop().p])
+
+
+@strange
+def one_field_under_two_names(s: Stub, f: Any, f2: Any) -> None:
+    class Alias(collections.namedtuple("Base", "p n q")):
+        pass
+
+    Alias.n = Alias.__mro__[1].q  # type: ignore[misc, attr-defined]
+    r = Alias(0, s.new(), 7)
+    r = r._replace(p=f(r[1]), q=r.n)
+    s.read(r[1])
+
+
+class Node(NamedTuple):
+    """What a store puts in the place of a function, a module or a number."""
+
+    state: Any
+
+    def __call__(self, record: Any, **changes: Any) -> Any:
+        OLD.append(record.p)
+        return REPLACE(record, **changes)
+
+    replace = __call__
+
+    def __add__(self, other: Any) -> Any:  # type: ignore[override]
+        OLD.append(BOX.p)
+        return 0
+
+
+REPLACE = replace
+BOX = types.SimpleNamespace()
+
+
+@strange
+def the_function_is_overwritten(s: Stub, f: Any, f2: Any) -> None:
+    global replace
+    module = sys.modules[__name__]
+    r, node = Record(s.new()), Node(s.new())
+    module.replace, p = f2(node, r.p)  # type: ignore[attr-defined]
+    r = replace(r, p=p)
+    replace = REPLACE
+    s.read(OLD.pop())
+
+
+@strange
+def what_a_method_calls_is_overwritten(s: Stub, f: Any, f2: Any) -> None:
+    global dataclasses
+    module = dataclasses
+    r, node = Record(s.new()), Node(s.new())
+    dataclasses, p = f2(node, r.p)
+    r = r.changed(p=p)
+    dataclasses = module
+    s.read(OLD.pop())
+
+
+@strange
+def a_number_is_overwritten(s: Stub, f: Any, f2: Any) -> None:
+    one = other = types.SimpleNamespace(n=1)
+    BOX.p, node = s.new(), Node(s.new())
+    one.n, p = f2(node, BOX.p)
+    n = other.n + 1
+    BOX.p = p
+    s.read((OLD.pop(), n))
+
+
+@strange
+def what_has_a_method_is_overwritten(s: Stub, f: Any, f2: Any) -> None:
+    class Asked(NamedTuple):
+        state: Any
+
+        @property
+        def changed(self) -> Any:
+            OLD.append(BOX.p)
+            return dict
+
+    one = other = types.SimpleNamespace(n=Record(0))
+    BOX.p, asked = s.new(), Asked(s.new())
+    for _ in range(2):
+        one.n, p = f2(asked, BOX.p)
+        other.n.changed(q=(p, s.read(OLD)))
+        BOX.p = p
+        one.n = Record(0)
+        OLD.clear()
+
+
+@strange
+def a_module_of_another_class(s: Stub, f: Any, f2: Any) -> None:
+    class Module(types.ModuleType):
+        replace = property(lambda self: Node(0))
+
+    r = Record(s.new())
+    dataclasses.__class__ = Module  # type: ignore[assignment]
+    try:
+        r = r.changed(p=f(r.p))
+    finally:
+        dataclasses.__class__ = types.ModuleType
+    s.read(OLD.pop())
+
+
+@strange
+def a_tuple_that_is_too_short(s: Stub, f: Any, f2: Any) -> None:
+    r = tuple.__new__(Named, (s.new(),))
+    try:
+        r = r._replace(p=f(r.p), n=r.n)
+    except IndexError:
+        s.read([*r])
+
+
 @strange
 def a_helper_evaluates_a_string(s: Stub, f: Any, f2: Any) -> None:
     def evaluated(text: str, p: Any) -> Any:
@@ -726,6 +912,53 @@ def test_no_deleted_array(program: Any) -> None:
         program(stub, stub.compile(first), stub.compile(both))
         stub.read([])
         assert stub.calls
+
+
+KEEPING = """
+import dataclasses, sys
+from typing import Any
+from tests.ownership.harness import Stub, first
+
+@dataclasses.dataclass
+class Record:
+    p: Any
+    n: int = 0
+
+def hook(event, args):
+    if left and event == "gc.get_referents":
+        if shown := [value for value in args[0] if type(value) is Record]:
+            left[0] -= 1
+            if not left[0]:
+                kept.extend(shown)
+
+def helper(record, step):
+    p = step(record.p)
+    n = record.n + 1
+    return p
+
+def copied(record, step):
+    return dataclasses.replace(record, p=step(record.p))
+
+kept, left, times = [], [], 0
+sys.addaudithook(hook)
+for run in (helper, copied):
+    for nth in range(1, 30):
+        stub = Stub()
+        left[:] = [nth]
+        result = run(Record(stub.new()), stub.compile(first))
+        left.clear()
+        times += len(kept)
+        stub.read([record.p for record in kept])
+        kept.clear()
+print(times)
+"""
+
+
+def test_a_hook_that_keeps_the_object() -> None:
+    """One of the times that it is shown it. In a process of its own, since a hook stays for good."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, check=True, cwd=root)
+    assert int(done.stdout) > 5
 
 
 def test_copy_replace_keeps(made: Functions) -> None:
