@@ -120,4 +120,5 @@ class Look:
             tuple(dict.fromkeys(number for kind, number in used if kind == "loop")),
             "starred" in kinds,
             "slot" in kinds,
+            tuple(dict.fromkeys(number for kind, number in used if kind == "field")),
         )

@@ -171,13 +171,13 @@ class Slots:
         gone = {*dead}
         try:
             for event in events:
-                if not self._pass(frame, event, events, lengths, readable, gone):
+                if not self._runs_no_code(frame, event, events, lengths, readable, gone):
                     return False
         except NotPlain:
             return False
         return True
 
-    def _pass(
+    def _runs_no_code(
         self,
         frame: FrameType,
         event: Event,

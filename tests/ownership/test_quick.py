@@ -1,0 +1,111 @@
+"""Where a call site is known, the quick look decides: the careful one is for the first calls alone."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+
+from pytc.ownership import proof
+from tests.ownership.harness import Stub, both, expect, first
+
+ROUNDS = 6
+
+
+class State(NamedTuple):
+    p: Any
+    n: int = 0
+
+
+def in_a_variable(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    x = s.new()
+    for _ in range(ROUNDS):
+        x = f(x)
+        yield
+
+
+def in_a_tree(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    x, y = {"a": [s.new()], "b": (s.new(),)}, s.new()
+    for _ in range(ROUNDS):
+        x, y = f2(x, y)
+        yield
+
+
+def in_an_attribute(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    box = types.SimpleNamespace(x=s.new(), y=[s.new()])
+    for _ in range(ROUNDS):
+        box.x, box.y = f2(box.x, box.y)
+        yield
+
+
+def in_a_dictionary(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    state = {"p": s.new(), "n": 0}
+    for _ in range(ROUNDS):
+        state = {"p": f(state["p"]), "n": state["n"] + 1}
+        yield
+
+
+def in_a_dictionary_for_a_helper(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    def helper(p: Any) -> Any:
+        return f(p)
+
+    state = {"p": [s.new()], "n": 0}
+    for _ in range(ROUNDS):
+        state = {"p": helper(state["p"]), "n": state["n"] + 1}
+        yield
+
+
+def in_a_named_tuple(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    state = State(s.new())
+    for _ in range(ROUNDS):
+        state = State(f(state.p), state.n + 1)
+        yield
+
+
+def in_a_named_tuple_that_is_copied(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    state = State({"w": s.new()})
+    for _ in range(ROUNDS):
+        state = state._replace(p=f(state.p))
+        yield
+
+
+def in_a_container_that_ends(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    state = State(s.new())
+    for _ in range(ROUNDS):
+        state = State(f(state.p))
+        yield
+
+
+def in_a_list_that_is_gone_through(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    states = [s.new() for _ in range(ROUNDS)]
+    for i, state in enumerate(states):
+        states[i] = f(state)
+        yield
+
+
+CALLERS = [
+    in_a_variable, in_a_tree, in_an_attribute, in_a_dictionary, in_a_dictionary_for_a_helper, in_a_named_tuple,
+    in_a_named_tuple_that_is_copied, in_a_container_that_ends, in_a_list_that_is_gone_through,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("caller", CALLERS, ids=lambda caller: caller.__name__)
+def test_the_quick_look_decides(caller: Callable[..., Iterator[None]]) -> None:
+    looks: list[int] = []
+    remember = proof.remember
+
+    def counting(*args: Any) -> None:
+        looks.append(len(stub.calls))
+        remember(*args)
+
+    stub = Stub()
+    with mock.patch.object(proof, "remember", counting):
+        for _ in caller(stub, stub.compile(first), stub.compile(both)):
+            pass
+    expect(all(call.dead for call in stub.calls[1:]))
+    assert len(stub.calls) == ROUNDS
+    assert looks
+    assert max(looks) <= 2, "a careful look at a call site that is known"
