@@ -39,7 +39,7 @@ class StackVariables:
 
     def add(self, frame: FrameType) -> None:
         """Count what the variables of a frame refer to."""
-        self._counts.update(_variables(frame))
+        self._counts.update(addresses(frame))
 
     def hold_alone(self, nodes: list[Any], frame: FrameType, ours: int) -> bool:
         """Whether nothing refers to the one object in the list `nodes` but variables of the frames that were added, and
@@ -52,7 +52,7 @@ class StackVariables:
                 break
             # The interpreter, the variable here, and `getrefcount`'s argument.
             if getrefcount(above) == 3:
-                left -= _variables(above).count(address)
+                left -= addresses(above).count(address)
             above = above.f_back
         return left == 0
 
@@ -84,8 +84,9 @@ def _references(nodes: list[Any]) -> int:
     return counted - 2  # the list, and `getrefcount`'s argument
 
 
-def _variables(frame: FrameType) -> list[int]:
-    """The ids of what the local variables of a frame refer to. (A module's variables are globals.)"""
+def addresses(frame: FrameType) -> list[int]:
+    """The ids of what the local variables of a frame refer to, 0 where one is unbound. (A module's variables are
+    globals.)"""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:
         return []

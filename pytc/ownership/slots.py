@@ -39,7 +39,7 @@ from pytc.ownership.fields import attributes_read, fields_but
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.lengths import Lengths
 from pytc.ownership.plain import NotPlain, attribute, is_small_number, item, method, of_strings, read
-from pytc.ownership.private import StackVariables, has_own_attributes, is_held_once
+from pytc.ownership.private import StackVariables, addresses, has_own_attributes, is_held_once
 from pytc.ownership.replacing import copied
 from pytc.ownership.watchers import NOBODY, Onlookers
 
@@ -254,7 +254,7 @@ class Slots:
             return  # a store may have changed what is called, or what that looks up
         else:
             nodes, fields = found
-        variables = [n for n in range(len(frame.f_code.co_varnames)) if variable(frame, n) is nodes[0]]
+        variables = [n for n, address in enumerate(addresses(frame)) if address == id(nodes[0])]
         ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
         if type(nodes[0]) in PLAIN or not gone.issuperset(variables):
             return

@@ -172,11 +172,12 @@ _ODD_KINDS = ("Checked", "Iterated", "Renamed", "Strict", "Asked", "Ending")
 
 
 class _Writer:
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, objects: bool):
         self.rng = random.Random(seed)
         self.kind = self.rng.choice(_KINDS if self.rng.random() < 0.7 else _ODD_KINDS)
         named = self.kind in ("Named", "Checked", "Iterated", "Renamed")
-        self.steps = (*_STEPS, *_COPIES["Named" if named else "Record"])
+        steps = (*_STEPS, *_COPIES["Named" if named else "Record"])
+        self.steps = tuple(step for step in steps if objects or "p={s})" not in step)
 
     def one(self, texts: tuple[str, ...]) -> str:
         """One of some texts, with what stands for a variable filled in."""
@@ -233,6 +234,6 @@ class _Writer:
         return "\n".join([_CLASSES, "key = 'q'", f"K = {self.kind}", *text])
 
 
-def write(seed: int) -> str:
-    """The program of this seed."""
-    return _Writer(seed).program()
+def write(seed: int, objects: bool = True) -> str:
+    """The program of this seed; without `objects` all states are arrays."""
+    return _Writer(seed, objects).program()

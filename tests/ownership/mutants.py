@@ -373,6 +373,49 @@ def old_ones_are_passed_once() -> Any:
     return mock.patch.object(behind._Uses, "is_read_once", lambda uses, local, before: uses.is_private(local))
 
 
+class _Unseen(set):  # type: ignore[type-arg]
+    def __bool__(self) -> bool:
+        return False
+
+
+def copies_call_what_they_called() -> Any:
+    """A store to a global or an attribute does not change what makes a copy, nor what that calls."""
+    init = slots.Slots.__init__
+
+    def unseen(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self._counted = _Unseen()
+
+    return mock.patch.object(slots.Slots, "__init__", unseen)
+
+
+def one_slot_has_one_name() -> Any:
+    """What is read behind the call is what was there before, unless it was stored to under the same name."""
+    return mock.patch.object(slots.Slots, "_is_overwritten", lambda *_: False)
+
+
+def signals_are_no_matter_to_members() -> Any:
+    """Nobody asks whether a handler of signals may raise where a handler of exceptions reads a member."""
+    members = CallSite.members_read
+
+    def read(site: CallSite, flow: Any, local: int, atomic: bool, fits: bool) -> Any:
+        return members(site, flow, local, True, fits)
+
+    return mock.patch.object(CallSite, "members_read", read)
+
+
+def constructors_are_all_alike() -> Any:
+    """A `_make` of a class's own is taken for that of all named tuples."""
+    of_tuple = replacing._of_named_tuple
+
+    def anything(function: Any, nodes: list[Any], names: tuple[str, ...]) -> Any:
+        if isinstance(nodes[0], tuple):
+            return [("", value) for name, value in zip(nodes[0]._fields, nodes[0], strict=False) if name not in names]
+        return of_tuple(function, nodes, names)
+
+    return mock.patch.object(replacing, "_of_named_tuple", anything)
+
+
 def copies_cannot_raise() -> Any:
     """What is read if making the copy fails does not count."""
     leave = behind._Uses.ending
@@ -662,7 +705,8 @@ ALL: tuple[Mutant, ...] = (
     one_value_is_one_item, classes_stay_as_they_are, all_numbers_are_small, objects_end_without_a_word,
     one_value_is_one_field, nobody_has_the_attributes_of_fields, copies_read_nothing,
     tuples_are_gone_through_as_they_are, methods_do_what_their_names_say, old_ones_are_passed_once,
-    copies_cannot_raise,
+    copies_cannot_raise, copies_call_what_they_called, one_slot_has_one_name, signals_are_no_matter_to_members,
+    constructors_are_all_alike,
     *(
         (stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store)
         if _UP_TO_3_12
