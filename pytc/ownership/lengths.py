@@ -18,7 +18,7 @@ class Fields:
 
     kind: type
     names: tuple[str, ...]
-    """Its fields. (What is in them is not known: a class may have one under the name of another.)"""
+    """Its fields."""
 
 
 Lengths: TypeAlias = tuple[Any, ...] | dict[Any, Any] | Fields | None
@@ -36,14 +36,17 @@ def lengths_of(tree: PyTreeDef, deepest: int = 4) -> Lengths:
         return tuple(parts)
     if node.kind is dict:
         return dict(zip(node.data, parts, strict=True))
-    return Fields(node.kind, defined(node.kind, "_fields")) if is_named_tuple(tree) else None
+    names = defined(node.kind, "_fields") if is_named_tuple(tree) else None
+    if type(names) is tuple and len(names) == len(parts) and all(type(name) is str for name in names):
+        return Fields(node.kind, names)
+    return None
 
 
 def has(known: Lengths, kind: str, name: Any) -> bool:
     """Whether this attribute or item, as `kind` says, can be taken from what is so known: no code runs, and nothing is
     raised."""
     if isinstance(known, Fields):
-        return kind == "attribute" and name in known.names and is_field(known.kind, name)
+        return kind == "attribute" and name in known.names and is_field(known.kind, name, known.names.index(name))
     if kind != "item" or known is None:
         return False
     if isinstance(known, dict):

@@ -76,27 +76,56 @@ def _looked_up(target: Any, name: str, storing: bool) -> tuple[Any, Any]:
     return value, in_class
 
 
-def is_field(kind: type, name: str) -> bool:
-    """Whether this attribute of objects of a class is a field of a named tuple."""
-    return shares(kind, tuple, "__getattribute__") and type(defined(kind, name)) is _FIELD
+def is_field(kind: type, name: str, position: int) -> bool:
+    """Whether this attribute of a named tuple of a class is the item at this position."""
+    if has_odd_keys(kind) or not shares(kind, tuple, "__getattribute__") or type(defined(kind, name)) is not _FIELD:
+        return False
+    try:
+        return bool(_FIELD.__get__(defined(kind, name), tuple(range(position + 1))) == position)
+    except IndexError as error:
+        if comes_from_python(error):
+            raise
+        return False
 
 
 def method(target: Any, name: str) -> Any:
     """The function that a method of `target` is made of, one of its class; raises if it is not plain."""
+    if has_odd_keys(type(target)):
+        raise NotPlain
     found = defined(type(target), name)
-    if type(found) is not types.FunctionType or bound_to(target, name) is not found:
+    if type(found) is not types.FunctionType or function_of(target, name, target) is not found:
         raise NotPlain  # or the object has an attribute of this name
     return found
 
 
-def bound_to(target: Any, name: str) -> Any:
-    """The function of a method that `target` has under this name; raises if that is not plain, or no method."""
-    if id(defined(type(target), "__getattribute__")) not in _PLAIN_ACCESS or _odd_dictionaries(target):
+def function_of(target: Any, name: str, bound_to: Any) -> Any:
+    """The function of a method that `target` has under this name, and that passes `bound_to` first; raises if to get it
+    is not plain, or there is none."""
+    kind = type(target)
+    if has_odd_keys(kind) or id(defined(kind, "__getattribute__")) not in _PLAIN_ACCESS or _odd_dictionaries(target):
         raise NotPlain
     bound = object.__getattribute__(target, name)
-    if type(bound) is not types.MethodType:
+    if type(bound) is not types.MethodType or bound.__self__ is not bound_to:
         raise NotPlain
     return bound.__func__
+
+
+def has_odd_keys(kind: type) -> bool:
+    """Whether a class, or one that it inherits from, has keys that are no strings, so that to look for a name there may
+    run code."""
+    number = version(kind)
+    if number and number in _without_odd_keys:
+        return False
+    odd = bool(_odd_dictionaries(*[attributes_of(base) for base in bases_of(kind)]))
+    if number and not odd:
+        if len(_without_odd_keys) >= _MOST_KNOWN:
+            _without_odd_keys.clear()
+        _without_odd_keys.add(number)
+    return odd
+
+
+_without_odd_keys: set[int] = set()
+"""Versions of classes."""
 
 
 _left_to_objects: set[tuple[int, str, bool]] = set()
@@ -114,7 +143,8 @@ def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, sto
     found: Any = next((attributes[name] for attributes in classes if name in attributes), UNBOUND)
     if type(found) is MemberDescriptorType:
         # A slot of a Python class, under its own name; one of a class written in C may be read-only.
-        if found.__name__ != name or "__slots__" not in vars(found.__objclass__):
+        own = any(base is found.__objclass__ for base in bases_of(kind))
+        if not own or found.__name__ != name or "__slots__" not in vars(found.__objclass__):
             raise NotPlain
         return found, True
     if type(found) is _FIELD and not storing and issubclass(kind, tuple):

@@ -11,9 +11,11 @@ that has hold of the object: its attributes are plain, and its class has no say 
 
 from __future__ import annotations
 
+import builtins
 import collections
 import dataclasses
 import inspect
+import operator
 from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -23,7 +25,7 @@ from pytc.interrupt import SUSPENDS
 from pytc.ownership.events import Call, Place
 from pytc.ownership.fields import Read
 from pytc.ownership.interpreter import UNBOUND, contents, variable
-from pytc.ownership.plain import attribute, bound_to, method, of_strings, read
+from pytc.ownership.plain import attribute, function_of, has_odd_keys, method, of_strings, read
 from pytc.ownership.stack import first_of_stack
 
 
@@ -61,7 +63,7 @@ def _called(
 def _read_by(function: FunctionType, nodes: list[Any], names: tuple[str, ...]) -> Read | None:
     if function.__code__ is _REPLACE_FIELDS:
         return _of_named_tuple(function, nodes, names)
-    if (function is _replace or _only_calls_replace(function)) and _replace.__code__ is _REPLACE:
+    if (function is _replace or _only_calls_replace(function)) and _is_as_it_was():
         return _of_dataclass(nodes, names)
     return None
 
@@ -73,12 +75,14 @@ def _of_named_tuple(function: FunctionType, nodes: list[Any], names: tuple[str, 
     object must have no other.
     """
     kind, has = type(nodes[0]), _captured(function)
+    if has_odd_keys(kind):
+        return None
     fields, maker = has.get("field_names"), defined(kind, "_make")
     own = shares(kind, tuple, "__getattribute__", "__iter__") and has.get("_map") is map
     if not own or type(fields) is not tuple or not issubclass(kind, tuple) or type(maker) is not classmethod:
         return None
     make = maker.__func__
-    if type(make) is not FunctionType or make.__code__ is not _MAKE or bound_to(nodes[0], "_make") is not make:
+    if type(make) is not FunctionType or make.__code__ is not _MAKE or function_of(nodes[0], "_make", kind) is not make:
         return None
     if _captured(make).get("tuple_new") is not tuple.__new__ or _captured(make).get("_len") is not len:
         return None
@@ -98,6 +102,8 @@ def _of_dataclass(nodes: list[Any], names: tuple[str, ...]) -> Read | None:
     """What `dataclasses.replace` reads: the attributes that are fields of the class, but for those of these names. None
     if one of them is missing: that would raise an error which has the object, or ask the class for it."""
     kind, meta = type(nodes[0]), type(type(nodes[0]))
+    if has_odd_keys(kind) or has_odd_keys(meta):
+        return None
     fields = defined(kind, _FIELDS)
     if not shares(kind, object, "__getattribute__", "__class__") or not shares(meta, type, "__getattribute__"):
         return None
@@ -124,6 +130,20 @@ def _only_calls_replace(function: FunctionType) -> bool:
     return module is dataclasses and type(module) is ModuleType and vars(dataclasses).get("replace") is _replace
 
 
+def _is_as_it_was() -> bool:
+    """Whether `dataclasses.replace` does what it did at import: it looks up functions by name."""
+    known = of_strings(vars(dataclasses)) and of_strings(vars(builtins))
+    return known and all(map(operator.is_, _looked_up(), _AT_IMPORT))
+
+
+def _looked_up() -> list[Any]:
+    """What `dataclasses.replace`, and functions of its module that it calls, find under the names in their code, and
+    then the code of those that are functions."""
+    space, others = vars(dataclasses), vars(builtins)
+    found = [space.get(name, others.get(name)) for name in _NAMES]
+    return found + [each.__code__ if type(each) is FunctionType else None for each in found]
+
+
 def _calls_replace(self: Any, **changes: Any) -> Any:
     return dataclasses.replace(self, **changes)
 
@@ -138,7 +158,10 @@ _SHOWN: tuple[Callable[[CodeType], Any], ...] = (
 )
 """What code does follows from these, where it loads no constant."""
 _replace = dataclasses.replace
-_REPLACE: CodeType = _replace.__code__
+_CALLED: list[Any] = [vars(dataclasses).get(name) for name in _replace.__code__.co_names]
+_CODES = [_replace.__code__, *(each.__code__ for each in _CALLED if type(each) is FunctionType)]
+_NAMES = ("replace", *(name for code in _CODES for name in code.co_names))
+_AT_IMPORT = _looked_up()
 _FIELDS = "__dataclass_fields__"
 _Named = collections.namedtuple("_Named", "field")
 _REPLACE_FIELDS: CodeType = vars(_Named)["_replace"].__code__

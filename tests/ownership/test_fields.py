@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import copy
 import dataclasses
@@ -766,6 +767,86 @@ def a_module_of_another_class(s: Stub, f: Any, f2: Any) -> None:
     finally:
         dataclasses.__class__ = types.ModuleType
     s.read(OLD.pop())
+
+
+@strange
+def a_method_of_another_object(s: Stub, f: Any, f2: Any) -> None:
+    r, o = Record(0), Open(0)
+    r.changed = types.MethodType(Record.changed, Record(0, 0, s.new()))  # type: ignore[method-assign]
+    p = f(r.changed.__self__.q)  # type: ignore[attr-defined]
+    r = r.changed(p=p)
+    s.read(r.q)
+    o._replace = types.MethodType(Named._replace, Named(0, 0, s.new()))  # type: ignore[method-assign]
+    p = f(o._replace.__self__.q)  # type: ignore[attr-defined]
+    o = o._replace(p=p)
+    s.read(o.q)
+
+
+@strange
+def what_makes_a_copy_is_patched(s: Stub, f: Any, f2: Any) -> None:
+    """It looks up these functions, and hands them the object."""
+
+    def keeping(true: Any) -> Any:
+        def mine(value: Any, *more: Any, **changes: Any) -> Any:
+            if type(value) is Record:
+                saved.append(value.__dict__["p"])
+            return true(value, *more, **changes)
+
+        return mine
+
+    saved: list[Any] = []
+    for owner, name in ((dataclasses, "_is_dataclass_instance"), (builtins, "getattr"), (dataclasses, "_replace")):
+        true = owner.__dict__.get(name)
+        if true is None:
+            continue  # of a newer CPython
+        owner.__dict__[name] = keeping(true)
+        try:
+            for _ in range(2):
+                r = Record(s.new())
+                r = replace(r, p=f(r.p))
+        finally:
+            owner.__dict__[name] = true
+        s.read(saved)
+        saved.clear()
+
+
+class Key(str):
+    """A name that looks when it is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if str.__eq__(self, other) is True and "p" in BOX.__dict__:
+            OLD.append(BOX.p)
+        return False
+
+
+@strange
+def a_class_with_keys_that_ask(s: Stub, f: Any, f2: Any) -> None:
+    odd = type("Odd", (Named,), {Key("p"): 1, Key("_make"): 2, "__slots__": ()})
+    r = odd(s.new())
+    for i in range(3):
+        odd.z = i  # so that names are looked up anew
+        BOX.p = r.p
+        r = r._replace(p=f(r.p))
+        del BOX.p
+        s.read(OLD)
+        OLD.clear()
+
+
+@strange
+def a_slot_of_another_class(s: Stub, f: Any, f2: Any) -> None:
+    class Other(Record):
+        n = Narrow.__dict__["n"]
+
+    r = object.__new__(Other)
+    r.p = s.new()
+    for _ in range(2):
+        try:
+            r.n = f(r.p)
+        except TypeError:
+            s.read(r.p)
 
 
 @strange

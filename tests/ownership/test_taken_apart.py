@@ -204,6 +204,62 @@ def a_class_that_is_changed_meanwhile(s: Stub) -> None:
 
 
 @strange
+def a_field_that_is_not_there(s: Stub) -> None:
+    """It is that of a longer tuple."""
+
+    class Long(NamedTuple):
+        a: Any
+        b: Any
+        c: Any
+
+    class Short(Out):
+        __slots__ = ()
+        loss = Long.__dict__["c"]
+
+    @of_lengths(Fields(Short, ("state", "loss")))  # type: ignore[arg-type]
+    def short(state: Any) -> Any:
+        return Short(state)
+
+    f, box, x = s.compile(short), types.SimpleNamespace(a=s.new()), s.new()
+    for _ in range(2):
+        try:
+            box.a = f(box.a).loss
+        except IndexError:
+            s.read(box.a)
+        try:
+            x = f(x).loss
+        except IndexError:
+            s.read(x)
+
+
+@strange
+def a_class_with_keys_that_ask(s: Stub) -> None:
+    class Key(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            if str.__eq__(self, other) is True:
+                saved.append(box.a)
+            return False
+
+    saved: list[Any] = []
+    box = types.SimpleNamespace(a=s.new())
+    odd = type("Odd", (Out,), {Key("state"): 1, "__slots__": ()})
+
+    @of_lengths(Fields(odd, ("state", "loss")))  # type: ignore[arg-type]
+    def combine(state: Any) -> Any:
+        return odd(state)
+
+    f = s.compile(combine)
+    for i in range(3):
+        odd.z = i  # type: ignore[attr-defined]
+        box.a = f(box.a).state
+        s.read(saved)
+        saved.clear()
+
+
+@strange
 def two_parts_of_one_length(s: Stub) -> None:
     """A field is under the name of another, so what is in it is not known."""
 
