@@ -213,10 +213,13 @@ def _unread(
     frame: FrameType, site: CallSite, local: int, calls_compiled: bool, atomic: bool, lengths: Lengths
 ) -> list[Any]:
     """What is in a local variable's dictionary, list or tuple and is not read again; see `_dead`."""
-    nodes = [variable(frame, local)]
-    if type(nodes[0]) not in PLAIN or (local in site.evaluated and not calls_compiled):
-        return []
     flow, fits = flow_of(frame.f_code), site.fits(lengths)
+    # The route belongs to the innermost site: another function may be here this time, with fewer variables.
+    if not flow.locals >> local & 1 or (local in site.evaluated and not calls_compiled):
+        return []
+    nodes = [variable(frame, local)]
+    if type(nodes[0]) not in PLAIN:
+        return []
     read = site.members_read(flow, local, atomic, fits)
     # A handler of signals may raise in the midst of the call, once that has donated.
     if atomic and read != (handled := site.members_read(flow, local, False, fits)) and interrupter():

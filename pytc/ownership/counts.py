@@ -10,14 +10,15 @@ This order also keeps the proof valid while other threads run. An object all of 
 reached by anybody else, so from that moment on nobody can change its contents or take a new reference to them; and its
 contents are looked at only from that moment on.
 
-Three things reach an object, or its contents, without being counted: weak references; a finaliser (`__del__`), which is
+Some things reach an object, or its contents, without being counted: weak references; a finaliser (`__del__`), which is
 given the object when it dies; and, from CPython 3.13 on, the object's `__dict__`, if somebody has that. An object that
-has any of them is never opened.
+has any of them is never opened. Nor is one that others know by its address (`_BY_ADDRESS`).
 """
 
 from __future__ import annotations
 
 import collections
+import ctypes
 import functools
 import gc
 import itertools
@@ -44,6 +45,12 @@ _shut: set[type] = {
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
 }  # fmt: skip
 """Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen."""
+_BY_ADDRESS: tuple[type, ...] = (
+    weakref.ref, weakref.ProxyType, weakref.CallableProxyType,
+    ctypes.Structure.__mro__[1],
+)  # fmt: skip
+"""Classes of objects that others know of without a count: what a weak reference refers to has a list of these, and
+calls back as it dies; and C code may have been given the address of one of ctypes' objects."""
 PLAIN = frozenset({tuple, list, dict})
 """Types that are always opened."""
 
@@ -59,7 +66,7 @@ def opens(value: Any) -> bool:
     if is_own_array(kind) and bits_of(value) is value:  # not a PRNG key, which holds its bits
         _shut.add(kind)
         return False
-    if defines(kind, "__del__") or _weakrefs(value):
+    if issubclass(kind, _BY_ADDRESS) or defines(kind, "__del__") or _weakrefs(value):
         return False
     return not (may_share_attributes(kind) and share_attributes([value]))
 

@@ -98,16 +98,16 @@ def attributes_read(events: Iterable[Event], place: Place) -> frozenset[Step]:
 def fields_but(nodes: list[Any], read: Read) -> list[Any]:
     """What the one object in the list `nodes` refers to, each attribute by itself, but for what is `read`; nothing if
     somebody may have its `__dict__`."""
-    found = gc.get_referents(*nodes)
+    found, kept = gc.get_referents(*nodes), {id(value) for _, value in read}
     if has_dictionary(type(nodes[0])):
         if not all(has_own_attributes(nodes, name, value) for name, value in read):
             return []
         # Where one of these attributes is in the object's `__dict__`, that is no field but has them.
         spaces = [p for p in found if type(p) is dict and of_strings(p) and any(n in p and p[n] is v for n, v in read)]
+        spaces = [space for space in spaces if id(space) not in kept]
         found = [part for part in found if not any(part is space for space in spaces)]
         for space in spaces:
             found += space.values()
-    kept = {id(value) for _, value in read}
     return [value for value in found if id(value) not in kept]
 
 

@@ -86,8 +86,8 @@ def _of_named_tuple(function: FunctionType, nodes: list[Any], names: tuple[str, 
         return None
     if _captured(make).get("tuple_new") is not tuple.__new__ or _captured(make).get("_len") is not len:
         return None
-    if tuple.__len__(nodes[0]) != len(fields) or any(type(name) is not str for name in fields):
-        return None
+    if any(type(name) is not str for name in fields) or not tuple.__len__(nodes[0]) == len(fields) == len({*fields}):
+        return None  # of a name that is there twice, `dict.pop` finds the value once
     items = zip(fields, tuple.__iter__(nodes[0]), strict=True)
     return [("", value) for name, value in items if name not in names]
 

@@ -770,6 +770,27 @@ def a_module_of_another_class(s: Stub, f: Any, f2: Any) -> None:
 
 
 @strange
+def one_name_for_two_fields(s: Stub, f: Any, f2: Any) -> None:
+    kind = collections.namedtuple("kind", "p n")
+    replacing = kind._replace  # type: ignore[attr-defined]
+    cells = dict(zip(replacing.__code__.co_freevars, replacing.__closure__, strict=True))
+    cells["field_names"].cell_contents = ("p", "p")
+    r = kind(0, s.new())
+    r = r._replace(p=f(r[1]))
+    s.read(r[1])
+
+
+@strange
+def a_dictionary_that_looks_like_the_attributes(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    r = Record(s.new(), x, {"n": x})
+    del x
+    for _ in range(2):
+        r = Record(f(r.p), r.n, r.q)
+        s.read((r.n, r.q))
+
+
+@strange
 def a_method_of_another_object(s: Stub, f: Any, f2: Any) -> None:
     r, o = Record(0), Open(0)
     r.changed = types.MethodType(Record.changed, Record(0, 0, s.new()))  # type: ignore[method-assign]
@@ -995,6 +1016,43 @@ def test_no_deleted_array(program: Any) -> None:
         assert stub.calls
 
 
+FEWER = """
+from tests.ownership.harness import Stub, first
+
+stub = Stub()
+step = stub.compile(first)
+
+def helper(p):
+    return step(p)
+
+def many():
+    a = b = c = d = e = f = g = h = i = j = k = 0
+    state = {"p": stub.new(), "n": 0}
+    for _ in range(3):
+        state = {"p": helper(state["p"]), "n": state["n"]}
+
+def fewer(p):
+    return helper(p)
+
+for _ in range(3):
+    many()
+    fewer(stub.new())
+print(*(len(call.dead) for call in stub.calls))
+"""
+
+
+def in_a_process(program: str) -> str:
+    """What a program prints, in a process of its own."""
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
+    return run.stdout
+
+
+def test_a_helper_with_callers_of_fewer_variables() -> None:
+    """What was found in one caller's frame is not there in the next one's: it was read behind the frame's end."""
+    assert in_a_process(FEWER).split() == ["1"] * 12
+
+
 KEEPING = """
 import dataclasses, sys
 from typing import Any
@@ -1036,10 +1094,8 @@ print(times)
 
 
 def test_a_hook_that_keeps_the_object() -> None:
-    """One of the times that it is shown it. In a process of its own, since a hook stays for good."""
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, check=True, cwd=root)
-    assert int(done.stdout) > 5
+    """One of the times that it is shown it; a hook stays for good."""
+    assert int(in_a_process(KEEPING)) > 5
 
 
 def test_copy_replace_keeps(made: Functions) -> None:

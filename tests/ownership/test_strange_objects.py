@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
+import functools
 import gc
 import signal
 import sys
 import traceback
 import types
+import weakref
 from typing import Any
 
 import pytest
@@ -756,6 +759,73 @@ def destructor_after_a_starred_call(s, f, f2):
         if len({*map(id, methods), *map(id, functions)}) != 100:
             raise RuntimeError("two objects in one place")
     gc.collect()
+
+
+class Watched:
+    """What weak references refer to."""
+
+
+class Reference(weakref.ref):
+    """One with a `__dict__`."""
+
+
+@strange
+def weak_references_that_call_back(s, f, f2):
+    """They are kept for that, in variables, fields and arguments that nobody reads."""
+
+    def keep(x, _):
+        seen.append(x)
+
+    def programs():
+        watched, x = Watched(), s.new()
+        reference = weakref.ref(watched, functools.partial(keep, x))  # noqa: F841
+        x = f(x)
+        yield
+        watched, x = Watched(), s.new()
+        proxy = weakref.proxy(watched, functools.partial(keep, x))  # noqa: F841
+        x = f(x)
+        yield
+        watched, x = Watched(), s.new()
+        d = {"kept": weakref.ref(watched, functools.partial(keep, x)), "x": x, "n": 0}
+        x = None
+        d = {"x": f(d["x"]), "n": d["n"]}
+        watched = None
+        yield
+
+    seen = []
+    for _ in range(2):
+        for _ in programs():
+            s.read(seen)
+        s.read(seen)
+        seen.clear()
+
+
+@strange
+def weak_references_that_are_found(s, f, f2):
+    watched = Watched()
+    reference = Reference(watched)
+    reference.x = s.new()
+    x = f(reference.x)
+    s.read((x, weakref.getweakrefs(watched)[0].x))
+    keyed = weakref.KeyedRef(watched, None, s.new())
+    x = f(keyed.key)
+    s.read((x, [getattr(each, "key", None) for each in weakref.getweakrefs(watched)]))
+
+
+@strange
+def what_c_code_calls_by_its_address(s, f, f2):
+    def keep(x, _):
+        seen.append(x)
+
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    seen = []
+    for _ in range(2):
+        x = s.new()
+        kept = kind(functools.partial(keep, x))
+        called = kind(ctypes.c_void_p.from_buffer(kept).value)
+        x = f(x)
+        called(None)
+        s.read((seen, x))
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
