@@ -19,6 +19,9 @@
 
 Then only the call itself can raise before the last store, and a call that raises has donated nothing: JAX confirms a
 donation only once the execution is under way, and `pytc.compile` puts off an interrupt that arrives in between.
+
+Under the same conditions those fields of an object are dead that the function does not read, if nothing but a variable
+refers to the object, and that is not read again once the others have been (`fields`).
 """
 
 from __future__ import annotations
