@@ -8,8 +8,8 @@
   dead container, and so account for the reference in the slot a second time;
 - nothing that dies between the call and the store runs code: old values of slots that were overwritten before, and the
   arguments and local variables of functions that return in between, in whose frames there must be nothing else;
-- taking the result apart cannot fail, because the lengths of its tuples are known, and what is dropped then runs no
-  code when it dies;
+- taking the result apart cannot fail, because what its containers hold is known (`lengths`), and what is dropped then
+  runs no code when it dies;
 - only bytecode stands between the call and the stores: C code that has called back may do anything next, and the
   interpreter handles signals after it;
 - no garbage is collected meanwhile, since it may have finalisers (`collector`);
@@ -119,7 +119,7 @@ class Slots:
     ) -> None:
         """Add the slots that the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
-        `lengths` are those of the tuples and lists in the result. `at_once` says that no C code runs between the
+        `lengths` tell how the result can be taken apart. `at_once` says that no C code runs between the
         compiled function's return and these instructions. `places` is the list of the values found in dead places so
         far: besides `values`, nothing else of the proof may refer to what the frames hold. `readable` says that others
         can read the frame's own variables, which then count as slots.

@@ -158,8 +158,8 @@ class _Survey:
                 self.foreseen |= has
             elif number in read:
                 steps = read[number]
-                places = [(Step("fast", number), *way) for way in ([()] if steps is None else [(s,) for s in steps])]
-                for place in places:
+                ways = [()] if steps is None else [(step,) for step in steps]
+                for place in [(*fast(number), *way) for way in ways]:
                     self._variable(slots.peek(frame, place), number, site, loop)
         for place in loaded_here:
             if place not in overwritten and _outlives(slots, frame, place, dead, read, again.on_stack):

@@ -107,7 +107,7 @@ class WatchedSignature:
     """The static parts of the first such call's arguments: the jitted function holds these objects, too."""
     traced: Traced | None = None
     lengths: Lengths = None
-    """Those of the tuples and lists in the result."""
+    """What is known of how the result can be taken apart."""
     returned: bool = False
     """Whether a call has returned."""
     seen: dict[Caller, Seen] = dataclasses.field(default_factory=dict)

@@ -40,7 +40,7 @@ class Traced:
     """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
     calls_python: bool
     lengths: Lengths
-    """Those of the tuples and lists in the result."""
+    """What is known of how the result can be taken apart."""
 
 
 @dataclasses.dataclass(frozen=True)
