@@ -12,13 +12,14 @@ contents are looked at only from that moment on.
 
 Some things reach an object, or its contents, without being counted: weak references; a finaliser (`__del__`), which is
 given the object when it dies; and, from CPython 3.13 on, the object's `__dict__`, if somebody has that. An object that
-has any of them is never opened. Nor is one that others know by its address (`_BY_ADDRESS`).
+has any of them is never opened. Nor is one that others may know by its address: only such are opened as are known
+to be counted (`_COUNTED`).
 """
 
 from __future__ import annotations
 
+import builtins
 import collections
-import ctypes
 import functools
 import gc
 import itertools
@@ -28,10 +29,12 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, TypeAlias
 
+import jax
 import numpy as np
 
-from pytc.classes import defines, is_own_array
+from pytc.classes import defines, is_own_array, native
 from pytc.jax_compat.keys import bits_of
+from pytc.ownership.facts import Fact
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 
 _referents = gc.get_referents
@@ -45,14 +48,23 @@ _shut: set[type] = {
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
 }  # fmt: skip
 """Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen."""
-_BY_ADDRESS: tuple[type, ...] = (
-    weakref.ref, weakref.ProxyType, weakref.CallableProxyType,
-    ctypes.Structure.__mro__[1],
-)  # fmt: skip
-"""Classes of objects that others know of without a count: what a weak reference refers to has a list of these, and
-calls back as it dies; and C code may have been given the address of one of ctypes' objects."""
 PLAIN = frozenset({tuple, list, dict})
 """Types that are always opened."""
+_VIEWS: list[Any] = [{}.keys(), {}.values(), {}.items()]
+_ITERATORS: list[Any] = [
+    *(iter(each) for each in ((), [], set(), collections.deque(), *_VIEWS)),
+    *(reversed(each) for each in ([], *_VIEWS)),
+]
+_COUNTED = frozenset((
+    *(each for space in (builtins, itertools) for each in vars(space).values() if isinstance(each, type)),
+    collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
+    types.MappingProxyType, types.MethodType, types.SimpleNamespace,
+    *(type(each) for each in (*_VIEWS, *_ITERATORS)),
+    native(jax.Array),
+)) - {memoryview}  # fmt: skip
+"""Classes written in C of whose objects nobody knows but by references that are counted. Of others that is not known:
+what a weak reference refers to has a list of these, and calls back as it dies; and C code may have the address of an
+object of ctypes, cffi, Cython or somebody's own."""
 
 
 def opens(value: Any) -> bool:
@@ -66,9 +78,12 @@ def opens(value: Any) -> bool:
     if is_own_array(kind) and bits_of(value) is value:  # not a PRNG key, which holds its bits
         _shut.add(kind)
         return False
-    if issubclass(kind, _BY_ADDRESS) or defines(kind, "__del__") or _weakrefs(value):
+    if not _is_counted(kind) or _weakrefs(value):
         return False
     return not (may_share_attributes(kind) and share_attributes([value]))
+
+
+_is_counted = Fact(lambda kind: native(kind) in _COUNTED and not defines(kind, "__del__"))
 
 
 def remainder(

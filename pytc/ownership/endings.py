@@ -1,9 +1,9 @@
 """Which objects may run code when they die.
 
 A `__del__` shows in the class, and weak references, which may have callbacks, are counted. This module also finds what
-is less visible: memory whose owner is told of its release (`__release_buffer__`), and objects that do not tell the
-garbage collector what they refer to, which may be anything. Only the object itself is examined here; `slots` goes on
-to what it refers to.
+is less visible: memory whose owner is told of its release (`__release_buffer__`), objects that do not tell the garbage
+collector what they refer to, which may be anything, and objects of C code that is not known, which may call back. Only
+the object itself is examined here; `slots` goes on to what it refers to.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import gc
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
@@ -18,13 +19,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.classes import base_of, defines, flags_of, size_of
+from pytc.classes import base_of, defines, flags_of, native, size_of
 from pytc.ownership.counts import ATOMS
+from pytc.ownership.facts import Fact
 
 LIVE_ON = frozenset((*ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
 """Types whose objects run no code when they die, or never die with the arguments because others refer to them."""
 _COLLECTED = 1 << 14
 """The flag of classes whose objects tell the collector what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
+_KNOWN = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy"}
+"""Modules whose classes written in C are known: as an object dies they call nobody but what `is_loud` looks for."""
+_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
 """Types whose objects are not garbage-collected because they refer to nothing."""
 _SECRETIVE: frozenset[Any] = frozenset((
@@ -68,9 +73,19 @@ def is_loud(value: Any) -> bool:
             return True
     elif issubclass(kind, np.dtype):
         return value.hasobject or not value.isbuiltin  # a dtype made by users may have metadata
-    elif _hides_contents(kind):
-        return True
-    return defines(kind, "__del__") or (kind is not memoryview and defines(kind, "__release_buffer__"))
+    return not _is_quiet_class(kind)
+
+
+def _ends_quietly(kind: type) -> bool:
+    """Whether an object of this class runs no code as it dies, provided that its memory and dtype do not."""
+    hides = _hides_contents(kind) and not issubclass(kind, np.ndarray)
+    if hides or defines(kind, "__del__") or (kind is not memoryview and defines(kind, "__release_buffer__")):
+        return False
+    module = _module_of(native(kind))
+    return type(module) is str and module.partition(".")[0] in _KNOWN
+
+
+_is_quiet_class = Fact(_ends_quietly)
 
 
 def _hides_contents(kind: type) -> bool:

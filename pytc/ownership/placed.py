@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytc.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
+from pytc.classes import MADE_BY_CODE, defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership import counts
 from pytc.ownership.counts import PLAIN
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
@@ -141,8 +141,6 @@ class Placed:
 
 
 UNKNOWN = Placed(-1, (), (), (), (), frozenset())
-_MADE_BY_CODE = 1 << 9
-"""`Py_TPFLAGS_HEAPTYPE`, in the flags of a class."""
 _DEEPEST = 3
 _MOST_HELD = 64
 """Containers larger than that, or deeper down, are for the careful look."""
@@ -162,7 +160,7 @@ def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bo
     """Whether the value has something of `known` (by id) in it: if it is a plain container, or an object of a class
     that users have written, and not too large."""
     kind = type(value)
-    if not (depth and (is_plain(kind) or (flags_of(kind) & _MADE_BY_CODE and counts.opens(value)))):
+    if not (depth and (is_plain(kind) or (flags_of(kind) & MADE_BY_CODE and counts.opens(value)))):
         return False
     parts = _referents(value)
     return len(parts) <= _MOST_HELD and any(id(part) in known or _leads_to(part, known, depth - 1) for part in parts)

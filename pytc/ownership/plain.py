@@ -18,6 +18,7 @@ from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary, shares
+from pytc.ownership.facts import Fact
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
 
 # By identity, since users' objects may be equal to anything.
@@ -113,19 +114,7 @@ def function_of(target: Any, name: str, bound_to: Any) -> Any:
 def has_odd_keys(kind: type) -> bool:
     """Whether a class, or one that it inherits from, has keys that are no strings, so that to look for a name there may
     run code."""
-    number = version(kind)
-    if number and number in _without_odd_keys:
-        return False
-    odd = bool(_odd_dictionaries(*[attributes_of(base) for base in bases_of(kind)]))
-    if number and not odd:
-        if len(_without_odd_keys) >= _MOST_KNOWN:
-            _without_odd_keys.clear()
-        _without_odd_keys.add(number)
-    return odd
-
-
-_without_odd_keys: set[int] = set()
-"""Versions of classes."""
+    return not _has_strings_alone(kind)
 
 
 _left_to_objects: set[tuple[int, str, bool]] = set()
@@ -179,6 +168,9 @@ def _odd_dictionaries(*values: Any) -> list[dict[Any, Any]]:
     """Those among what these refer to that may have keys which are no strings."""
     found = [v for v in gc.get_referents(*values) if issubclass(type(v), dict)]
     return [v for v in found if type(v) is not dict or not of_strings(v)]
+
+
+_has_strings_alone = Fact(lambda kind: not _odd_dictionaries(*[attributes_of(base) for base in bases_of(kind)]))
 
 
 def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:

@@ -24,6 +24,7 @@ from unittest import mock
 
 import jax
 
+from pytc.classes import defines
 from pytc.ownership import (
     behind,
     buffers,
@@ -31,6 +32,7 @@ from pytc.ownership import (
     collector,
     counts,
     dying,
+    endings,
     events,
     executions,
     fields,
@@ -53,7 +55,7 @@ from pytc.ownership import (
 from pytc.ownership.callsite import CallSite
 from pytc.set_bits import set_bits
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
-from tests.ownership import test_fields, test_starred
+from tests.ownership import test_fields, test_starred, test_written_in_c
 from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
@@ -182,6 +184,19 @@ def finalisers_do_not_count() -> Any:
         return (hasattr(type(value), "__del__") and not isinstance(value, jax.Array)) or _opens(value)
 
     return mock.patch.object(counts, "opens", opens)
+
+
+def addresses_do_not_count() -> Any:
+    """A container is opened whoever may have its address."""
+    return mock.patch.object(counts, "_is_counted", lambda kind: not defines(kind, "__del__"))
+
+
+def c_code_calls_nobody() -> Any:
+    """Objects of any class written in C end without a word."""
+    return _patches(
+        mock.patch.object(endings, "_module_of", lambda kind: "builtins"),
+        mock.patch.object(endings, "_is_quiet_class", endings._ends_quietly),
+    )
 
 
 def sharing_does_not_count() -> Any:
@@ -683,7 +698,8 @@ ALL: tuple[Mutant, ...] = (
     strings_are_read_where_they_are_loaded, strings_are_read_as_a_call_begins,
     variables_have_no_strings, results_are_stored_at_once, only_calls_run_code, builtins_have_one_name,
     names_have_no_dots, builtins_are_what_they_were, keys_are_no_code,
-    a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, sharing_does_not_count,
+    a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, addresses_do_not_count,
+    c_code_calls_nobody, sharing_does_not_count,
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     observers_are_ignored, onlookers_are_ignored, threads_reach_nothing, variables_hold_all_alone,
@@ -1345,7 +1361,7 @@ PROGRAMS: tuple[Program, ...] = (
     _list_of_a_loop, _two_stores, _store_that_loads,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
-    *test_fields.ALL,
+    *test_fields.ALL, *test_written_in_c.ALL,
 )  # fmt: skip
 
 

@@ -1,0 +1,124 @@
+"""Objects of classes that somebody has written in C: others may know their address, and code may run as they die."""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from typing import Any
+
+import pytest
+
+from pytc.classes import native
+from tests.ownership.harness import Stub, both, first
+from tests.ownership.odd_objects import looking_at, written_in_c
+
+ALL: list[Any] = []
+HANDLE = written_in_c("Handle")
+
+
+class Derived(HANDLE):
+    """Inherits from such a class."""
+
+
+class DerivedWithSlots(HANDLE):
+    """The same, with a field of its own."""
+
+    __slots__ = ("more",)
+
+
+def program(function):
+    ALL.append(function)
+    return function
+
+
+def at(address):
+    """What C code finds at an address that it was given."""
+    return ctypes.cast(address, ctypes.py_object).value
+
+
+@program
+def handle_in_a_variable(s, f, f2):
+    for kind in (HANDLE, Derived, DerivedWithSlots):
+        x = s.new()
+        handle = kind()
+        handle.value = x
+        address = id(handle)
+        x = f(x)
+        s.read((x, at(address).value))
+
+
+@program
+def handle_in_arguments(s, f, f2):
+    for kind in (HANDLE, Derived, DerivedWithSlots):
+        handle = kind()
+        handle.value = s.new()
+        address = id(handle)
+        x = f(handle.value, handle)
+        s.read((x, at(address).value))
+
+
+@program
+def handle_in_a_field(s, f, f2):
+    for kind in (HANDLE, Derived, DerivedWithSlots):
+        handle = kind()
+        handle.value = x = s.new()
+        address = id(handle)
+        state = {"x": x, "handle": handle, "n": 0}
+        x = handle = None
+        new = f(state["x"])
+        s.read((new, at(address).value))
+        s.read(state["n"])
+
+
+@program
+def what_looks_as_a_variable_dies(s, f, f2):
+    box = types.SimpleNamespace(a=s.new())
+    seen = s.seen = []
+    loud = written_in_c("Loud", looking_at(s, box))
+
+    def helper():
+        guard = loud()  # noqa: F841
+        return f(box.a)
+
+    for _ in range(3):
+        box.a = helper()
+    if any(seen):
+        raise RuntimeError("an array was deleted when it was looked at")
+
+
+@program
+def what_looks_as_an_argument_dies(s, f, f2):
+    box = types.SimpleNamespace(a=s.new())
+    seen = s.seen = []
+    loud = written_in_c("Loud", looking_at(s, box))
+    for _ in range(3):
+        box.a = f(box.a, loud())
+    if any(seen):
+        raise RuntimeError("an array was deleted when it was looked at")
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
+def test_no_deleted_array(program):
+    stub = Stub()
+    program(stub, stub.compile(first), stub.compile(both))
+    stub.read([])
+    assert stub.calls
+
+
+def test_what_a_class_statement_adds():
+    assert native(HANDLE) is native(Derived) is native(DerivedWithSlots) is HANDLE
+    first = [made(base, *names) for base in (object, list, dict) for names in ALL_NAMES]
+    second = [made(base, *names) for base in first for names in ((), ("c",), (None,))]
+    of_tuples = [type("Made", (tuple,), {"__slots__": ()}), type("Made", (tuple, *first[:1]), {})]
+    assert {native(kind) for kind in first + second} == {object, list, dict}
+    assert {native(kind) for kind in of_tuples} == {tuple}
+    assert native(type("Made", (OSError,), {})) is OSError
+    assert native(type("Made", (ctypes.Structure,), {})) is not object
+
+
+def made(base, *names):
+    """A class with slots of these names, or without `__slots__` for None."""
+    return type("Made", (base,), {} if None in names else {"__slots__": names})
+
+
+ALL_NAMES = [(), ("a", "__b"), ("a", "__weakref__"), ("a", "__dict__"), ("__dict__", "__weakref__"), (None,)]
