@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import signal
 import sys
 import threading
 import types
@@ -370,7 +371,11 @@ def with_a_star(compiled):
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="the interpreter makes such calls without code in C")
 def test_why_a_star_keeps_an_attribute():
     compiled = new_step()
-    with_a_star(compiled)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores Ctrl-C
+    try:
+        with_a_star(compiled)
+    finally:
+        signal.signal(signal.SIGINT, before)
     (site,) = explain(compiled).sites
     assert {why for _, why in site.why} == {
         "attribute `state` of SimpleNamespace: a Ctrl-C may come before the result is there, since the call has `*` or "
