@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MemberDescriptorType
 from typing import Any
 
 import jax
@@ -18,15 +17,6 @@ size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
 has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 
-MADE_BY_CODE = 1 << 9
-"""The flag of classes that code has made: a `class` statement, or a function of a module written in C
-(`Py_TPFLAGS_HEAPTYPE`)."""
-_DICTIONARY_BEFORE = 1 << 4
-_WEAK_REFERENCES_BEFORE = 1 << 3
-"""The flags of classes whose objects have their `__dict__` and their weak references before their address, where the
-size does not count them (`Py_TPFLAGS_MANAGED_DICT` and `_WEAKREF`)."""
-_WORD = object.__basicsize__ // 2
-
 
 def is_of_jax(kind: type) -> bool:
     """Whether the class is JAX's own."""
@@ -37,27 +27,6 @@ def is_of_jax(kind: type) -> bool:
 def is_own_array(kind: type) -> bool:
     """Whether objects of the class are JAX's own arrays, or its keys, and not of a user's class derived from it."""
     return is_of_jax(kind) and issubclass(kind, jax.Array)
-
-
-def native(kind: type) -> type:
-    """The class written in C that objects of this class are made like: the class itself, or the nearest that it
-    inherits from.
-
-    A `class` statement adds nothing to an object but slots, a `__dict__` and weak references, which the size shows.
-    """
-    while (base := base_of(kind)) is not None and flags_of(kind) & MADE_BY_CODE and _adds_nothing(kind, base):
-        kind = base
-    return kind
-
-
-def _adds_nothing(kind: type, base: type) -> bool:
-    attributes, flags = attributes_of(kind), flags_of(kind)
-    words = sum(type(v) is MemberDescriptorType for v in attributes.values()) if "__slots__" in attributes else 0
-    if has_dictionary(kind) and not has_dictionary(base) and not flags & _DICTIONARY_BEFORE:
-        words += 1
-    if may_be_referred_to_weakly(kind) and not may_be_referred_to_weakly(base) and not flags & _WEAK_REFERENCES_BEFORE:
-        words += 1
-    return size_of(kind) == size_of(base) + words * _WORD
 
 
 def defines(kind: type, name: str) -> bool:

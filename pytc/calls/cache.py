@@ -147,6 +147,9 @@ class Shared:
     describe: Describe
     _known: _Alike[Signature] = dataclasses.field(init=False, default_factory=_Alike)
     """The newest signature of each staged program."""
+    _replaced: set[Signature] = dataclasses.field(init=False, default_factory=set)
+    """Those that the latest has replaced, with their call sites. They are let go of when room is made, since what goes
+    with them may run code: not behind a call."""
     _being_made: dict[Described, contextlib.AbstractContextManager[Any]] = dataclasses.field(
         init=False, default_factory=dict
     )
@@ -175,6 +178,7 @@ class Shared:
         known = itertools.chain.from_iterable(list(self._known.values()))
         dropped = {*self._known.oldest(signature), *(each for each in known if each.staged.context.is_spent())}
         self._known.drop(dropped)
+        self._replaced = set()
         for described in {each.described for each in dropped} - {signature.described, *self._known}:
             self._being_made.pop(described, None)
 
@@ -184,7 +188,9 @@ class Shared:
         if signature.staged.program.calls_python:
             return
         before = self._known.get(signature.described, ())
-        self._known.drop({each for each in before if each.staged is signature.staged and each is not signature})
+        replaced = {each for each in before if each.staged is signature.staged and each is not signature}
+        self._replaced |= replaced
+        self._known.drop(replaced)
         self._known.add(signature)
 
 

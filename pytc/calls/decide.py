@@ -73,7 +73,7 @@ def look(
             signature.sites.clear()
         site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
         site.unseen = lives_on - _lives_on(planner, program, survivors.seen)
-        site = signature.sites.setdefault((id(site.code), site.lasti), site)
+        site = signature.sites.setdefault(site.place, site)
     elif plan is not site.plan:
         if site.unseen:
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.

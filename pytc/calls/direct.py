@@ -201,12 +201,17 @@ class Ways(dict[tuple[int, int], Direct]):
         frame: types.FrameType,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> None:
-        """Let the calls after this one go straight, if they can; if they cannot, that is a miss.
+    ) -> bool:
+        """Let the calls after this one go straight if those before it have gone well, and return whether these have. If
+        calls cannot go straight, that is a miss; those of a site that has been given up never will again.
 
-        Called before this call, though it is the last one that has shown that calls go well: looking at the arguments
-        may run code, and none may run between a call and the store of its result.
+        Called before this call, though it is the last one that has shown this: looking at the arguments may run code,
+        as may what is forgotten, and none may run between a call and the store of its result.
         """
+        if not site.goes_well:
+            if site.missed >= MOST_MISSES:
+                self.pop(site.place, None)
+            return False
         site.goes_well = False
         leaves = signature.program.leaves
         # `jax.jit` does not tell a Python scalar from an array of a weak type.
@@ -214,28 +219,27 @@ class Ways(dict[tuple[int, int], Direct]):
         direct = Direct.of(signature, site, frame, args, kwargs, self._share) if tells else None
         if direct is None:
             site.miss()
-            return
-        known = self.get((id(site.code), site.lasti))
+            return True
+        known = self.get(site.place)
         if known is not None and known.site is not site:
             known.site.miss()  # calls of two signatures, or in two contexts, come from there
-        self[id(site.code), site.lasti] = direct
+        self[site.place] = direct
+        return True
 
     def went_well(self, site: Site, looked: bool) -> None:
         """Note that a call that took the usual path had nothing to copy, so that those after it may go straight.
         `looked` says that it could not have gone straight; if it could have, that is a miss."""
-        known = self.get((id(site.code), site.lasti))
+        known = self.get(site.place)
         if known is not None and known.plan is site.plan:
             if looked:
                 return
             site.miss()  # it should have gone straight: something stands elsewhere than it did
-            if site.missed >= MOST_MISSES:
-                self.pop((id(site.code), site.lasti), None)
         site.goes_well = site.missed < MOST_MISSES
 
     def stay_away(self, direct: Direct) -> None:
         """Let the calls of a site take the usual path again."""
         direct.site.miss()
-        self.pop((id(direct.site.code), direct.site.lasti), None)
+        self.pop(direct.site.place, None)
 
 
 def check_not_deleted(error: Exception, leaves: Sequence[Leaf], values: Sequence[Any]) -> None:

@@ -149,9 +149,7 @@ class Function:
             self.directly.make_room()
         if site is None or looked:
             site = decide.look(self.planner, signature, site, frame, args, kwargs, leaves)
-        if site.goes_well:
-            self.directly.learn(signature, site, frame, args, kwargs)
-            looked = True
+        looked = self.directly.learn(signature, site, frame, args, kwargs) or looked
         for i in keys:
             leaves[i] = bits_of(leaves[i])
         # Two keys may hold the same bits; then there are more references to these than from one key and `leaves`.
@@ -396,6 +394,7 @@ def wrap(function: Function) -> Callable[..., Any]:
                     return landed[0].result(landed[2], ())
                 if gone is None:
                     function.directly.stay_away(direct)
+            direct = None  # what is forgotten dies before the call, not as this returns: it may run code
             leaves, tree = tree_flatten(
                 (args, kwargs) if (hidden := function.wrap_static) is None else hidden(args, kwargs)
             )
@@ -405,7 +404,7 @@ def wrap(function: Function) -> Callable[..., Any]:
                 try:
                     return function.run(signature, frame, args, kwargs, leaves, landed)
                 except Retrace:
-                    pass
+                    signature = None  # as above
             return function.call(frame, args, kwargs, leaves, tree, landed)
         except BaseException as raised:
             # Several may come at once: by different signals, from other threads, or one behind the other.

@@ -87,7 +87,7 @@ class Site:
         straight          the plan has changed                          -> usual path
         straight          another signature's calls there `learn`, a miss -> ready
         any of them       the `MOST_MISSES`-th miss, each less than `MANY_CALLS` calls after the last -> given up
-        given up          usual path for good
+        given up          usual path for good, from the next call there on
 
     A call that copies is no miss, nor one that looks again or learns. What `pytc.explain` tells (`decide` writes):
 
@@ -135,6 +135,11 @@ class Site:
     """Misses so far, each less than `MANY_CALLS` calls after the one before. `MOST_MISSES`: given up."""
     missed_at: int = 0
     """`calls` at the last miss."""
+
+    def __post_init__(self) -> None:
+        self.place = id(self.code), self.lasti
+        """What tables know it by. (`id` is a function that hooks of `sys.addaudithook` are told of, and none must run
+        between a call and the store of its result.)"""
 
     def count(self, program: Program, copied: Sequence[int]) -> None:
         """Note a call that has run, for which these leaves were copied."""

@@ -36,7 +36,7 @@ variables by other means than its bytecode shows (`introspection`), and who else
     counts           who refers to what, by trial deletion over the arguments
     executions       who shares a buffer with whom, by age; by address: buffers; among all arrays that there are: alive
     watchers         who else may look, or raise; service_threads, compared and collector each know one kind
-    facts            what holds of a class until it is changed, asked once
+    native           classes written in C, and what is known of them; facts: asked once, until a class is changed
     interpreter      what the interpreter is and does, measured at import
     answers          what is said of a call besides the proof. Before it, which leaves outlive it: surviving, repeats,
                      read_again. In words, what holds a leaf: holders, variables, referrers, paths

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from pytc.ownership import loops
 from pytc.ownership.callsite import CallSite
-from pytc.ownership.counts import PLAIN
+from pytc.ownership.counts import PLAIN, in_one_list
 from pytc.ownership.fields import unread
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
 from pytc.ownership.lengths import Lengths
@@ -248,6 +248,7 @@ def follow(
     references: int,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    leaves: Sequence[Any],
     outcome: Outcome,
     walk: Walk | None,
 ) -> tuple[list[Any], Slots | None]:
@@ -276,7 +277,7 @@ def follow(
     if any(level.slots for level in route):
         who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
         walked = walk.arguments(args, kwargs) if walk is not None else ()
-        overwritten = slots_of(args, kwargs, who, outcome, walked)
+        overwritten = slots_of(args, kwargs, leaves, who, outcome, walked)
         overwritten.call(below, 1 + waits_for_c(frame))
         del walked
     for level in route:
@@ -316,11 +317,20 @@ def follow(
 
 
 def slots_of(
-    args: tuple[Any, ...], kwargs: dict[str, Any], who: Onlookers, outcome: Outcome, walked: Iterable[Any] = ()
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    who: Onlookers,
+    outcome: Outcome,
+    walked: Iterable[Any] = (),
 ) -> Slots:
-    """The `Slots` of a call, with no frame added yet. The names of keyword arguments are among the roots: they may be
-    of a user's class derived from `str`, and they die with the arguments."""
+    """The `Slots` of a call, with no frame added yet.
+
+    Among the roots are the names of keyword arguments, which may be of a user's class derived from `str`, and those of
+    the `leaves` that a custom node's `tree_flatten` has made for this call: all of these die with the arguments.
+    """
     roots = [*args, *kwargs, *kwargs.values()]
+    roots += in_one_list(leaves)
     return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.lasting)
 
 

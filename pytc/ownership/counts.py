@@ -13,12 +13,11 @@ contents are looked at only from that moment on.
 Some things reach an object, or its contents, without being counted: weak references; a finaliser (`__del__`), which is
 given the object when it dies; and, from CPython 3.13 on, the object's `__dict__`, if somebody has that. An object that
 has any of them is never opened. Nor is one that others may know by its address: only such are opened as are known
-to be counted (`_COUNTED`).
+to be counted (`native`).
 """
 
 from __future__ import annotations
 
-import builtins
 import collections
 import functools
 import gc
@@ -29,13 +28,13 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, TypeAlias
 
-import jax
 import numpy as np
 
-from pytc.classes import defines, is_own_array, native
+from pytc.classes import defines, is_own_array
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership.facts import Fact
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
+from pytc.ownership.native import is_counted
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
@@ -50,21 +49,6 @@ _shut: set[type] = {
 """Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen."""
 PLAIN = frozenset({tuple, list, dict})
 """Types that are always opened."""
-_VIEWS: list[Any] = [{}.keys(), {}.values(), {}.items()]
-_ITERATORS: list[Any] = [
-    *(iter(each) for each in ((), [], set(), collections.deque(), *_VIEWS)),
-    *(reversed(each) for each in ([], *_VIEWS)),
-]
-_COUNTED = frozenset((
-    *(each for space in (builtins, itertools) for each in vars(space).values() if isinstance(each, type)),
-    collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
-    types.MappingProxyType, types.MethodType, types.SimpleNamespace,
-    *(type(each) for each in (*_VIEWS, *_ITERATORS)),
-    native(jax.Array),
-)) - {memoryview}  # fmt: skip
-"""Classes written in C of whose objects nobody knows but by references that are counted. Of others that is not known:
-what a weak reference refers to has a list of these, and calls back as it dies; and C code may have the address of an
-object of ctypes, cffi, Cython or somebody's own."""
 
 
 def opens(value: Any) -> bool:
@@ -78,12 +62,12 @@ def opens(value: Any) -> bool:
     if is_own_array(kind) and bits_of(value) is value:  # not a PRNG key, which holds its bits
         _shut.add(kind)
         return False
-    if not _is_counted(kind) or _weakrefs(value):
+    if not _may_be_opened(kind) or _weakrefs(value):
         return False
     return not (may_share_attributes(kind) and share_attributes([value]))
 
 
-_is_counted = Fact(lambda kind: native(kind) in _COUNTED and not defines(kind, "__del__"))
+_may_be_opened = Fact(lambda kind: is_counted(kind) and not defines(kind, "__del__"))
 
 
 def remainder(
@@ -165,6 +149,14 @@ def _openable(values: list[Any]) -> list[Any]:
     nodes = [value for value in values if type(value) not in _shut]
     # The container that it is in, `values`, `nodes`, the variable `value`, and `getrefcount`'s argument.
     return [value for value in nodes if getrefcount(value) == 5 and (type(value) in PLAIN or opens(value))]
+
+
+def in_one_list(values: Sequence[Any]) -> list[Any]:
+    """Those of the values in a list of the caller's that nothing but this list refers to."""
+    counts = [*map(getrefcount, values)]
+    if not counts or min(counts) > 2:  # the list, and `getrefcount`'s argument
+        return []
+    return [value for value, count in zip(values, counts, strict=True) if count == 2]
 
 
 Mark: TypeAlias = "weakref.ref[Any]"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime
 import gc
 import re
-import sys
 import types
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
@@ -19,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.classes import base_of, defines, flags_of, native, size_of
+from pytc.classes import base_of, defines, flags_of, size_of
+from pytc.ownership import native
 from pytc.ownership.counts import ATOMS
 from pytc.ownership.facts import Fact
 
@@ -27,9 +27,6 @@ LIVE_ON = frozenset((*ATOMS, type, range, bytearray, types.EllipsisType, types.N
 """Types whose objects run no code when they die, or never die with the arguments because others refer to them."""
 _COLLECTED = 1 << 14
 """The flag of classes whose objects tell the collector what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
-_KNOWN = sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy"}
-"""Modules whose classes written in C are known: as an object dies they call nobody but what `is_loud` looks for."""
-_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
 """Types whose objects are not garbage-collected because they refer to nothing."""
 _SECRETIVE: frozenset[Any] = frozenset((
@@ -81,8 +78,7 @@ def _ends_quietly(kind: type) -> bool:
     hides = _hides_contents(kind) and not issubclass(kind, np.ndarray)
     if hides or defines(kind, "__del__") or (kind is not memoryview and defines(kind, "__release_buffer__")):
         return False
-    module = _module_of(native(kind))
-    return type(module) is str and module.partition(".")[0] in _KNOWN
+    return native.is_quiet(kind)
 
 
 _is_quiet_class = Fact(_ends_quietly)

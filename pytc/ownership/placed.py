@@ -13,10 +13,11 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytc.classes import MADE_BY_CODE, defines, flags_of, has_dictionary, may_be_referred_to_weakly
+from pytc.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership import counts
 from pytc.ownership.counts import PLAIN
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
+from pytc.ownership.native import MADE_BY_CODE, native
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
@@ -171,6 +172,7 @@ def is_plain(kind: type) -> bool:
     nobody else refers to it."""
     return kind in PLAIN or (
         issubclass(kind, tuple)
+        and native(kind) is tuple
         and not has_dictionary(kind)
         and not may_be_referred_to_weakly(kind)
         and not defines(kind, "__del__")

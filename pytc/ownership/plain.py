@@ -20,6 +20,7 @@ from typing import Any
 from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary, shares
 from pytc.ownership.facts import Fact
 from pytc.ownership.interpreter import UNBOUND, comes_from_python, version
+from pytc.ownership.native import COUNTED, native
 
 # By identity, since users' objects may be equal to anything.
 _PLAIN_ACCESS = frozenset(
@@ -28,6 +29,8 @@ _PLAIN_ACCESS = frozenset(
     for name in ("__getattribute__", "__setattr__")
     if name in vars(kind)
 )
+_GENERIC = COUNTED | {ModuleType, types.FunctionType}
+"""Classes written in C whose objects have their attributes where those of any object are."""
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _STRINGS = frozenset((str,))
 _MOST_KEYS = 256
@@ -126,6 +129,8 @@ it never has that again."""
 def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, storing: bool) -> tuple[Any, bool]:
     """What the classes of an object have under the name of an attribute, and whether they leave it to the object what
     is there; raises if it is not plain."""
+    if native(kind) not in _GENERIC:
+        raise NotPlain  # what C code does to get at an attribute need not show in the class
     for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
         if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
             raise NotPlain

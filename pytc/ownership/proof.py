@@ -43,7 +43,7 @@ def held(
     if site is not None and site.hint is not None:
         try:
             walk = wanted.walk  # a finaliser that runs before slots are counted may itself make a call, and change it
-            places, slots = follow(site, frame, references, args, kwargs, outcome, walk)
+            places, slots = follow(site, frame, references, args, kwargs, leaves, outcome, walk)
             if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site) and _stand(slots, places):
                 return ()
             del places, slots  # which has that list, too
@@ -74,7 +74,7 @@ def all_dead(
     if sys._getframe(3) is not frame:
         return False
     try:
-        places, slots = follow(site, frame, 3, args, kwargs, outcome, walk)
+        places, slots = follow(site, frame, 3, args, kwargs, (), outcome, walk)
         ending = slots.dying.die_quietly if slots is not None else None
         inside = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
         return inside is not None and (not inside[1] or _on_their_own(*inside, walk)) and _stand(slots, places)

@@ -41,6 +41,7 @@ from pytc.ownership import (
     liveness,
     look,
     loops,
+    native,
     placed,
     plain,
     private,
@@ -188,13 +189,13 @@ def finalisers_do_not_count() -> Any:
 
 def addresses_do_not_count() -> Any:
     """A container is opened whoever may have its address."""
-    return mock.patch.object(counts, "_is_counted", lambda kind: not defines(kind, "__del__"))
+    return mock.patch.object(counts, "_may_be_opened", lambda kind: not defines(kind, "__del__"))
 
 
 def c_code_calls_nobody() -> Any:
     """Objects of any class written in C end without a word."""
     return _patches(
-        mock.patch.object(endings, "_module_of", lambda kind: "builtins"),
+        mock.patch.object(native, "is_quiet", lambda kind: True),
         mock.patch.object(endings, "_is_quiet_class", endings._ends_quietly),
     )
 
@@ -528,9 +529,11 @@ def _add_always(self: Any, frame: Any, site: CallSite, length: Any, *_: Any) -> 
 def routes_are_not_checked() -> Any:
     """What was dead at this site the last time is taken for dead again, whoever called."""
 
-    def follow(known: CallSite, frame: Any, references: int, args: Any, kwargs: Any, outcome: Any, walked: Any) -> Any:
+    def follow(
+        known: CallSite, frame: Any, references: int, args: Any, kwargs: Any, leaves: Any, outcome: Any, walked: Any
+    ) -> Any:
         with mock.patch.object(CallSite, "dead", lambda site, *_: _Everything()):
-            return _follow(known, frame, references + 1, args, kwargs, outcome, walked)
+            return _follow(known, frame, references + 1, args, kwargs, leaves, outcome, walked)
 
     return mock.patch.object(proof, "follow", follow)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import cProfile
 import ctypes
+import sys
 import types
 from typing import Any
 
 import pytest
 
-from pytc.classes import native
+from pytc.ownership.native import native
 from tests.ownership.harness import Stub, both, first
 from tests.ownership.odd_objects import looking_at, written_in_c
 
 ALL: list[Any] = []
-HANDLE = written_in_c("Handle")
+HANDLE = written_in_c("elsewhere.Handle")
+PAIR = written_in_c("elsewhere.Pair", base=tuple)
 
 
 class Derived(HANDLE):
@@ -71,29 +74,85 @@ def handle_in_a_field(s, f, f2):
 
 
 @program
+def handle_that_is_a_tuple(s, f, f2):
+    x = s.new()
+    for kind in [tuple] * 5 + [PAIR] * 3:
+        pair = kind((x,))
+        address = id(pair)
+        x = f(x)
+        if kind is PAIR:
+            s.read((x, at(address)[0]))
+
+
+LOUD = {
+    "a class": ("elsewhere.Loud", {}),
+    "one without a field": ("elsewhere.Loud", {"base": object}),
+    "one without a dot in its name": ("builtins.Loud", {}),
+    "a tuple": ("elsewhere.Loud", {"base": tuple}),
+}
+
+
+@program
 def what_looks_as_a_variable_dies(s, f, f2):
-    box = types.SimpleNamespace(a=s.new())
-    seen = s.seen = []
-    loud = written_in_c("Loud", looking_at(s, box))
+    for name, like in LOUD.values():
+        box = types.SimpleNamespace(a=s.new())
+        s.seen = []
+        loud = written_in_c(name, looking_at(s, box), **like)
 
-    def helper():
-        guard = loud()  # noqa: F841
-        return f(box.a)
+        def helper(loud=loud, box=box):
+            guard = loud()  # noqa: F841
+            return f(box.a)
 
-    for _ in range(3):
-        box.a = helper()
-    if any(seen):
-        raise RuntimeError("an array was deleted when it was looked at")
+        for _ in range(3):
+            box.a = helper()
+        nothing_deleted(s)
 
 
 @program
 def what_looks_as_an_argument_dies(s, f, f2):
-    box = types.SimpleNamespace(a=s.new())
-    seen = s.seen = []
-    loud = written_in_c("Loud", looking_at(s, box))
+    for name, like in LOUD.values():
+        box = types.SimpleNamespace(a=s.new())
+        s.seen = []
+        loud = written_in_c(name, looking_at(s, box), **like)
+        for _ in range(3):
+            box.a = f(box.a, loud())
+        nothing_deleted(s)
+
+
+@program
+def what_looks_before_it_stores(s, f, f2):
+    box = None
+    s.seen = []
+    box = written_in_c("elsewhere.Record", attributes=True, stores=lambda: s.seen and looking_at(s, box)())()
+    box.a = s.new()
+    s.seen.append(False)
     for _ in range(3):
-        box.a = f(box.a, loud())
-    if any(seen):
+        box.a = f(box.a)
+    nothing_deleted(s)
+
+
+@program
+def what_asks_for_the_time_as_it_dies(s, f, f2):
+    if sys.version_info >= (3, 12):
+        f(s.new())
+        return  # there a profiler that is not stopped stops every proof
+    box = types.SimpleNamespace(a=s.new())
+    s.seen = []
+    look = looking_at(s, box)
+
+    def helper():
+        profiler = cProfile.Profile(lambda: look() or 0)
+        profiler.enable()
+        sys.setprofile(None)
+        return f(box.a)
+
+    for _ in range(3):
+        box.a = helper()
+    nothing_deleted(s)
+
+
+def nothing_deleted(s):
+    if any(s.seen):
         raise RuntimeError("an array was deleted when it was looked at")
 
 
