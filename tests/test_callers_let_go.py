@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import itertools
 import time
 import types
 from typing import NamedTuple
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import struct
 from flax.core import FrozenDict
 from flax.training.train_state import TrainState
 
@@ -821,3 +823,146 @@ def test_a_state_with_a_key_is_reused_in_an_attribute(fun, impl):
     sites = compiled.explain().sites
     assert sum(site.copied_calls for site in sites) <= 1
     assert [site.donated for site in sites] == [3]
+
+
+class Duo(NamedTuple):
+    a: jax.Array
+    b: jax.Array
+
+
+@dataclasses.dataclass
+class Record:
+    a: jax.Array
+    b: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slim:
+    a: jax.Array
+    b: jax.Array
+
+
+@struct.dataclass
+class Struct:
+    a: jax.Array
+    b: jax.Array
+
+
+class Plain:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+def helper_that_makes_a_new_one(step, kind, state, seen):
+    def helper(state):
+        a, b = step(state.a, state.b)
+        return kind(a, b)
+
+    for _ in range(STEPS):
+        state = helper(state)
+        seen(state)
+
+
+def helper_with_a_loss(step, kind, state, seen):
+    def helper(state):
+        a, b = step(state.a, state.b)
+        return kind(a, b), 0.0
+
+    for _ in range(STEPS):
+        state, _ = helper(state)
+        seen(state)
+
+
+def helper_that_returns_the_parts(step, kind, state, seen):
+    def helper(state):
+        return step(state.a, state.b)
+
+    for _ in range(STEPS):
+        state = kind(*helper(state))
+        seen(state)
+
+
+def helper_of_a_helper(step, kind, state, seen):
+    def update(state):
+        a, b = step(state.a, state.b)
+        return kind(a, b)
+
+    def helper(state):
+        return update(state)
+
+    for _ in range(STEPS):
+        state = helper(state)
+        seen(state)
+
+
+def replaced_in_the_next_statement(step, kind, state, seen):
+    for _ in range(STEPS):
+        a, b = step(state.a, state.b)
+        state = dataclasses.replace(state, a=a, b=b)
+        seen(state)
+
+
+def replaced_by_the_next_statement_of_a_named_tuple(step, kind, state, seen):
+    for _ in range(STEPS):
+        a, b = step(state.a, state.b)
+        state = state._replace(a=a, b=b)
+        seen(state)
+
+
+BY_FIELDS = [
+    *itertools.product(
+        (helper_that_makes_a_new_one, helper_with_a_loss, helper_that_returns_the_parts, helper_of_a_helper),
+        (Duo, Record, Slim, Struct, Plain),
+    ),
+    *itertools.product((replaced_in_the_next_statement,), (Record, Slim, Struct)),
+    (replaced_by_the_next_statement_of_a_named_tuple, Duo),
+]
+
+
+@pytest.mark.parametrize(("caller", "kind"), BY_FIELDS)
+def test_fields_of_a_state_are_reused_from_the_second_call_on(caller, kind):
+    places = []
+    step = pytc.compile(lambda a, b: (a + 1, b * 2))
+    caller(
+        step,
+        kind,
+        kind(jnp.zeros(6), jnp.ones(5)),
+        lambda state: places.append((addresses(state.a), addresses(state.b))),
+    )
+    assert places == places[:1] * STEPS
+    (site,) = step.explain().sites
+    assert not site.kept
+    assert site.copied_calls == 0
+
+
+def items_of_a_dictionary(step, seen):
+    state = {"a": jnp.zeros(6), "b": jnp.ones(5)}
+    for _ in range(STEPS):
+        state, _ = step(state["a"], state["b"])
+        seen(state)
+
+
+def items_of_a_dictionary_that_is_an_item(step, seen):
+    state = {"a": jnp.zeros(6), "b": jnp.ones(5)}
+    for _ in range(STEPS):
+        state = step(state["a"], state["b"])[0]
+        seen(state)
+
+
+def items_of_the_last_result(step, seen):
+    both = {"a": jnp.zeros(6), "b": jnp.ones(5)}, 0.0
+    for _ in range(STEPS):
+        both = step(both[0]["a"], both[0]["b"])
+        seen(both[0])
+
+
+@pytest.mark.parametrize(
+    "caller", [items_of_a_dictionary, items_of_a_dictionary_that_is_an_item, items_of_the_last_result]
+)
+def test_items_of_the_last_result_are_reused(caller):
+    places = []
+    step = pytc.compile(lambda a, b: ({"a": a + 1, "b": b * 2}, a.sum()))
+    caller(step, lambda state: places.append(addresses(state)))
+    assert places == places[:1] * STEPS
+    (site,) = step.explain().sites
+    assert not site.kept

@@ -23,6 +23,7 @@ import pytest
 from jax import monitoring
 
 import pytc
+from pytc import ownership
 from pytc.calls import asking
 from pytc.calls.plan import Planner
 from pytc.emit import Emitted
@@ -957,6 +958,28 @@ def test_a_site_that_spares_is_tried_again_without_a_copy():
     # From the eighth call at that site on; or from the sixteenth, if at the eighth very many arrays were thought to be
     # alive, of which there were fewer by then.
     assert all(in_place[11:])
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_is_proven_dead_is_taken_over_whatever_the_code_looked_like(monkeypatch, held):
+    guess = ownership.Surviving(*[frozenset({0, 1})] * 2)
+    monkeypatch.setattr(ownership, "survivors", lambda *_: guess)
+    compiled, places = make_step(), []
+
+    def run():
+        state = {"a": jnp.zeros(8), "b": jnp.ones(9)}
+        history = []
+        for _ in range(9):
+            history += [state["a"]] if held else []
+            state = compiled(state, 1.0)
+            places.append(state["b"].unsafe_buffer_pointer())
+        return history
+
+    run()
+    assert len({*places[1:]}) == 1
+    (site,) = pytc.explain(compiled).sites
+    assert site.copied_calls == 0
+    assert bool(site.kept) is held
 
 
 def hold_another_later(step, calls):

@@ -43,6 +43,23 @@ def alive(
         return plan.proven
 
 
+def living(
+    wanted: Collection[int],
+    outcome: ownership.Outcome,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> Collection[int]:
+    """Those of the leaves `wanted`, whatever the plan, that are not proven dead; all where to find out raises."""
+    try:
+        return ownership.held(frame, args, kwargs, leaves, ownership.Wanted(sorted(wanted)), outcome)
+    except Exception as error:
+        if is_from_outside(error):
+            raise
+        return wanted
+
+
 def survivors(
     frame: types.FrameType,
     args: tuple[Any, ...],

@@ -60,14 +60,16 @@ def look(
             outcome_of(program, leaves, signature.staged.unflattening.doubt) if site is None else site.plan.outcome
         )
         survivors = asking.survivors(frame, args, kwargs, leaves, outcome)
-    never = planner.never(program, are_arrays(leaves))
+    never, dead = planner.never(program, are_arrays(leaves)), frozenset[int]()
     lives_on = _lives_on(planner, program, survivors.expected if site is None else survivors.seen)
     if site is not None:
         # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
         # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
         # nothing of the next call; it is copied this once.
         lives_on &= site.plan.program.keep
-    plan = planner.plan(signature, never | lives_on, leaves, patient=site is None)
+        dead = _dead_after_all(signature, site, lives_on, frame, args, kwargs, leaves)
+    plan = planner.plan(signature, never | lives_on - dead, leaves, alone=bool(dead), patient=site is None)
+    lives_on -= dead
     if site is None:
         if len(signature.sites) >= MOST_SITES:
             signature.sites.clear()
@@ -85,6 +87,28 @@ def look(
         found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
         site.why = site.why | {i: why.text for i, why in found.items()}
     return site
+
+
+def _dead_after_all(
+    signature: Signature,
+    site: Site,
+    lives_on: frozenset[int],
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+) -> frozenset[int]:
+    """Those of the leaves that seem to live on that are proven dead, whatever the caller's code looked like.
+
+    None where only some are and there are other sites: a plan for these alone would be the last one, and come between
+    the others and one that takes over everything.
+    """
+    asked = lives_on.difference(signature.keys)  # the proof takes keys as their bits, which these are not yet
+    if not asked:
+        return frozenset()
+    alive = asking.living(asked, site.plan.outcome, frame, args, kwargs, leaves)
+    ownership.resume_collections()
+    return asked.difference(alive) if not alive or len(signature.sites) == 1 else frozenset()
 
 
 def prove(

@@ -50,6 +50,9 @@ _MOST_FOR_A_LEAF = 50
 """So many objects in one variable are looked at, and so many more for each leaf: a Flax module has ten for each."""
 _CALLS = ("CALL", "CALL_KW")  # what a call with `*` passes is looked at by `starred`
 
+_ANY = -1
+"""More references than are known."""
+
 Leaves = frozenset[int]
 _NONE = Leaves()
 
@@ -81,6 +84,9 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], 
         if not survey.ask(above, flow, site) and level > 0:
             break
         above = above.f_back
+    for slot, (_, more) in survey.shared.items():
+        if not more:
+            survey.read.pop(slot, None)
     replaced = survey.replaced.union(*(has for slot, has in survey.read.items() if slot in survey.stored))
     lasting = survey.survive.union(*(has for slot, has in survey.read.items() if slot not in survey.stored))
     expected = lasting | survey.foreseen
@@ -100,6 +106,9 @@ class _Survey:
         """Leaves whose counterparts will be held by something that variables do not show."""
         self.read: dict[tuple[int, Any], Leaves] = {}
         """Slots that a function on the way reads, and that its callers, as far as is known, do not overwrite."""
+        self.shared: dict[tuple[int, Any], tuple[int, int]] = {}
+        """Those of them in an object that is in a dead variable: the object's id, and how many more refer to it than
+        dead variables of the functions so far."""
         self.renewed = _NONE
         """Leaves from places that have part of the result at the next call, if that comes from the same loop."""
         self.once = _NONE
@@ -142,6 +151,7 @@ class _Survey:
                 self.renewed |= self.parts.get(id(value), _NONE)
             if not _is_local(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
                 self.foreseen |= self._in(value)
+        value = None  # or it would be one more reference to a container
         if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
             self.foreseen |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
         self.foreseen |= _NONE.union(*[self.parts.get(id(value), _NONE) for value in _beneath(frame, flow, site)])
@@ -162,10 +172,13 @@ class _Survey:
                 for place in [(*fast(number), *way) for way in ways]:
                     self._variable(slots.peek(frame, place), number, site, loop)
         for place in loaded_here:
-            if place not in overwritten and _outlives(slots, frame, place, dead, read, again.on_stack):
-                self._loaded(frame, place, site, loop, slots)
+            holders = 0 if place in overwritten else _holders(slots, frame, place, dead, read, again.on_stack)
+            if holders:
+                self._loaded(frame, place, site, loop, slots, holders)
             elif again.depends(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
                 self.foreseen |= self._in(slots.peek(frame, place))
+        gone = collections.Counter(id(variable(frame, number)) for number in dead)
+        self.shared = {slot: (owner, more - gone[owner]) for slot, (owner, more) in self.shared.items()}
         if loop.body:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
@@ -188,9 +201,11 @@ class _Survey:
         else:
             self.survive |= fixed
 
-    def _loaded(self, frame: FrameType, place: Place, site: CallSite, loop: Loop, slots: Slots) -> None:
-        """Ask a place that the call loads and that lives on."""
+    def _loaded(self, frame: FrameType, place: Place, site: CallSite, loop: Loop, slots: Slots, holders: int) -> None:
+        """Ask a place that the call loads and that lives on, by so many `_holders`."""
         slot, value = slots.slot(frame, place)
+        if holders != _ANY:
+            self.shared[slot] = id(variable(frame, place[0].name)), holders + 1  # with its own variable, which is gone
         self.read[slot] = self._in(value) - self.released - self.once
         if len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
             self.stored.add(slot)
@@ -259,19 +274,26 @@ def _beneath(frame: FrameType, flow: ControlFlow, site: CallSite) -> Iterator[An
         yield variable(frame, position)
 
 
-def _outlives(
+def _holders(
     slots: Slots, frame: FrameType, place: Place, dead: Set[Any], read: Mapping[int, Set[Step] | None], on_stack: int
-) -> bool:
-    """Whether a place that the call loads may still hold its value after the call. A variable does not (`surviving`
-    looks at variables itself); nor does an attribute or item of an object that only a `dead` variable holds, or one of
-    which only other members are `read`."""
+) -> int:
+    """By how many references a place that the call loads may still hold its value after the call, `_ANY` if that is not
+    known. A variable does not (`surviving` looks at variables itself); nor does an attribute or item of an object that
+    only a `dead` variable holds, or one of which only other members are `read`. If more refer to the object in a dead
+    variable, these may be variables of the callers."""
     if place[0].kind != "fast":
-        return True
-    if place[0].name not in dead and (len(place) == 1 or place[1] in (read.get(place[0].name) or place[1:2])):
-        return len(place) > 1
+        return _ANY
+    is_dead = place[0].name in dead
+    if not is_dead:
+        members = read.get(place[0].name)
+        if len(place) == 1 or members is None or place[1] in members:
+            return _ANY if len(place) > 1 else 0
+    found = 0
     for end in range(1, len(place)):
         owner = slots.peek(frame, place[:end])
         # What leads to it, the variable `owner`, and `getrefcount`'s argument.
-        if getrefcount(owner) != 3 + (id(owner) == on_stack):
-            return True
-    return False
+        more = getrefcount(owner) - 3 - (id(owner) == on_stack)
+        if more and not (is_dead and end == 1):
+            return _ANY
+        found += more
+    return found
