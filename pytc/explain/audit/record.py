@@ -402,8 +402,8 @@ def _names(leaves: Sequence[Any], signature: WatchedSignature) -> dict[int, tupl
 
 
 def _kind(leaf: Any) -> Any:
-    """What a signature has of this leaf: shape and dtype of an array, the value of a static argument, or the type of
-    anything else."""
+    """What a signature has of this leaf: shape and dtype of an array, and whether it is on a device; the value of a
+    static argument; or the type of anything else."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return leaf.shape, leaf.dtype
+        return leaf.shape, leaf.dtype, isinstance(leaf, jax.Array)
     return leaf if isinstance(leaf, StaticArgument) else type(leaf)

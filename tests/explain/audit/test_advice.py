@@ -211,6 +211,26 @@ def test_what_never_was_an_array_is_not_donated(watch: Watch, jit: Any) -> None:
     assert [argument.name for argument in report.arguments] == ["w"]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_state_that_is_numpys_at_first_or_again_later(again: bool, watch: Watch, jit: Any) -> None:
+    """As one that is loaded from a file. The calls with arrays on a device count."""
+    f = jit(grow)
+
+    def run(s: Any, steps: int) -> Any:
+        for _ in range(steps):
+            s = f(s)
+        return s
+
+    if again:
+        run(state(), 3)
+    run({name: np.asarray(value) for name, value in state().items()}, 5)
+    report = found(watch, "grow")
+    (argument,) = report.arguments
+    assert (argument.verdict, argument.nbytes, kinds(report)) == ("dead", 3 * N * 4, ["add"])
+    assert report.edit is not None
+    assert sum(site.seen for site in report.sites) == 5 + 3 * again
+
+
 def test_a_string_that_names_a_variable_does_not_make_a_donation_wrong(watch: Watch, jit: Any) -> None:
     f = jit(grow, donate_argnums=0)
 
