@@ -828,29 +828,33 @@ def test_a_state_with_a_key_is_reused_in_an_attribute(fun, impl):
 class Duo(NamedTuple):
     a: jax.Array
     b: jax.Array
+    n: int = 0
 
 
 @dataclasses.dataclass
 class Record:
     a: jax.Array
     b: jax.Array
+    n: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Slim:
     a: jax.Array
     b: jax.Array
+    n: int = 0
 
 
 @struct.dataclass
 class Struct:
     a: jax.Array
     b: jax.Array
+    n: int = 0
 
 
 class Plain:
-    def __init__(self, a, b):
-        self.a, self.b = a, b
+    def __init__(self, a, b, n=0):
+        self.a, self.b, self.n = a, b, n
 
 
 def helper_that_makes_a_new_one(step, kind, state, seen):
@@ -870,6 +874,36 @@ def helper_with_a_loss(step, kind, state, seen):
 
     for _ in range(STEPS):
         state, _ = helper(state)
+        seen(state)
+
+
+def helper_that_counts(step, kind, state, seen):
+    def helper(state):
+        a, b = step(state.a, state.b)
+        return kind(a, b, state.n + 1), 0.0
+
+    for _ in range(STEPS):
+        state, _ = helper(state)
+        seen(state)
+
+
+def helper_that_replaces(step, kind, state, seen):
+    def helper(state):
+        a, b = step(state.a, state.b)
+        return dataclasses.replace(state, a=a, b=b, n=state.n + 1)
+
+    for _ in range(STEPS):
+        state = helper(state)
+        seen(state)
+
+
+def helper_that_replaces_in_a_named_tuple(step, kind, state, seen):
+    def helper(state):
+        a, b = step(state.a, state.b)
+        return state._replace(a=a, b=b, n=state.n + 1)
+
+    for _ in range(STEPS):
+        state = helper(state)
         seen(state)
 
 
@@ -911,11 +945,19 @@ def replaced_by_the_next_statement_of_a_named_tuple(step, kind, state, seen):
 
 BY_FIELDS = [
     *itertools.product(
-        (helper_that_makes_a_new_one, helper_with_a_loss, helper_that_returns_the_parts, helper_of_a_helper),
+        (
+            helper_that_makes_a_new_one,
+            helper_with_a_loss,
+            helper_that_counts,
+            helper_that_returns_the_parts,
+            helper_of_a_helper,
+        ),
         (Duo, Record, Slim, Struct, Plain),
     ),
-    *itertools.product((replaced_in_the_next_statement,), (Record, Slim, Struct)),
-    (replaced_by_the_next_statement_of_a_named_tuple, Duo),
+    *itertools.product((replaced_in_the_next_statement, helper_that_replaces), (Record, Slim, Struct)),
+    *itertools.product(
+        (replaced_by_the_next_statement_of_a_named_tuple, helper_that_replaces_in_a_named_tuple), (Duo,)
+    ),
 ]
 
 
@@ -933,6 +975,7 @@ def test_fields_of_a_state_are_reused_from_the_second_call_on(caller, kind):
     (site,) = step.explain().sites
     assert not site.kept
     assert site.copied_calls == 0
+    assert len(next(iter(step.__pytc__.lookup)).plans) == 1
 
 
 def items_of_a_dictionary(step, seen):

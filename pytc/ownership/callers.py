@@ -23,6 +23,7 @@ from pytc.ownership.fields import unread
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
 from pytc.ownership.lengths import Lengths
 from pytc.ownership.liveness import ControlFlow, UnknownInstruction
+from pytc.ownership.private import addresses, held_by_others
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import HIGHEST, Starred
 from pytc.ownership.starred import called_from_the_stack, kept_by
@@ -209,10 +210,34 @@ def _dead(site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths) 
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
 
 
+def dead_above(frame: FrameType, site: CallSite, atomic: bool, lengths: Lengths, address: int, most: int) -> int:
+    """How many dead variables of the functions that have called `frame`'s refer to the object at this address. Up to
+    `most` are looked for: one that a caller passes is mostly in one of its variables, which the result overwrites."""
+    found = 0
+    below, above = frame, frame.f_back
+    for _ in range(HIGHEST):
+        atomic, lengths = atomic and site.passes_on(lengths), site.returned(lengths)
+        if found >= most or above is None:
+            break
+        try:
+            site, readable = looked_up(above, 1)
+        except NotTrusted:
+            break
+        if readable:
+            break
+        _, _, atomic, lengths = _waiting(above, site, below, readable, (), atomic, lengths)
+        if at := [n for n, each in enumerate(addresses(above)) if each == address]:
+            found += len(_dead(site, False, atomic, lengths).intersection(at))
+        below = above
+        above = below.f_back
+    return found
+
+
 def _unread(
     frame: FrameType, site: CallSite, local: int, calls_compiled: bool, atomic: bool, lengths: Lengths
 ) -> list[Any]:
-    """What is in a local variable's dictionary, list or tuple and is not read again; see `_dead`."""
+    """What is in a local variable's dictionary, list or tuple and is not read again; see `_dead`. Others that refer to
+    that may be dead variables of the callers."""
     flow, fits = flow_of(frame.f_code), site.fits(lengths)
     # The route belongs to the innermost site: another function may be here this time, with fewer variables.
     if not flow.locals >> local & 1 or (local in site.evaluated and not calls_compiled):
@@ -224,7 +249,10 @@ def _unread(
     # A handler of signals may raise in the midst of the call, once that has donated.
     if atomic and read != (handled := site.members_read(flow, local, False, fits)) and interrupter():
         read = handled
-    return [] if read is None else unread(nodes, read)
+    if read is None:
+        return []
+    more = held_by_others(nodes, 0)
+    return unread(nodes, read, more and dead_above(frame, site, atomic, lengths, id(nodes[0]), more))
 
 
 def _standing(
@@ -291,7 +319,7 @@ def follow(
         starred, at_once, atomic, lengths = way
         if overwritten is not None:  # first, because it counts the references to what the frame has, as loops do next
             quietly = at_once and (starred is None or level is route[0])
-            overwritten.add(frame, site, lengths, quietly, found, bool(readable))
+            overwritten.add(frame, site, lengths, quietly, found, bool(readable), atomic)
         if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
         if not readable:
@@ -331,7 +359,7 @@ def slots_of(
     """
     roots = [*args, *kwargs, *kwargs.values()]
     roots += in_one_list(leaves)
-    return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.lasting)
+    return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.lasting, dead_above)
 
 
 @dataclasses.dataclass
@@ -384,7 +412,8 @@ def levels(
         known = len(slots.values)
         # First, because it counts the references to what the frame has, as loops do next. What a helper's starred call
         # keeps dies before the store and is not examined, so from such a helper upwards no slot is dead.
-        slots.add(frame, site, lengths, at_once and (starred is None or level == 0), places, bool(readable))
+        quietly = at_once and (starred is None or level == 0)
+        slots.add(frame, site, lengths, quietly, places, bool(readable), atomic)
         if slots.onlooker not in ("", *refusals):
             refusals.append(slots.onlooker)
         left = [] if readable else loops.handed_out(frame, site.iterators)

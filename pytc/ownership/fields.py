@@ -7,10 +7,11 @@ and what the variable is read for tells whether the function itself does:
     every instruction that may read the variable loads it, and the next one takes a member of it under a constant name
 
 Then the container never leaves the variable, and the members under other names are as dead as a variable that is not
-read again. Taking an item of an exact dictionary, list or tuple runs no code, now and at any time (`plain`; nobody can
-put another key there), so these may be read whenever the function likes. An attribute may become a property later, if
-somebody changes the class. So of other objects the fields count only if all is read right behind the call, before any
-code could run that does that: `slots` sees to these.
+read again. (Dead variables of the callers may refer to the container, too: `callers.dead_above`.) Taking an item of an
+exact dictionary, list or tuple runs no code, now and at any time (`plain`; nobody can put another key there), so these
+may be read whenever the function likes. An attribute may become a property later, if somebody changes the class. So of
+other objects the fields count only if all is read right behind the call, before any code could run that does that:
+`slots` sees to these.
 """
 
 from __future__ import annotations
@@ -111,11 +112,11 @@ def fields_but(nodes: list[Any], read: Read) -> list[Any]:
     return [value for value in found if id(value) not in kept]
 
 
-def unread(nodes: list[Any], read: frozenset[Step]) -> list[Any]:
+def unread(nodes: list[Any], read: frozenset[Step], dead: int) -> list[Any]:
     """What the one object in the list `nodes`, a dictionary, list or tuple, holds except under the members that are
-    `read` again; nothing if a variable is not all that refers to it. Each is a reference of its own; what is also one
-    of those members is left out."""
-    if len(nodes[0]) > _MOST or not is_held_once(nodes, 0) or any(step.kind != "item" for step in read):
+    `read` again; nothing if a variable, and so many `dead` ones, are not all that refers to it. Each is a reference of
+    its own; what is also one of those members is left out."""
+    if len(nodes[0]) > _MOST or not is_held_once(nodes, dead) or any(step.kind != "item" for step in read):
         return []
     try:
         kept = {id(item(nodes[0], step.name, False)) for step in read}

@@ -60,7 +60,12 @@ class StackVariables:
 def is_held_once(nodes: list[Any], ours: int) -> bool:
     """Whether a single reference to the one object in the list `nodes` is not the proof's, which has so many of `ours`
     besides that list."""
-    return _references(nodes) - ours == 1
+    return held_by_others(nodes, ours) == 0
+
+
+def held_by_others(nodes: list[Any], ours: int) -> int:
+    """How many references there are to it besides one, and the proof's."""
+    return _references(nodes) - ours - 1
 
 
 def has_own_attributes(nodes: list[Any], name: str, value: Any) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Set
 from types import FrameType
 from typing import Any
 
+from pytc.ownership.callers import dead_above
 from pytc.ownership.callsite import CallSite
 from pytc.ownership.counts import PLAIN
 from pytc.ownership.events import Call, Event, Place, Step, fast
@@ -17,7 +18,7 @@ from pytc.ownership.fields import attributes_read
 from pytc.ownership.interpreter import variable
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.plain import NotPlain
-from pytc.ownership.private import is_held_once
+from pytc.ownership.private import held_by_others
 from pytc.ownership.replacing import copied
 from pytc.ownership.slots import Slots
 
@@ -54,9 +55,11 @@ class ReadAgain:
 
     def members(self, local: int, ours: int = 0) -> Set[Step] | None:
         """The members of what a variable (a number) has that are read again, without those that a copy reads. None if
-        that is read as a whole, or if others may refer to it. The caller has so many references of `ours`."""
+        that is read as a whole, or if others may refer to it than dead variables of the callers. The caller has so many
+        references of `ours`."""
         nodes, place = [variable(self._frame, local)], fast(local)
-        if not is_held_once(nodes, ours + (id(nodes[0]) == self.on_stack)):
+        more = held_by_others(nodes, ours + (id(nodes[0]) == self.on_stack))
+        if more and more != dead_above(self._frame, self._site, self._atomic, None, id(nodes[0]), more):
             return None
         if type(nodes[0]) in PLAIN:
             return self._site.members_read(self._flow, local, self._atomic, True)

@@ -27,7 +27,7 @@ refers to the object, and that is not read again once the others have been (`fie
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from types import FrameType
 from typing import Any
 
@@ -42,7 +42,7 @@ from pytc.ownership.fields import attributes_read, fields_but
 from pytc.ownership.interpreter import UNBOUND, variable
 from pytc.ownership.lengths import Lengths
 from pytc.ownership.plain import NotPlain, attribute, is_small_number, item, method, of_strings, read
-from pytc.ownership.private import StackVariables, addresses, has_own_attributes, is_held_once
+from pytc.ownership.private import StackVariables, addresses, has_own_attributes, held_by_others, is_held_once
 from pytc.ownership.replacing import copied
 from pytc.ownership.watchers import NOBODY, Onlookers
 
@@ -68,6 +68,7 @@ class Slots:
         walked: Iterable[Any] = (),
         static: Iterable[Any] = (),
         lasting: Set[int] = frozenset(),
+        dead_above: Callable[[FrameType, CallSite, bool, Lengths, int, int], int] = lambda *_: 0,
     ):
         self.onlooker = onlookers.anywhere
         """Who may have read slots, so that none is dead, in words; empty if nobody."""
@@ -75,6 +76,9 @@ class Slots:
         self._stack = StackVariables() if self._thread else None
         """What the variables of the frames that were added refer to: asked beside other threads alone."""
         self._classes = classes
+        self._dead_above = dead_above
+        self._added: tuple[CallSite, bool, Lengths]
+        """What was told of the frame that was added last."""
         self.values: list[Any] = []
         self._open = not self.onlooker
         """Whether further slots may be dead. Once False, it stays so."""
@@ -89,8 +93,8 @@ class Slots:
         self._owners: list[Any] = []
         """Objects of which fields were added."""
         self._variables: list[int] = []
-        """For each of them, how many variables have it, without the one reference that may be a variable's or the
-        stack's."""
+        """For each of them, how many variables have it, those of the callers included, without the one reference that
+        may be a variable's or the stack's."""
         self._ways: set[int] = set()
         """Ids of the objects that the ways to slots lead through. A way is read behind the call, so the variable that
         it begins with is alive then. Only a store could make one of these objects a dead container; none may."""
@@ -116,15 +120,18 @@ class Slots:
         at_once: bool,
         places: Sequence[Any],
         readable: bool = False,
+        atomic: bool = True,
     ) -> None:
         """Add the slots that the instructions behind `site` overwrite in `frame`, up to the first that may run code.
 
         `lengths` tell how the result can be taken apart. `at_once` says that no C code runs between the
-        compiled function's return and these instructions. `places` is the list of the values found in dead places so
-        far: besides `values`, nothing else of the proof may refer to what the frames hold. `readable` says that others
-        can read the frame's own variables, which then count as slots.
+        compiled function's return and these instructions, and `atomic` that nothing has been donated if what the frame
+        calls raises. `places` is the list of the values found in dead places so far: besides `values`, nothing else of
+        the proof may refer to what the frames hold. `readable` says that others can read the frame's own variables,
+        which then count as slots.
         """
         roots = self.forget()
+        self._added = site, atomic, lengths
         self.dying.count_lists(places, self.values, self._owners)
         if self._stack is not None and not readable:
             self._stack.add(frame)
@@ -242,7 +249,8 @@ class Slots:
 
     def _unread(self, frame: FrameType, event: Event, events: Iterable[Event], gone: set[int]) -> None:
         """Add the fields of an object that nobody reads again: of one that a variable has that is left, or that a call
-        makes a changed copy of. Nothing else may refer to it but variables that are `gone`, to which that one is added.
+        makes a changed copy of. Nothing else may refer to it but variables that are `gone`, to which that one is added,
+        and dead variables of the callers.
 
         What was read of these variables behind the call are attributes, found plain; to store one would read the
         variable as a whole. Each field is a reference of its own; what is also the value of an attribute that is read
@@ -258,16 +266,17 @@ class Slots:
         else:
             nodes, fields = found
         variables = [n for n, address in enumerate(addresses(frame)) if address == id(nodes[0])]
-        ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
-        if type(nodes[0]) in PLAIN or not gone.issuperset(variables):
+        if type(nodes[0]) in PLAIN or not gone.issuperset(variables) or not opens(nodes[0]):
             return
-        if not is_held_once(nodes, ours) or not opens(nodes[0]):
+        ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
+        more = held_by_others(nodes, ours)
+        if more != (above := more and self._dead_above(frame, *self._added, id(nodes[0]), more)):
             return
         for step in {step for n in variables for step in attributes_read(events, fast(n))}:
             fields.append((step.name, read(nodes[0], step.name)))
         self.values += fields_but(nodes, fields)
         self._owners += nodes
-        self._variables.append(len(variables) - bool(event.place))
+        self._variables.append(len(variables) - bool(event.place) + above)
 
     def stands(self, places: Sequence[Any]) -> bool:
         """Whether still nothing else refers to the objects of which fields were added: a hook of `sys.addaudithook` is

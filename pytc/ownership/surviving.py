@@ -129,7 +129,8 @@ class _Survey:
         """Whether nothing has been donated if they raise."""
 
     def ask(self, frame: FrameType, flow: ControlFlow, site: CallSite) -> bool:
-        """Find what one frame holds; return whether its variables have any of the leaves."""
+        """Find what one frame holds; return whether the next one may hold anything: whether its variables have any of
+        the leaves, or something else refers to the object that leaves are in."""
         slots = Slots(self.roots)
         self.stack.add(frame)
         loop = loop_around(flow, site.at)
@@ -184,7 +185,7 @@ class _Survey:
         self.straight = self.straight and site.returns
         self.atomic = self.atomic and site.may_pass_on
         self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
-        return any(variables)
+        return any(variables) or any(more for _, more in self.shared.values())
 
     def _onlooker(self, slots: Slots, frame: FrameType, place: Place) -> str:
         """Who may read a place before it is overwritten, in words; empty if nobody."""
@@ -293,7 +294,9 @@ def _holders(
         owner = slots.peek(frame, place[:end])
         # What leads to it, the variable `owner`, and `getrefcount`'s argument.
         more = getrefcount(owner) - 3 - (id(owner) == on_stack)
-        if more and not (is_dead and end == 1):
+        if end == 1 and not is_dead:
+            continue  # `read` tells that no more have it
+        if more and end > 1:
             return _ANY
         found += more
     return found

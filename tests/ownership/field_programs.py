@@ -113,6 +113,45 @@ def stepped(s):
 def part(s):
     return f(s.p), s.n
 
+def twice(s):
+    return stepped(stepped(s))
+
+def passed_on(s):
+    return stepped(s)
+
+def changed(s):
+    x = f(s.p)
+    return s._replace(p=x) if hasattr(s, '_replace') else replace(s, p=x)
+
+def replaced(s):
+    x = f(s.p)
+    return replace(s, p=x, n=s.n + 1)
+
+def of_named(s):
+    x = f(s.p)
+    return s._replace(p=x, n=s.n + 1)
+
+def with_loss(s):
+    x, loss = f2(s.p, new())
+    return K(x, s.n + 1, s.q), loss
+
+def anew(d):
+    x = f(d['p'])
+    return {'p': x, 'n': d['n'] + 1, 'q': d['q']}
+
+def anew_later(d):
+    x = f(d['p'])
+    maybe()
+    return {'p': x, 'n': d['n'] + 1, 'q': d['q']}
+
+def anew_through(d):
+    return anew(d)
+
+def row_anew(c):
+    x, y = f2(c[0], new())
+    read(y)
+    return [x, c[1], c[2]]
+
 def gone(p):
     return f(p)
 """
@@ -128,6 +167,8 @@ _STEPS = (
     "{s} = K({s}.p, {s}.n + 1, f({s}.q))",
     "x = f({s}.q); {s} = K({s}.p, {s}.n, x)",
     "{s} = step({s})", "{s} = stepped({s})", "x, n = part({s}); {s} = K(x, n, None)",
+    "{s} = twice({s})", "{s} = passed_on({s})", "{s} = changed({s})", "{t} = stepped({s})", "{s} = stepped(s=({s}))",
+    "{s}, loss = with_loss({s})", "x = {s}; {s} = passed_on({s})", "{t}, loss = with_loss({s})",
 )  # fmt: skip
 _COPIES = {
     "Named": ("{s} = {s}._replace(p=f({s}.p))", "{s} = {s}._replace(p=f({s}.p), n={s}.n + 1)",
@@ -136,14 +177,16 @@ _COPIES = {
               "x, y = f2({s}.p, {s}.q); {s} = {s}._replace(p=x, q=y)",
               "{s} = {s}._replace(q=f({s}.q))", "{t} = {s}._replace(q=f({s}.p))", "{t} = {s}._replace(p=f({s}.p))",
               "{s} = {s}._replace(p=f({s}.p), q={s}.p)", "{s} = {s}._replace(p=f({s}.p), z=1)",
-              "x = f({s}.p); {s} = {s}._replace(p={s})", "x = f({s}.p); {s} = {s}._replace(n={s}.n + 1, q=x)"),
+              "x = f({s}.p); {s} = {s}._replace(p={s})",
+              "{s} = of_named({s})", "{t} = of_named({s})", "x = f({s}.p); {s} = {s}._replace(n={s}.n + 1, q=x)"),
     "Record": ("{s} = replace({s}, p=f({s}.p))", "{s} = dataclasses.replace({s}, p=f({s}.p), n={s}.n + 1)",
                "{s} = {s}.changed(p=f({s}.p))", "x = f({s}.p); {s} = {s}.changed(n={s}.n + 1, p=x)",
                "x = f({s}.p); {s} = replace({s}, p=x)",
                "x, loss = f2({s}.p, batch); {s} = dataclasses.replace({s}, p=x)",
                "{s} = replace({s}, q=f({s}.q))", "{t} = replace({s}, q=f({s}.p))", "{t} = replace({s}, p=f({s}.p))",
                "{s} = replace({s}, p=f({s}.p), q={s}.p)", "{s} = replace({s}, p=f({s}.p), z=1)",
-               "x = f({s}.p); {s} = replace({s}, p={s})", "{s} = {s}.changed(n=1, p=f({s}.p))"),
+               "x = f({s}.p); {s} = replace({s}, p={s})",
+               "{s} = replaced({s})", "{t} = replaced({s})", "{s} = {s}.changed(n=1, p=f({s}.p))"),
 }  # fmt: skip
 _PLAIN = (
     "d = {'p': f(d['p']), 'n': d['n'] + 1, 'q': d['q']}", "x = f(d['p']); d = {'p': x, 'n': d['n'], 'q': d['q']}",
@@ -155,6 +198,8 @@ _PLAIN = (
     "x = f(d['p']); read(d['q']); d = {'p': x, 'n': d['n'], 'q': d['q']}",
     "x = f(d['p']); d2 = d; d = {'p': x, 'n': d['n'], 'q': new()}",
     "d = {'p': f(d['p']), 'n': d['n'] + 1, 'q': d['q']} if flip() else d",
+    "d = anew(d)", "d = anew_later(d)", "d = anew_through(d)", "x = anew(d); read(x); d = x", "x, d = d, anew(d)",
+    "c = row_anew(c)", "x = row_anew(c); read(c[0])", "t3 = tuple(row_anew(t3))", "d = anew(d) if flip() else d",
 )  # fmt: skip
 _EXPOSE = (
     "saved.append({s})", "shelf.append({s})", "{t} = {s}", "alias = {s}", "saved.append(weakref.ref({s}))",

@@ -200,6 +200,11 @@ def c_code_calls_nobody() -> Any:
     )
 
 
+def callers_read_nothing() -> Any:
+    """What a helper's argument is in besides counts as dead variables of its callers."""
+    return mock.patch.object(callers, "dead_above", lambda frame, site, atomic, lengths, address, most: most)
+
+
 def sharing_does_not_count() -> Any:
     """Other arrays on the same buffer are ignored."""
     return _patches(
@@ -725,7 +730,7 @@ ALL: tuple[Mutant, ...] = (
     one_value_is_one_field, nobody_has_the_attributes_of_fields, copies_read_nothing,
     tuples_are_gone_through_as_they_are, methods_do_what_their_names_say, old_ones_are_passed_once,
     copies_cannot_raise, copies_call_what_they_called, one_slot_has_one_name, signals_are_no_matter_to_members,
-    constructors_are_all_alike,
+    constructors_are_all_alike, callers_read_nothing,
     *(
         (stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store)
         if _UP_TO_3_12

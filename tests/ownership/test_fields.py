@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import copy
 import dataclasses
 import signal
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -179,6 +180,72 @@ def test_an_object_for_a_helper(made: Functions, kind: Any) -> None:
         state = kind(helper(state.p), state.n + 1, state.q)
     expect_dead(stub, 3)
     stub.read(state.p)
+
+
+def test_an_object_that_the_caller_has_too(made: Functions, kind: Any) -> None:
+    """In a variable that the result overwrites."""
+    stub, f, _ = made
+
+    def helper(state: Any) -> Any:
+        p = f(state.p)
+        return kind(p, state.n + 1, state.q)
+
+    def with_more(state: Any) -> Any:
+        p = f(state.p)
+        return kind(p, state.n, state.q), 0
+
+    def outer(state: Any) -> Any:
+        return helper(state)
+
+    state = kind(stub.new(), 0, stub.new())
+    for _ in range(3):
+        state = helper(state)
+        state, _more = with_more(state)
+        state = outer(state)
+        new = helper(state)
+        state = new
+        new = None
+    expect_dead(stub, 12)
+    stub.read((state.p, state.q))
+
+
+def test_a_dictionary_that_the_caller_has_too(made: Functions) -> None:
+    stub, f, _ = made
+
+    def helper(state: Any) -> Any:
+        p = f(state["p"])
+        stub.read(p)
+        return {"p": p, "q": state["q"]}
+
+    def outer(state: Any) -> Any:
+        return helper(state)
+
+    state = {"p": stub.new(), "q": stub.new()}
+    for _ in range(3):
+        state = helper(state)
+        state = outer(state)
+    expect_dead(stub, 6)
+    stub.read(state)
+
+
+@pytest.mark.parametrize("kind", DATACLASSES)
+def test_replace_in_a_helper(made: Functions, kind: Any) -> None:
+    stub, f, _ = made
+
+    def helper(state: Any) -> Any:
+        p = f(state.p)
+        return replace(state, p=p, n=state.n + 1)
+
+    def of_named(state: Any) -> Any:
+        p = f(state.p)
+        return state._replace(p=p, n=state.n + 1)
+
+    state, named = kind(stub.new()), Named(stub.new())
+    for _ in range(3):
+        state = helper(state)
+        named = of_named(named)
+    expect_dead(stub, 6)
+    stub.read((state.p, named))
 
 
 def test_replace_of_a_named_tuple(made: Functions) -> None:
@@ -1005,6 +1072,152 @@ def numbers_of_a_class_of_its_own(s: Stub, f: Any, f2: Any) -> None:
         r = Record(f(r.p), r.n + 1, r.q)
         s.read(saved)
         holder = [r]
+
+
+# What a caller has, too
+
+
+def of_dict(p: Any, n: int) -> dict[str, Any]:
+    return {"p": p, "n": n}
+
+
+def helped(s: Stub, f: Any, after: Callable[[], None] = lambda: None) -> Iterator[tuple[Any, Any]]:
+    """Objects, and helpers that make a new one of the old one's fields; `after` runs in them behind the call."""
+
+    def of_an_object(state: Any) -> Any:
+        p = f(state.p)
+        return type_(p, state.n + 1)
+
+    def of_a_dictionary(state: Any) -> Any:
+        p = f(state["p"])
+        after()
+        return {"p": p, "n": state["n"] + 1}
+
+    for type_ in (Plain, Named, Slim):
+        yield type_(s.new(), 0), of_an_object
+    yield of_dict(s.new(), 0), of_a_dictionary
+
+
+def parts(state: Any) -> Any:
+    return state if type(state) is dict else (state.p, state.q)
+
+
+@strange
+def callers_that_read_the_object_later(s: Stub, f: Any, f2: Any) -> None:
+    for state, helper in helped(s, f):
+        for _ in range(3):
+            new = helper(state)
+            s.read(parts(state))
+            state = new
+        s.read(parts(state))
+
+
+@strange
+def callers_of_callers_that_read_the_object_later(s: Stub, f: Any, f2: Any) -> None:
+    def outer(helper: Any, state: Any) -> Any:
+        return helper(state)
+
+    for state, helper in helped(s, f):
+        for _ in range(3):
+            new = outer(helper, state)
+            s.read(parts(state))
+            state = new
+
+
+@strange
+def callers_that_have_the_object_under_two_names(s: Stub, f: Any, f2: Any) -> None:
+    for state, helper in helped(s, f):
+        for _ in range(3):
+            other = state
+            state = helper(state)
+            s.read((parts(other), parts(state)))
+
+
+@strange
+def callers_that_have_the_object_in_a_list(s: Stub, f: Any, f2: Any) -> None:
+    for state, helper in helped(s, f):
+        held = []
+        for _ in range(3):
+            held.append(state)
+            state = helper(state)
+        s.read([parts(each) for each in held])
+
+
+@strange
+def callers_whose_handlers_read_the_object(s: Stub, f: Any, f2: Any) -> None:
+    def fail() -> None:
+        if len(s.calls) % 2:
+            raise ValueError
+
+    for state, helper in helped(s, f, fail):
+        for _ in range(4):
+            try:
+                state = helper(state)
+            except ValueError:
+                s.read(parts(state))
+
+
+@strange
+def callers_that_read_the_object_in_the_end(s: Stub, f: Any, f2: Any) -> None:
+    def fail() -> None:
+        if len(s.calls) % 2:
+            raise ValueError
+
+    def run(state: Any, helper: Any) -> None:
+        try:
+            state = helper(state)
+        finally:
+            s.read(parts(state))
+
+    for state, helper in helped(s, f, fail):
+        for _ in range(4):
+            with contextlib.suppress(ValueError):
+                run(state, helper)
+            state = Plain(s.new()) if type(state) is Plain else state
+            if helper.__name__ == "of_an_object":
+                break
+
+
+@strange
+def callers_that_cannot_unpack(s: Stub, f: Any, f2: Any) -> None:
+    for state, helper in helped(s, f):
+        for _ in range(3):
+            try:
+                state, _more, _most = helper(state), 0
+            except ValueError:
+                s.read(parts(state))
+                state = of_dict(s.new(), 0) if type(state) is dict else type(state)(s.new(), 0)
+
+
+@strange
+def callers_whose_variable_is_a_cell(s: Stub, f: Any, f2: Any) -> None:
+    for state, helper in helped(s, f):
+
+        def look(state: Any = None) -> None:
+            s.read(parts(box()))
+
+        kept = state
+
+        def box() -> Any:
+            return kept  # noqa: B023 - it is asked at once
+
+        new = helper(kept)
+        look()
+        s.read(parts(new))
+
+
+@strange
+def callers_that_resume(s: Stub, f: Any, f2: Any) -> None:
+    def states(state: Any, helper: Any) -> Iterator[Any]:
+        for _ in range(3):
+            new = helper(state)
+            yield new
+            s.read(parts(state))
+            state = new
+
+    for state, helper in helped(s, f):
+        for new in states(state, helper):
+            s.read(parts(new))
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
