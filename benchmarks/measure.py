@@ -26,7 +26,7 @@ class Effort:
     """Rounds of timing in which each contender has a turn."""
     seconds: float = 0.4
     """How long a turn should take."""
-    first_rounds: int = 3
+    first_rounds: int = 9
     """Rounds of first calls, each with everything compiled anew."""
 
 

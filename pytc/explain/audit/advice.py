@@ -18,7 +18,7 @@ from typing import Any
 from pytc import ownership, passes
 from pytc.explain.audit import edit, findings
 from pytc.explain.audit.record import WatchedFunction, WatchedSignature
-from pytc.explain.audit.report import ArgumentReport, CallerReport, FunctionReport, Savings
+from pytc.explain.audit.report import ArgumentReport, CallerReport, FunctionReport, Savings, Verdict
 from pytc.explain.audit.uses import Use, is_vague, use_of
 from pytc.explain.memory import Footprint
 from pytc.explain.subject import footprint_of
@@ -203,7 +203,11 @@ def _argument(
     fits = donated or any(use.gain([name]) for use in uses)
     harmed = fits and any(name in use.harmed(together) for use in uses)
     known = any(name in use.known for use in uses)
-    verdict: Any = ("held" if known else "not proven") if harmed else "dead" if name in taken else "no use"
+    verdict: Verdict = "left alone" if fits else "no use"
+    if harmed:
+        verdict = "held" if known else "not proven"
+    elif name in taken:
+        verdict = "dead"
     path, count, why, site = _explained(name, uses)
     return ArgumentReport(
         name,

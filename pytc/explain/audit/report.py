@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 SCHEMA = "pytc.audit/1"
 
-Verdict = Literal["dead", "held", "not proven", "no use"]
+Verdict = Literal["dead", "held", "not proven", "left alone", "no use"]
 
 Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site", "if unread"]
 
@@ -29,7 +29,8 @@ class ArgumentReport:
     verdict: Verdict
     """`dead`: an output fits into it, and what a call would delete was dead at every call seen · `held`: something held
     a part of it that a call would delete · `not proven`: so it seemed, but no holder is known, because the proof gave
-    up · `no use`: no output fits into it, so donating changes nothing."""
+    up · `left alone`: an output fits into it, but goes into another argument, or it cannot be donated by itself · `no
+    use`: no output fits into it, so donating changes nothing."""
     path: str
     """The largest held leaf whose holder was searched for; empty if there is none."""
     held_calls: int

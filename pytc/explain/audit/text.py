@@ -123,6 +123,8 @@ def _verdict(argument: ArgumentReport) -> str:
     match argument.verdict:
         case "dead":
             return "dead at every call seen"
+        case "left alone":
+            return "not donated, though an output fits into it"
         case "no use":
             return "no output fits into it"
         case "held" | "not proven":

@@ -404,6 +404,26 @@ def test_equinox_donates_all_or_all_but_the_first(watch: Watch) -> None:
 
 
 @pytest.mark.usefixtures("inside")
+def test_equinox_donates_nothing_where_another_argument_is_held(watch: Watch) -> None:
+    filter_jit = watch.watching("equinox.filter_jit", eqx.filter_jit)
+
+    @filter_jit
+    def f(state, scale):
+        return {name: value * scale for name, value in state.items()}, scale * 1.0
+
+    def run() -> Any:
+        s, scale = state(), jnp.ones(3)[0]
+        for _ in range(3):
+            s, _ = f(s, scale)
+        return s, scale
+
+    run()
+    report = found(watch, "f")
+    assert report.edit is None
+    assert [argument.verdict for argument in report.arguments] == ["left alone", "held"]
+
+
+@pytest.mark.usefixtures("inside")
 def test_functions_of_equinox_whose_first_calls_are_at_the_same_time(watch: Watch) -> None:
     together = threading.Barrier(2, timeout=60)
 
