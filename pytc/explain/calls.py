@@ -176,6 +176,7 @@ def _report(planner: Planner, signature: Signature, site: Site, arguments: tuple
     spared = tuple(program.leaves[i].path for i in sorted(fit, key=lambda i: -program.leaves[i].nbytes))
     unfit = {note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}
     unfit |= {*left_alone}.difference(fit)
+    unfit |= set(kept) - program.keep - {given.leaf for given in program.inputs}  # the program does not even read it
     held = [
         HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why.get(i, ""))
         for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))

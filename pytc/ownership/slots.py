@@ -266,11 +266,13 @@ class Slots:
         else:
             nodes, fields = found
         variables = [n for n, address in enumerate(addresses(frame)) if address == id(nodes[0])]
-        if type(nodes[0]) in PLAIN or not gone.issuperset(variables) or not opens(nodes[0]):
+        if type(nodes[0]) in PLAIN or not gone.issuperset(variables):
             return
         ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
         more = held_by_others(nodes, ours)
         if more != (above := more and self._dead_above(frame, *self._added, id(nodes[0]), more)):
+            return
+        if not opens(nodes[0]):
             return
         for step in {step for n in variables for step in attributes_read(events, fast(n))}:
             fields.append((step.name, read(nodes[0], step.name)))

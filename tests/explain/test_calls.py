@@ -546,3 +546,16 @@ def test_signatures_are_told_apart_by_values_and_trees():
         "f32[3]",
         "the same array as tree['a']",
     ]
+
+
+def of_one_of_two(state):
+    return {"a": jnp.sin(state["b"]), "b": state["b"] + 1}
+
+
+def test_what_the_program_does_not_read_is_not_kept_without_a_word():
+    compiled, state = pytc.compile(of_one_of_two), {"a": jnp.zeros(100), "b": jnp.zeros(100)}
+    for _ in range(3):
+        state = compiled(state)
+    (site,) = explain(compiled).sites
+    assert (site.donated, site.kept, site.unfit) == (1, 1, 1)
+    assert "or none that saves memory: 1 leaf" in compiled.explain().text(200)
