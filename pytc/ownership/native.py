@@ -19,6 +19,7 @@ import gc
 import itertools
 import sys
 import types
+import typing
 from collections.abc import Callable
 from types import MemberDescriptorType
 from typing import Any
@@ -98,7 +99,7 @@ COUNTED = frozenset((
     collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
     types.MappingProxyType, types.MethodType, types.SimpleNamespace,
     *(type(each) for each in (*_VIEWS, *_ITERATORS)),
-    native(jax.Array),
+    native(jax.Array), native(typing.Generic),
 )) - {memoryview}  # fmt: skip
 """Those of whose objects nobody has hold but by references that are counted."""
 _OF_PYTHON = COUNTED | _classes_in(builtins, types) | {type(each) for each in _OTHERS}

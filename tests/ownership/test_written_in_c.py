@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import abc
 import cProfile
 import ctypes
+import enum
 import sys
 import types
-from typing import Any
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pytest
 
-from pytc.ownership.native import native
+from pytc.ownership.native import is_counted, is_quiet, native
 from tests.ownership.harness import Stub, both, first
 from tests.ownership.odd_objects import looking_at, written_in_c
 
@@ -173,6 +175,54 @@ def test_what_a_class_statement_adds():
     assert {native(kind) for kind in of_tuples} == {tuple}
     assert native(type("Made", (OSError,), {})) is OSError
     assert native(type("Made", (ctypes.Structure,), {})) is not object
+
+
+T = TypeVar("T")
+
+
+class Named(NamedTuple, Generic[T]):
+    x: T
+
+
+class Attributes(Generic[T]):
+    x: T
+
+
+class Slots(Generic[T]):
+    __slots__ = ("x",)
+
+
+class Likeness(Protocol[T]):
+    x: T
+
+
+class Like(Likeness[T]):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Attributes, Slots, Like, enum.Enum("Kinds", "A B"), type("A", (abc.ABC,), {})])
+def test_classes_that_others_are_made_of(kind):
+    """From CPython 3.12 on, `typing.Generic` is written in C."""
+    assert is_counted(kind)
+    assert is_quiet(kind)
+
+
+@pytest.mark.parametrize("kind", [Attributes, Slots, Like])
+def test_state_in_an_object_of_a_generic_class(kind):
+    stub = Stub()
+    f = stub.compile(first)
+    box = kind()
+    box.x = stub.new()
+    for _ in range(3):
+        box.x = f(box.x)
+    pair = Named(stub.new())
+    for _ in range(3):
+        pair = Named(f(pair.x))
+    other = kind()
+    other.x = stub.new()
+    x = f(other.x)
+    stub.read((box.x, pair.x, x))
+    assert [bool(call.dead) for call in stub.calls] == [True] * 7
 
 
 def made(base, *names):
