@@ -333,9 +333,9 @@ def one_value_is_one_item() -> Any:
 def classes_stay_as_they_are() -> Any:
     """Attributes may be read at any time behind the call, whatever runs before."""
 
-    def unread(nodes: list[Any], read: Any) -> list[Any]:
+    def unread(nodes: list[Any], read: Any, dead: int) -> list[Any]:
         if type(nodes[0]) in counts.PLAIN:
-            return _unread(nodes, read)
+            return _unread(nodes, read, dead)
         if any(step.kind == "item" for step in read):
             return []
         return fields.fields_but(nodes, [(step.name, getattr(nodes[0], step.name)) for step in read])
