@@ -1,5 +1,6 @@
 """What keeps the tests quick, and what tests of threads share."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -36,6 +37,15 @@ def _quickly_compiled():
         jax.config.update("jax_disable_most_optimizations", True)
         yield
         jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def _frozen():
+    """What is there before is not looked at by each collection, nor by each search for what refers to something."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

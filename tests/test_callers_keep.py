@@ -29,7 +29,7 @@ import pytest
 import pytc
 from tests.callers import STEPS, body, init
 
-pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+pytestmark = pytest.mark.usefixtures("_quickly_compiled", "_frozen")
 
 KEPT = []
 

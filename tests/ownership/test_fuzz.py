@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -14,6 +13,8 @@ import pytest
 from pytc.ownership import callers, look, watchers
 from tests.ownership import fuzz_compiled, mutants
 from tests.ownership.fuzz_callers import ASKED, Tally, Wrong, check, check_beside_a_thread
+
+pytestmark = pytest.mark.usefixtures("_frozen")
 
 
 def tally(kind: str, programs: range, asks: bool) -> Tally:
@@ -70,15 +71,6 @@ def gives_away_too_much(seed: int) -> bool:
     except (Wrong, RuntimeError):
         return True
     return False
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _frozen() -> Iterator[None]:
-    """What is there before is not looked at by each collection, nor by the oracle's each search for a generator."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 LAZY: dict[str, Callable[[], Any]] = {

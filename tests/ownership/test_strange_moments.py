@@ -21,6 +21,8 @@ from pytc.emit import jit as emit_jit
 from pytc.ownership import buffers, callers
 from tests.ownership.harness import expect
 
+pytestmark = pytest.mark.usefixtures("_frozen")
+
 ROUNDS = 10
 
 
