@@ -203,7 +203,7 @@ def _argument(
     fits = donated or any(use.gain([name]) for use in uses)
     harmed = fits and any(name in use.harmed(together) for use in uses)
     known = any(name in use.known for use in uses)
-    verdict: Verdict = "left alone" if fits else "no use"
+    verdict: Verdict = "left alone" if fits and not donated else "no use"
     if harmed:
         verdict = "held" if known else "not proven"
     elif name in taken:
