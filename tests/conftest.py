@@ -4,7 +4,6 @@ import gc
 import os
 import sys
 import tempfile
-from unittest import mock
 
 import jax
 import pytest
@@ -32,11 +31,14 @@ def _compiled_anew():
 
 @pytest.fixture
 def _quickly_compiled():
-    """LLVM optimises little, which takes half as long: for tests that ask who gets which buffer, not for last bits."""
-    with mock.patch.dict(os.environ, JAX_DISABLE_MOST_OPTIMIZATIONS="1"):
-        jax.config.update("jax_disable_most_optimizations", True)
-        yield
-        jax.config.update("jax_disable_most_optimizations", False)
+    """LLVM optimises little, which takes half as long: for tests that ask who gets which buffer, not for last bits.
+
+    (Interpreters that a test starts are not told: to change `os.environ` ends the process now and then, where a thread
+    of XLA's asks for a variable just then.)
+    """
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
