@@ -23,12 +23,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import struct
 from flax.core import FrozenDict
 from flax.training.train_state import TrainState
 
 import pytc
 from tests.callers import MADE, STEPS, addresses, body, init, of_two, with_loss
+from tests.ownership.test_fields import Named as Row
+from tests.ownership.test_fields import Plain, Record, Slim, Struct
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -825,42 +826,10 @@ def test_a_state_with_a_key_is_reused_in_an_attribute(fun, impl):
     assert [site.donated for site in sites] == [3]
 
 
-class Duo(NamedTuple):
-    a: jax.Array
-    b: jax.Array
-    n: int = 0
-
-
-@dataclasses.dataclass
-class Record:
-    a: jax.Array
-    b: jax.Array
-    n: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slim:
-    a: jax.Array
-    b: jax.Array
-    n: int = 0
-
-
-@struct.dataclass
-class Struct:
-    a: jax.Array
-    b: jax.Array
-    n: int = 0
-
-
-class Plain:
-    def __init__(self, a, b, n=0):
-        self.a, self.b, self.n = a, b, n
-
-
 def helper_that_makes_a_new_one(step, kind, state, seen):
     def helper(state):
-        a, b = step(state.a, state.b)
-        return kind(a, b)
+        p, q = step(state.p, state.q)
+        return kind(p, 0, q)
 
     for _ in range(STEPS):
         state = helper(state)
@@ -869,8 +838,8 @@ def helper_that_makes_a_new_one(step, kind, state, seen):
 
 def helper_with_a_loss(step, kind, state, seen):
     def helper(state):
-        a, b = step(state.a, state.b)
-        return kind(a, b), 0.0
+        p, q = step(state.p, state.q)
+        return kind(p, 0, q), 0.0
 
     for _ in range(STEPS):
         state, _ = helper(state)
@@ -879,8 +848,8 @@ def helper_with_a_loss(step, kind, state, seen):
 
 def helper_that_counts(step, kind, state, seen):
     def helper(state):
-        a, b = step(state.a, state.b)
-        return kind(a, b, state.n + 1), 0.0
+        p, q = step(state.p, state.q)
+        return kind(p, state.n + 1, q), 0.0
 
     for _ in range(STEPS):
         state, _ = helper(state)
@@ -889,8 +858,8 @@ def helper_that_counts(step, kind, state, seen):
 
 def helper_that_replaces(step, kind, state, seen):
     def helper(state):
-        a, b = step(state.a, state.b)
-        return dataclasses.replace(state, a=a, b=b, n=state.n + 1)
+        p, q = step(state.p, state.q)
+        return dataclasses.replace(state, p=p, q=q, n=state.n + 1)
 
     for _ in range(STEPS):
         state = helper(state)
@@ -899,8 +868,8 @@ def helper_that_replaces(step, kind, state, seen):
 
 def helper_that_replaces_in_a_named_tuple(step, kind, state, seen):
     def helper(state):
-        a, b = step(state.a, state.b)
-        return state._replace(a=a, b=b, n=state.n + 1)
+        p, q = step(state.p, state.q)
+        return state._replace(p=p, q=q, n=state.n + 1)
 
     for _ in range(STEPS):
         state = helper(state)
@@ -909,17 +878,18 @@ def helper_that_replaces_in_a_named_tuple(step, kind, state, seen):
 
 def helper_that_returns_the_parts(step, kind, state, seen):
     def helper(state):
-        return step(state.a, state.b)
+        return step(state.p, state.q)
 
     for _ in range(STEPS):
-        state = kind(*helper(state))
+        p, q = helper(state)
+        state = kind(p, 0, q)
         seen(state)
 
 
 def helper_of_a_helper(step, kind, state, seen):
     def update(state):
-        a, b = step(state.a, state.b)
-        return kind(a, b)
+        p, q = step(state.p, state.q)
+        return kind(p, 0, q)
 
     def helper(state):
         return update(state)
@@ -931,15 +901,15 @@ def helper_of_a_helper(step, kind, state, seen):
 
 def replaced_in_the_next_statement(step, kind, state, seen):
     for _ in range(STEPS):
-        a, b = step(state.a, state.b)
-        state = dataclasses.replace(state, a=a, b=b)
+        p, q = step(state.p, state.q)
+        state = dataclasses.replace(state, p=p, q=q)
         seen(state)
 
 
 def replaced_by_the_next_statement_of_a_named_tuple(step, kind, state, seen):
     for _ in range(STEPS):
-        a, b = step(state.a, state.b)
-        state = state._replace(a=a, b=b)
+        p, q = step(state.p, state.q)
+        state = state._replace(p=p, q=q)
         seen(state)
 
 
@@ -952,11 +922,11 @@ BY_FIELDS = [
             helper_that_returns_the_parts,
             helper_of_a_helper,
         ),
-        (Duo, Record, Slim, Struct, Plain),
+        (Row, Record, Slim, Struct, Plain),
     ),
     *itertools.product((replaced_in_the_next_statement, helper_that_replaces), (Record, Slim, Struct)),
     *itertools.product(
-        (replaced_by_the_next_statement_of_a_named_tuple, helper_that_replaces_in_a_named_tuple), (Duo,)
+        (replaced_by_the_next_statement_of_a_named_tuple, helper_that_replaces_in_a_named_tuple), (Row,)
     ),
 ]
 
@@ -968,8 +938,8 @@ def test_fields_of_a_state_are_reused_from_the_second_call_on(caller, kind):
     caller(
         step,
         kind,
-        kind(jnp.zeros(6), jnp.ones(5)),
-        lambda state: places.append((addresses(state.a), addresses(state.b))),
+        kind(jnp.zeros(6), 0, jnp.ones(5)),
+        lambda state: places.append(addresses((state.p, state.q))),
     )
     assert places == places[:1] * STEPS
     (site,) = step.explain().sites

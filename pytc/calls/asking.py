@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from pytc import ownership
-from pytc.calls.sites import Plan
 from pytc.interrupt import is_from_outside
 
 FIRST_SECONDS = 0.5
@@ -27,33 +26,16 @@ _STARTED = time.perf_counter()
 
 
 def alive(
-    plan: Plan,
+    wanted: ownership.Wanted,
     outcome: ownership.Outcome,
     frame: types.FrameType,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
 ) -> Collection[int]:
-    """The leaves that the plan takes over and that are not proven dead; all where to find out raises."""
+    """Those of the leaves `wanted` that are not proven dead; all where to find out raises."""
     try:
-        return ownership.held(frame, args, kwargs, leaves, plan.proven, outcome)
-    except Exception as error:
-        if is_from_outside(error):
-            raise
-        return plan.proven
-
-
-def living(
-    wanted: Collection[int],
-    outcome: ownership.Outcome,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-) -> Collection[int]:
-    """Those of the leaves `wanted`, whatever the plan, that are not proven dead; all where to find out raises."""
-    try:
-        return ownership.held(frame, args, kwargs, leaves, ownership.Wanted(sorted(wanted)), outcome)
+        return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
     except Exception as error:
         if is_from_outside(error):
             raise

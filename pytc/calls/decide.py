@@ -106,7 +106,7 @@ def _dead_after_all(
     asked = lives_on.difference(signature.keys)  # the proof takes keys as their bits, which these are not yet
     if not asked:
         return frozenset()
-    alive = asking.living(asked, site.plan.outcome, frame, args, kwargs, leaves)
+    alive = asking.alive(ownership.Wanted(sorted(asked)), site.plan.outcome, frame, args, kwargs, leaves)
     ownership.resume_collections()
     return asked.difference(alive) if not alive or len(signature.sites) == 1 else frozenset()
 
@@ -156,7 +156,7 @@ def prove(
         site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
         site.why = site.why | _why(plan, not first, frame, args, kwargs, leaves, unknown)
         # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
-        held = {*held, *asking.alive(plan, outcome, frame, args, kwargs, leaves)}
+        held = {*held, *asking.alive(plan.proven, outcome, frame, args, kwargs, leaves)}
     return plan, _with_copies(leaves, held)
 
 
@@ -229,10 +229,10 @@ def _held(
     (Not if it is `on_trial` and will not be used, since that would not prove all.)
     """
     outcome = plan.outcome_now
-    held = asking.alive(plan, outcome, frame, args, kwargs, leaves)
+    held = asking.alive(plan.proven, outcome, frame, args, kwargs, leaves)
     if not held or outcome is plan.outcome:
         return held, outcome
-    alive = asking.alive(plan, plan.outcome_ahead, frame, args, kwargs, leaves)
+    alive = asking.alive(plan.proven, plan.outcome_ahead, frame, args, kwargs, leaves)
     ownership.resume_collections()
     if on_trial and alive:
         return alive, outcome
@@ -240,7 +240,7 @@ def _held(
         return held, outcome
     plan.emitted.compile(leaves)
     outcome = plan.outcome_ahead  # a listener of JAX's may have started a thread
-    return asking.alive(plan, outcome, frame, args, kwargs, leaves), outcome
+    return asking.alive(plan.proven, outcome, frame, args, kwargs, leaves), outcome
 
 
 def _collect() -> bool:

@@ -212,7 +212,14 @@ def _dead(site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths) 
 
 def dead_above(frame: FrameType, site: CallSite, atomic: bool, lengths: Lengths, address: int, most: int) -> int:
     """How many dead variables of the functions that have called `frame`'s refer to the object at this address. Up to
-    `most` are looked for: one that a caller passes is mostly in one of its variables, which the result overwrites."""
+    `most` are looked for; the other arguments are what is known in `frame`, as for `_dead`.
+
+    In `state = helper(state)` the helper's parameter has what the caller has in a variable that the result overwrites.
+
+    No code that the callers still run reads what they have in such variables. So an object to which nothing else refers
+    but a variable of `frame`'s function is as good as that function's own. The variables are looked at in the frames
+    themselves, each of which waits and is in nobody's hands, so what was counted of them stays so.
+    """
     found = 0
     below, above = frame, frame.f_back
     for _ in range(HIGHEST):

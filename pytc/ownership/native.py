@@ -27,7 +27,6 @@ from typing import Any
 import jax
 
 from pytc.classes import attributes_of, base_of, flags_of, has_dictionary, may_be_referred_to_weakly, size_of
-from pytc.ownership.facts import Fact
 
 MADE_BY_CODE = 1 << 9
 """The flag of classes that code has made: a `class` statement, or a function of a module written in C
@@ -111,15 +110,15 @@ _QUIET = (sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy"}) - _
 _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 
-def _in_quiet_module(kind: type) -> bool:
-    """Whether a class written in C is Python's own, or of a module that is known."""
+def is_counted(kind: type) -> bool:
+    """Whether nobody has hold of objects of this class but by references that are counted."""
+    return native(kind) in COUNTED
+
+
+def is_quiet(kind: type) -> bool:
+    """Whether what is written in C of objects of this class calls nobody as they die, but for what they let go of."""
+    kind = native(kind)
     if kind in _OF_PYTHON:
         return True
     module = attributes_of(kind).get("__module__") if flags_of(kind) & MADE_BY_CODE else _module_of(kind)
     return type(module) is str and module.partition(".")[0] in _QUIET
-
-
-is_counted = Fact(lambda kind: native(kind) in COUNTED)
-"""Whether nobody has hold of objects of this class but by references that are counted."""
-is_quiet = Fact(lambda kind: _in_quiet_module(native(kind)))
-"""Whether what is written in C of objects of this class calls nobody as they die, but for what they let go of."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pytc.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership import counts
 from pytc.ownership.counts import PLAIN
+from pytc.ownership.facts import Fact
 from pytc.ownership.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.native import MADE_BY_CODE, native
 
@@ -170,10 +171,15 @@ def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bo
 def is_plain(kind: type) -> bool:
     """Whether what an object of this type refers to is its items, and its keys: all that it takes to open it is that
     nobody else refers to it."""
-    return kind in PLAIN or (
+    return kind in PLAIN or _is_plain_tuple(kind)
+
+
+_is_plain_tuple = Fact(
+    lambda kind: (
         issubclass(kind, tuple)
         and native(kind) is tuple
         and not has_dictionary(kind)
         and not may_be_referred_to_weakly(kind)
         and not defines(kind, "__del__")
     )
+)

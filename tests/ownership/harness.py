@@ -64,6 +64,8 @@ class Stub:
         self.calls: list[Call] = []
         self.reads: list[Any] = []
         """The values read; with `keeps`, pairs of the number of calls so far and the array."""
+        self.seen: list[bool] = []
+        """What a program's own objects saw that looked at an array: whether it was deleted."""
         self.wanted: dict[tuple[int, ...], ownership.Wanted] = {}
         """Each set of leaves as one and the same object, as a plan has it; here also for trees that differ."""
         self._new = _arrays()
@@ -146,6 +148,15 @@ def _check_size(tree: Any) -> None:
 
 Functions = tuple[Stub, Callable[..., Any], Callable[..., Any]]
 """A stub, and two functions of its own: `first` and `both`."""
+
+
+def expect_nothing_deleted(program: Callable[..., Any]) -> None:
+    """That a program of a stub, and of `first` and `both`, makes calls and meets no deleted array."""
+    stub = Stub()
+    program(stub, stub.compile(first), stub.compile(both))
+    stub.read([])
+    assert stub.calls
+    assert not any(stub.seen)
 
 
 def expect(truth: bool) -> None:

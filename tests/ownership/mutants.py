@@ -1380,7 +1380,7 @@ def fails(program: Program) -> bool:
         program(stub, stub.compile(first), stub.compile(both))
     except RuntimeError as error:
         return "deleted" in str(error)
-    return False
+    return any(stub.seen)
 
 
 def noticing(mutant: Mutant) -> Iterator[str]:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import pytest
 
 import pytc
-from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first
+from tests.ownership.harness import Functions, Stub, expect, expect_dead, expect_nothing_deleted
 
 
 class Named(NamedTuple):
@@ -1223,14 +1223,11 @@ def callers_that_resume(s: Stub, f: Any, f2: Any) -> None:
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
 def test_no_deleted_array(program: Any) -> None:
     for _ in range(2):
-        stub = Stub()
-        program(stub, stub.compile(first), stub.compile(both))
-        stub.read([])
-        assert stub.calls
+        expect_nothing_deleted(program)
 
 
 FEWER = """
-from tests.ownership.harness import Stub, first
+from tests.ownership.harness import Stub, first, expect_nothing_deleted
 
 stub = Stub()
 step = stub.compile(first)
@@ -1269,7 +1266,7 @@ def test_a_helper_with_callers_of_fewer_variables() -> None:
 KEEPING = """
 import dataclasses, sys
 from typing import Any
-from tests.ownership.harness import Stub, first
+from tests.ownership.harness import Stub, first, expect_nothing_deleted
 
 @dataclasses.dataclass
 class Record:

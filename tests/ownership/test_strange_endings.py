@@ -23,7 +23,7 @@ from flax.training import train_state
 
 import pytc
 from pytc.ownership import endings, plain
-from tests.ownership.harness import Stub, both, first, of_length
+from tests.ownership.harness import Stub, both, expect_nothing_deleted, first, of_length
 from tests.ownership.odd_objects import Last, LastOfNothing, Node, capturing, looking_at
 
 ALL: list[Any] = []
@@ -271,12 +271,7 @@ def metaclass_that_hides_setattr(s, f, f2):
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
 def test_no_deleted_array(program):
-    stub = Stub()
-    stub.seen = []
-    program(stub, stub.compile(first), stub.compile(both))
-    stub.read([])
-    assert stub.calls
-    assert not any(stub.seen)
+    expect_nothing_deleted(program)
 
 
 class Handler:

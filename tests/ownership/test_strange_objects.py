@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.ownership.harness import Stub, both, first
+from tests.ownership.harness import expect_nothing_deleted
 
 ALL: list[Any] = []
 
@@ -830,7 +830,4 @@ def what_c_code_calls_by_its_address(s, f, f2):
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
 def test_no_deleted_array(program):
-    stub = Stub()
-    program(stub, stub.compile(first), stub.compile(both))
-    stub.read([])
-    assert stub.calls
+    expect_nothing_deleted(program)

@@ -22,7 +22,7 @@ from jax.interpreters import mlir
 
 import pytc
 from pytc.ownership import interpreter
-from tests.ownership.harness import Stub, both, first, of_length
+from tests.ownership.harness import Stub, both, expect_nothing_deleted, first, of_length
 from tests.ownership.odd_objects import Last, Node, looking_at
 
 ALL: list[Any] = []
@@ -280,12 +280,7 @@ def test_a_module_is_a_slot_like_any_other():
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.__name__)
 def test_no_deleted_array(program):
-    stub = Stub()
-    stub.seen = []
-    program(stub, stub.compile(first), stub.compile(both))
-    stub.read([])
-    assert stub.calls
-    assert not any(stub.seen)
+    expect_nothing_deleted(program)
 
 
 @pytest.mark.parametrize(
