@@ -16,6 +16,7 @@ from pytc.calls.plan import Planner
 from pytc.calls.sites import Site
 from pytc.explain import schema, text
 from pytc.explain.decisions import is_plain
+from pytc.explain.places import place_in
 from pytc.jax_compat.avals import short
 from pytc.program import Leaf, Passed, Program
 
@@ -38,7 +39,7 @@ class SiteReport:
     """One place in the caller's code, for arguments of one signature."""
 
     where: str
-    """File and line: `train.py:41`."""
+    """File and line: `train.py:41`; and the column, from 1 on, if other places on that line call, too."""
     arguments: tuple[tuple[str, str], ...]
     """(path, type) of the leaves that tell the signature from the others which that place calls with:
     ("batch", "f32[3]"); or `SETTINGS` and which. Empty if it calls with one only."""
@@ -105,8 +106,25 @@ def calls_of(function: Function) -> Calls:
         for same in places.values()
         for (_, site), arguments in zip(same, _told_apart([signature for signature, _ in same]), strict=True)
     }
-    reports = (_report(function.planner, signature, site, told[id(site)]) for signature, site in sites)
+    columns: dict[str, set[int | None]] = {}
+    for _, site in sites:
+        columns.setdefault(site.where, set()).add(_column(site))
+    reports = (
+        _report(function.planner, signature, site, _where(site, len(columns[site.where])), told[id(site)])
+        for signature, site in sites
+    )
     return Calls(function.stageable.name, tuple(reports))
+
+
+def _where(site: Site, columns: int) -> str:
+    """Where a site is, if there are sites at so many columns of its line."""
+    column = _column(site)
+    return site.where if column is None or columns == 1 else f"{site.where}, column {column + 1}"
+
+
+def _column(site: Site) -> int | None:
+    """From 0 on; None where the interpreter was told not to keep it (`python -X no_debug_ranges`)."""
+    return place_in(site.code, site.lasti).column
 
 
 def _told_apart(signatures: Sequence[Signature]) -> list[tuple[tuple[str, str], ...]]:
@@ -158,7 +176,9 @@ def _aval(leaf: Leaf) -> str:
     return "" if leaf.aval is None else short(leaf.aval)
 
 
-def _report(planner: Planner, signature: Signature, site: Site, arguments: tuple[tuple[str, str], ...]) -> SiteReport:
+def _report(
+    planner: Planner, signature: Signature, site: Site, where: str, arguments: tuple[tuple[str, str], ...]
+) -> SiteReport:
     program = site.plan.program
     donated = set(program.donated)
     leaves = signature.program.leaves  # the plan may have been made for leaves of other kinds, such as Python scalars
@@ -183,7 +203,7 @@ def _report(planner: Planner, signature: Signature, site: Site, arguments: tuple
     ]
     unseen = {program.leaves[i].path for i in site.unseen}
     return SiteReport(
-        where=site.where,
+        where=where,
         arguments=arguments,
         calls=site.calls,
         changed=site.changed,

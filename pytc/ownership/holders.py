@@ -33,6 +33,9 @@ LARGEST = 4096
 DICTIONARIES = (dict, collections.OrderedDict, collections.defaultdict)
 """Types of containers that refer to keys and values."""
 
+ANY_FUNCTION = ", which any function can read"
+"""What is said of a global."""
+
 BY_C = "C code (an iterator, `map`, `functools.partial`, an object with a `__call__`, ...)"
 """Who holds what no object that the interpreter knows of refers to."""
 
@@ -172,7 +175,7 @@ def by_globals(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = f
     file = space.get("__file__")
     where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
     others = [key for key in keys if Step("global", key) not in arguments]
-    text = f"also `{others[0]}`{where}" if others else f"the global `{keys[0]}`{where}, which any function can read"
+    text = f"also `{others[0]}`{where}" if others else f"the global `{keys[0]}`{where}{ANY_FUNCTION}"
     source = None if others else Step("global", keys[0])
     return Held("global", text, file if isinstance(file, str) else None, source=source)
 

@@ -18,7 +18,17 @@ from typing import Any
 
 from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.events import Place, Step, fast
-from pytc.ownership.holders import DEEPEST, DICTIONARIES, LARGEST, Held, by_globals, is_container, length, place_in
+from pytc.ownership.holders import (
+    ANY_FUNCTION,
+    DEEPEST,
+    DICTIONARIES,
+    LARGEST,
+    Held,
+    by_globals,
+    is_container,
+    length,
+    place_in,
+)
 from pytc.ownership.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.private import StackVariables
@@ -89,8 +99,24 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
         if any(depths) or any(part is value for part in inside):
             line = _assigned(flow, site.at, number)
             what = "an item of" if read is not None or 1 in depths else "in"
-            return Held("item", f"{what} `{name}` in {place_in(frame, line)}", code.co_filename, line)
+            where = f"`{name}` in {place_in(frame, line)}"
+            if read is None and (source := _passed_from(frame, found)):
+                where += f", which is also {source}: others can read that while {code.co_name} makes the result"
+            return Held("item", f"{what} {where}", code.co_filename, line)
     return None
+
+
+def _passed_from(frame: FrameType, value: Any) -> str:
+    """The global, attribute or item that one of the functions above a frame has passed the value from, in words; "" if
+    there is none."""
+    above = frame.f_back
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            break
+        if (held := in_members(above, value, [])) is not None:
+            return held.text.removeprefix("also ").removesuffix(ANY_FUNCTION)
+        above = above.f_back
+    return ""
 
 
 class Insides:

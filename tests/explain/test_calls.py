@@ -391,6 +391,15 @@ def test_sites_are_told_apart():
     assert [site.calls for site in explain(compiled).sites] == [1, 1]
 
 
+def test_places_on_one_line_are_told_apart():
+    compiled = pytc.compile(lambda x: x + 1)
+    space = {"compiled": compiled, "x": jnp.ones(3), "y": jnp.ones(3)}
+    exec(compile("x, y = compiled(x), compiled(y)\nx = compiled(x)", "a.py", "exec"), space)
+    calls = explain(compiled)
+    assert [site.where for site in calls.sites] == ["a.py:1, column 8", "a.py:1, column 21", "a.py:2"]
+    assert str(calls).startswith("<lambda>: 3 calls from 3 places\n")
+
+
 def test_calls_that_go_to_another_signature_count_once():
     """`jax.jit` traces anew for an array that is on a mesh, which nobody looks at before."""
     mesh = jax.make_mesh((1,), ("d",))

@@ -16,7 +16,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -294,6 +294,34 @@ def test_a_loop_that_holds_what_it_has_handed_out(made: Functions) -> None:
         states[0] = f(state)
     stub.says("an item of `history` in test_reasons.py")
     stub.read((states, named, history))
+
+
+class Counted(NamedTuple):
+    """A state of which a helper replaces one field, and reads the other."""
+
+    x: Any
+    n: int
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("state", "the global `state`"),
+        ("run.state", "attribute `state` of SimpleNamespace"),
+        ("states['best']", "item 'best' of a dict"),
+    ],
+)
+def test_a_helper_whose_caller_has_the_state_where_others_can_read_it(made: Functions, place: str, named: str) -> None:
+    stub, f = made
+
+    def advance(old: Counted) -> Counted:
+        x = f(old.x)
+        return Counted(x, old.n + 1)
+
+    space = {"advance": advance, "new": lambda: Counted(stub.new(), 0), "run": types.SimpleNamespace(), "states": {}}
+    exec(f"{place} = new()", space)
+    exec(f"{place} = advance({place})", space)
+    stub.says(f"^an item of `old` in .*, which is also {named}: others can read that while advance makes the result$")
 
 
 def test_a_view_by_numpy() -> None:

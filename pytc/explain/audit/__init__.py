@@ -4,7 +4,6 @@
     watch    the replacements of `jax.jit` and the like while the script runs
     record   what is recorded at a call: who calls, and which leaves nobody else can reach
     traced   the program that JAX traced, with the names of the caller's arguments
-    places   places in the source
     uses     what was seen of the calls with one signature, and what a donation would delete there
     advice   what to donate, what not to, and what that saves by the compiler's figures
     findings what is said of that

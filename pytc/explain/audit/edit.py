@@ -17,8 +17,8 @@ import tokenize
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from pytc.explain.audit.places import Place
 from pytc.explain.audit.report import Edit
+from pytc.explain.places import Place
 
 _DONATIONS = frozenset(["donate_argnums", "donate_argnames", "donate"])
 

@@ -26,8 +26,8 @@ from jax.tree_util import tree_flatten, tree_leaves, tree_structure
 from pytc import ownership
 from pytc.arguments.leaves import Parameters, StaticArgument
 from pytc.attributes import name_of
-from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.traced import Traced
+from pytc.explain.places import Place, place_of
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing

@@ -22,9 +22,9 @@ import jax
 from jax.tree_util import tree_leaves
 
 from pytc.attributes import give
-from pytc.explain.audit.places import Place, place_of
 from pytc.explain.audit.record import Clock, Examined, Tracing, WatchedFunction
 from pytc.explain.audit.traced import Jit, Pmap
+from pytc.explain.places import Place, place_of
 from pytc.jax_compat.origins import is_library
 
 MOST_MADE = 8

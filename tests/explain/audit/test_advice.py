@@ -15,9 +15,9 @@ import pytest
 from flax import nnx
 
 from pytc.explain.audit import advice, edit, record
-from pytc.explain.audit.places import Place
 from pytc.explain.audit.report import Audit, FunctionReport
 from pytc.explain.audit.watch import Watch
+from pytc.explain.places import Place
 
 N = 4096
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
-from types import FrameType
+from types import CodeType, FrameType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +25,11 @@ class Place:
 
 def place_of(frame: FrameType) -> Place:
     """The expression that a frame is evaluating."""
-    positions = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-    file = frame.f_code.co_filename
-    if positions is None or positions[0] is None:
-        return Place(file, frame.f_lineno)
-    return Place(file, positions[0], *positions[1:])
+    return place_in(frame.f_code, frame.f_lasti)
+
+
+def place_in(code: CodeType, lasti: int) -> Place:
+    """The expression that the instruction at `lasti` belongs to; if that is not known, the line where the code
+    begins."""
+    line, *rest = next(itertools.islice(code.co_positions(), lasti // 2, None), (None,))
+    return Place(code.co_filename, code.co_firstlineno) if line is None else Place(code.co_filename, line, *rest)
