@@ -170,6 +170,23 @@ def test_a_loop_that_made_up_data_would_never_end_is_checked_too() -> None:
         verify(before, _with_jaxpr_of(before, loop(lambda c: c * 3), X), by="wrong")
 
 
+def test_a_loop_under_vmap_of_which_some_end_before_others() -> None:
+    def loops(factor: float) -> Any:
+        def each(rounds: Any, x: Any, key: Any) -> Any:
+            def step(state: Any) -> Any:
+                return state[0] + 1, state[1] * factor, jax.random.fold_in(state[2], 1)
+
+            return lax.while_loop(lambda state: state[0] < rounds, step, (0, x, key))
+
+        return jax.vmap(each)
+
+    arguments = (jnp.arange(4), jnp.arange(4.0), jax.random.split(jax.random.key(0), 4))
+    before = program_of(loops(2), *arguments)
+    verify(before, before, by="p")
+    with pytest.raises(VerificationError):
+        verify(before, _with_jaxpr_of(before, loops(3), *arguments), by="wrong")
+
+
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "bfloat16", "complex64", "key", "float0"])
 def test_inputs_of_every_kind(dtype: str) -> None:
     value: Any

@@ -204,14 +204,22 @@ def _bounded_while(
     cond_consts = operands[:cond_nconsts]
     body_consts = operands[cond_nconsts : cond_nconsts + body_nconsts]
 
+    def goes_on(carry: Sequence[Any]) -> Any:
+        return jnp.asarray(rules.evaluate(cond_jaxpr, [*cond_consts, *carry])[0])
+
     def condition(state: tuple[Any, Any]) -> Any:
         rounds, carry = state
-        (go_on,) = rules.evaluate(cond_jaxpr, [*cond_consts, *carry])
-        return go_on & (rounds < _MOST_ROUNDS)
+        return goes_on(carry).any() & (rounds < _MOST_ROUNDS)
 
     def step(state: tuple[Any, Any]) -> Any:
         rounds, carry = state
-        return rounds + 1, rules.evaluate(body_jaxpr, [*body_consts, *carry])
+        done = rules.evaluate(body_jaxpr, [*body_consts, *carry])
+        if (each := goes_on(carry)).ndim:  # of loops under `vmap`, those that have ended stay as they are
+            done = [
+                jax.lax.select(jax.lax.broadcast_in_dim(each, new.shape, range(each.ndim)), new, old)
+                for new, old in zip(done, carry, strict=True)
+            ]
+        return rounds + 1, done
 
     start = (0, list(operands[cond_nconsts + body_nconsts :]))
     return list(jax.lax.while_loop(condition, step, start)[1])
