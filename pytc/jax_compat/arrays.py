@@ -76,6 +76,7 @@ def constant_copy(value: Any) -> Any:
             not value.is_fully_addressable
             or is_extended(value.dtype)
             or is_narrowed(value.dtype)
+            or value.weak_type
             or on_axes(jax.typeof(value)) is not None
             or memory_of(value.sharding) != "device"
         ):

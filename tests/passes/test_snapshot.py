@@ -133,6 +133,19 @@ def test_weak_types_stay():
     ]
 
 
+def test_weak_types_stay_where_a_program_is_traced_again():
+    """As one with effects is."""
+    weak = {"scalar": jnp.asarray(2.5), "vector": jnp.broadcast_to(jnp.asarray(2.5), (3,))}
+
+    def fun(x):
+        jax.debug.callback(lambda _: None, x)
+        return jax.tree.map(lambda w: (w * 2, w * x, w), weak)
+
+    x = jnp.ones(3, jnp.bfloat16)
+    results = [jax.tree.map(jax.typeof, compiler(fun)(x)) for compiler in (pytc.compile, jax.jit)]
+    assert results[0] == results[1]
+
+
 def test_a_jaxpr_made_in_the_midst_of_a_trace():
     """Its consts are that trace's tracers. An equation may have one as a parameter that tells it what to do; lineax's
     linear solves do."""
