@@ -22,6 +22,31 @@ _OF_ITSELF_KNOWN = frozenset("eq ne lt le gt ge sub xor div rem".split())
 _ABSORBING: dict[str, tuple[int, ...]] = {"mul": (0,), "and": (0,), "or": (1, -1)}
 
 
+CALCULATE = frozenset("add add_any and div max min mul or pow sub xor".split())
+"""Primitives of two operands that return one of them where the other is neutral."""
+# With this as an operand they return the other one, as XLA knows. (Some only as the second; but to take too much for
+# neutral does no more than keep a pass from something.)
+_NEUTRAL = {"add": 0, "add_any": 0, "div": 1, "mul": 1, "or": 0, "pow": 1, "sub": 0, "xor": 0}
+
+
+def is_neutral(name: str, literal: Literal) -> bool:
+    """Whether the primitive of this name, with this literal as an operand, returns the other operand."""
+    value, dtype = literal.val, getattr(literal.aval, "dtype", np.dtype(bool))
+    if np.ndim(value) or is_extended(dtype):
+        return False
+    if name not in ("and", "max", "min"):
+        return name in _NEUTRAL and bool(value == _NEUTRAL[name])
+    least: float = -np.inf
+    most: float = np.inf
+    if dtype == np.bool_:
+        least, most = False, True
+    elif np.issubdtype(dtype, np.integer):
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if name == "and":
+        return bool(value == (most if least == 0 else -1))
+    return bool(value == (least if name == "max" else most))
+
+
 def same_by_anyone(eqn: JaxprEqn) -> bool:
     """Whether the equation, on constants, gives the same bits at compile time and at run time, and so do its readers.
 

@@ -42,7 +42,7 @@ from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, shape_of
 from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import while_loops
-from pytc.passes.constants import has_constant_loop, is_known, same_by_anyone
+from pytc.passes.constants import CALCULATE, has_constant_loop, is_known, is_neutral, same_by_anyone
 from pytc.passes.unknown import may_be_anywhere, results_unknown
 from pytc.program import Input, Program
 from pytc.set_bits import set_bits
@@ -59,9 +59,6 @@ _HAND_ON = frozenset(
 _HAND_ON_ALL = frozenset(
     "dynamic_slice pad reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split()
 )
-# and through these, where the other operand is this constant.
-_NEUTRAL = {"add": 0, "add_any": 0, "and": -1, "div": 1, "max": -math.inf, "min": math.inf, "mul": 1, "or": 0, "pow": 1}
-_NEUTRAL |= {"sub": 0, "xor": 0}
 
 _LOOKUPS = ("dynamic_slice", "gather")
 
@@ -332,14 +329,12 @@ def _handed_on(eqn: JaxprEqn, given: Sequence[int]) -> Sequence[int]:
         return [0]
     if name == "select_n" and given[0] != _VARYING:
         return range(1, len(given))
-    if name in _NEUTRAL:
-        neutral = _NEUTRAL[name]
-        known = [
-            mark != _VARYING and getattr(v, "val", neutral) == neutral
-            for v, mark in zip(eqn.invars, given, strict=True)
-        ]
-        return range(len(given)) if any(known) else []
-    return []
+    # XLA looks through these as well, where the other operand is a constant that changes nothing, or may be.
+    neutral = [
+        mark != _VARYING and (is_neutral(name, v) if isinstance(v, Literal) else name in CALCULATE)
+        for v, mark in zip(eqn.invars, given, strict=True)
+    ]
+    return range(len(given)) if any(neutral) else []
 
 
 def _is_array(atom: Var | Literal, mark: int) -> bool:

@@ -17,16 +17,17 @@ from collections.abc import Sequence
 from pytc.jax_compat import jaxprs, rewriting, rules
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import subjaxprs
-from pytc.passes.constants import of_constants_alone
+from pytc.passes.constants import CALCULATE, is_constant, is_neutral, of_constants_alone
 
-# What they return may be what they are given, for all that the compiler can see.
-_HAND_ON = frozenset(
-    """broadcast_in_dim convert_element_type copy name reshape select_n slice squeeze stop_gradient
-    transpose""".split()
+# What they return is never what they are given, for all that the compiler can see. (Not so `log`, of an `exp`.)
+_COMPUTE = frozenset(
+    """acos acosh argmax argmin asin asinh atan atan2 atanh cbrt conv_general_dilated cos cosh digamma dot_general eq
+    erf erf_inv erfc fft ge gt le lgamma logistic lt ne nextafter random_bits random_fold_in random_split rem sin sinh
+    tan tanh threefry2x32""".split()
 )
 
-# With this as an operand they return the other one, as the compiler knows.
-_NEUTRAL = {"add": 0, "add_any": 0, "div": 1, "mul": 1, "or": 0, "pow": 1, "sub": 0, "xor": 0}
+_NOT_SURE, _BY_A_NUMBER, _SURE = range(3)
+"""How a value is computed. What one number does, the next may undo: `k + 1 - 1`."""
 
 
 def narrowed(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -106,10 +107,14 @@ def may_be_one_array(eqn: JaxprEqn) -> bool:
 
 def _computed(jaxpr: Jaxpr) -> list[bool]:
     """Which outvars are sure to be other values than the invars and constants."""
-    computed: set[Var] = set()
+    computed: dict[Var, int] = {}
+    constants = {*jaxpr.constvars}
+
+    def how(atom: Var | Literal) -> int:
+        return computed.get(atom, _NOT_SURE) if isinstance(atom, Var) else _NOT_SURE
 
     def is_computed(atom: Var | Literal) -> bool:
-        return isinstance(atom, Var) and atom in computed
+        return how(atom) > _NOT_SURE
 
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -125,16 +130,23 @@ def _computed(jaxpr: Jaxpr) -> list[bool]:
             of_branches = zip(*(_computed(branch) for branch in jaxprs.subjaxprs(eqn)), strict=True)
             made = [any(is_computed(atom) for atom in eqn.invars[1:]) or any(by_branch) for by_branch in of_branches]
         else:
-            handed_on = _may_hand_on(eqn)
-            made = [not handed_on or any(is_computed(atom) for atom in handed_on)] * len(eqn.outvars)
-        computed.update(v for v, is_made in zip(eqn.outvars, made, strict=True) if is_made)
+            if of_constants_alone(eqn, constants):
+                constants.update(eqn.outvars)
+            computed.update(dict.fromkeys(eqn.outvars, _how(eqn, [how(atom) for atom in eqn.invars], constants)))
+            continue
+        computed.update((v, _SURE) for v, is_made in zip(eqn.outvars, made, strict=True) if is_made)
     return [is_computed(atom) for atom in jaxpr.outvars]
 
 
-def _may_hand_on(eqn: JaxprEqn) -> Sequence[Var | Literal]:
-    """The operands of which an equation may return one as it is."""
+def _how(eqn: JaxprEqn, operands: Sequence[int], constants: set[Var]) -> int:
+    """How the results of an equation without jaxprs are computed, given how its operands are."""
     name = eqn.primitive.name
-    if name in _NEUTRAL:
-        neutral = [v for v in eqn.invars if isinstance(v, Literal) and v.val == _NEUTRAL[name]]
-        return eqn.invars if neutral else []
-    return eqn.invars[name == "select_n" :] if name in _HAND_ON else []
+    if name in _COMPUTE:
+        return _SURE
+    handed_on = max(operands[name == "select_n" :], default=_NOT_SURE)
+    numbers = [v for v in eqn.invars if is_constant(v, constants)]
+    if name not in CALCULATE or any(not isinstance(v, Literal) or is_neutral(name, v) for v in numbers):
+        return handed_on
+    if not numbers:
+        return _SURE
+    return {_NOT_SURE: _BY_A_NUMBER, _BY_A_NUMBER: _NOT_SURE, _SURE: _SURE}[handed_on]

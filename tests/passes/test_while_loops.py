@@ -60,6 +60,10 @@ LOOPS = {
     ),
     "unchanged, but for what is dead": lambda y: counted(lambda i, v, w: (squeezed(v), w * 2), y, y)[:2],
     "unchanged, but for a 1": lambda y: counted(lambda i, v, w: (squeezed(v), w * 1.0), y, y),
+    "unchanged, but for a True": lambda y: counted(lambda i, v, w: (v & True, jnp.sin(w)), y > 0, y)[:2],
+    "unchanged, but for a bound": lambda y: counted(
+        lambda i, v, w: (lax.max(v, np.uint8(0)), jnp.sin(w)), y.astype(jnp.uint8), y
+    )[:2],
     "an effect that reads a captured array": lambda y: (
         counted(lambda i: jax.debug.callback(lambda _: None, jnp.asarray(TABLE)[i]) or ())[0] * y
     ),
@@ -108,6 +112,13 @@ def test_a_captured_array_is_an_input_of_a_loop_that_starts_from_an_argument() -
         (lambda a, b: (a + 1, lax.select_n(a > b, b, b + 1)), False),
         (lambda a, b: (a + 1, jnp.float32(2)), True),
         (lambda a, b: (a + 1, b * 1.0), True),
+        (lambda a, b: (a + 1, lax.max(b, jnp.float32(-jnp.inf))), True),
+        (lambda a, b: (a + 1, lax.min(b, jnp.float32(2.0))), False),
+        (lambda a, b: (a + 1, b * lax.full((), 1.0)), True),
+        (lambda a, b: (a + 1, lax.neg(lax.neg(b))), True),
+        (lambda a, b: (a + 1, jnp.log(jnp.exp(b))), True),
+        (lambda a, b: (a + 1, b + 1.0 - 1.0), True),
+        (lambda a, b: (a + 1, jnp.sin(b) * 2.0 + 1.0), False),
         (lambda a, b: (a + 1, b + 1.0), False),
         (lambda a, b: (a + 1, lax.cond(a > b, lambda v: v, lambda v: v * 1.0, b)), True),
         (lambda a, b: (a + 1, lax.cond(a > b, lambda v: v, lambda v: v * 2.0, b)), False),
