@@ -75,6 +75,8 @@ def choose(
     options: Mapping[str, Any],
     compiler_options: Mapping[str, Any] | None = None,
     emit: Callable[..., Emitted] = emit_jit,
+    *,
+    remember: bool = True,
 ) -> Choice:
     """The best of a few plans.
 
@@ -85,10 +87,11 @@ def choose(
       options: those of `jax.jit` that speak of the whole program.
       compiler_options: with what to compile to measure, besides these; for a device that is not here.
       emit: from a program to what is run.
+      remember: whether the figures may be read from disk, and are written there, if JAX's compilation cache is on.
 
     Raises `Retrace` as a call would. A plan that the compiler refuses (a TPU's does where memory is too small) is out.
     """
-    search = _Search(planned, replan, leaves, options, compiler_options, emit)
+    search = _Search(planned, replan, leaves, options, compiler_options, emit, remember)
     search.run()
     return search.choice()
 
@@ -102,6 +105,7 @@ class _Search:
         options: Mapping[str, Any],
         compiler_options: Mapping[str, Any] | None,
         emit: Callable[..., Emitted],
+        remember: bool,
     ) -> None:
         self.planned, self.replan, self.leaves, self.options = planned, replan, leaves, options
         self.emitter = emit
@@ -118,7 +122,8 @@ class _Search:
         if len(self.plans) > 1:
             first = self.emit(self.best)
             self.lowered: dict[str, jax.stages.Lowered] = {self.best.key: first.lower(leaves)}
-            self.known = Measurements.of(self.lowered[self.best.key], planned, options, compiler_options)
+            lowered = self.lowered[self.best.key]
+            self.known = Measurements.of(lowered, planned, options, compiler_options, remember=remember)
 
     def run(self) -> None:
         """Try the plans, then what the compiler's programs suggest."""

@@ -60,11 +60,14 @@ class Measurements:
         program: Program,
         options: Mapping[str, Any],
         compiler_options: Mapping[str, Any] | None = None,
+        *,
+        remember: bool = True,
     ) -> Measurements:
-        """Those of the program that is `lowered` with its first plan; `compiler_options` as in `pytc.effort.choose`."""
+        """Those of the program that is `lowered` with its first plan; `compiler_options` and `remember` as in
+        `pytc.effort.choose`."""
         device = device_of(leaf.placed for leaf in program.leaves)
         told = dict(compiler_options or {}) | (UNTIMED if device.platform in ("gpu", "cuda", "rocm") else {})
-        folder = compilation_cache_dir()
+        folder = compilation_cache_dir() if remember else None
         if folder is None:
             return cls(None, told)
         depends = [

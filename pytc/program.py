@@ -175,6 +175,11 @@ class Program:
         return may_call_python(self.jaxpr)
 
     @property
+    def untouchable(self) -> Program:
+        """This program with all leaves in `keep`, as long as nothing is known of what callers let go of."""
+        return dataclasses.replace(self, keep=frozenset(range(len(self.leaves))))
+
+    @property
     def passed(self) -> tuple[int, ...]:
         """Leaves (indices) that are passed to the compiled program, in order: an array at several leaves once."""
         passed = tuple(i for i, leaf in enumerate(self.leaves) if leaf.aval is not None and leaf.same_as is None)

@@ -454,6 +454,42 @@ def test_a_pass_that_returns_no_program_is_named(x):
         pytc.compile(lambda x: x, passes=(forgets,))(x)
 
 
+@functools.wraps(pytc.passes.alias)
+def alias_again(program):
+    return pytc.passes.alias(program)
+
+
+@pytest.mark.parametrize(
+    ("each", "pairs"),
+    [
+        (pytc.passes.alias, True),
+        (alias_again, True),
+        (functools.partial(pytc.passes.alias), True),
+        (lambda program: pytc.passes.alias(program), False),  # this one nobody recognises: nothing is given away
+    ],
+    ids=["itself", "wrapped", "partial", "a lambda"],
+)
+def test_what_stands_in_the_place_of_alias_takes_over_what_it_may(each, pairs, x):
+    passes = [each if it is pytc.passes.alias else it for it in pytc.passes.pipeline]
+    for donate, taken in {"none": False, "all": pairs}.items():
+        f = pytc.compile(lambda x: x + 1, passes=passes, donate=donate)
+        assert pytc.explain(f, x).inputs[0].verdict == ("reused" if taken else "kept")
+        given = x + 1
+        f(given)
+        assert given.is_deleted() == taken
+
+
+def test_a_pass_that_takes_over_what_is_kept_is_named(x):
+    def greedy(program):
+        paired = pytc.passes.alias(dataclasses.replace(program, keep=frozenset()))
+        return dataclasses.replace(paired, keep=program.keep)
+
+    f = pytc.compile(lambda state: state + 1, passes=(*pytc.passes.pipeline, greedy), donate="none")
+    with pytest.raises(ValueError, match="the pass `greedy` has results written over `state`, which `Program.keep`"):
+        f(x)
+    assert not x.is_deleted()
+
+
 @pytest.mark.parametrize("option", ["donate_argnums", "static_argnums", "donate_argnames", "static_argnames"])
 @pytest.mark.parametrize("value", [1.0, object()], ids=["a float", "an object"])
 def test_what_is_no_number_or_name_of_arguments_is_refused_by_the_options_name(option, value):

@@ -367,6 +367,13 @@ def test_nothing_is_written_where_jax_writes_nothing(tmp_path):
     assert remembered(tmp_path) == []
 
 
+def test_nothing_is_written_of_plans_that_the_callers_own_passes_have_changed(tmp_path):
+    """No hash would tell that these do something else the next time."""
+    with cache_in(tmp_path):
+        assert len(explained(sgd, *arguments(), passes=(*passes.pipeline, lambda program: program)).plans) > 2
+    assert remembered(tmp_path) == []
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """What was compiled, and the name and the text of the file that remembers it."""

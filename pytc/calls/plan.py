@@ -144,7 +144,7 @@ class Planner:
 
     def prepared(self, staged: Program) -> Program:
         """A staged program after the passes that every plan shares."""
-        return passes.run(staged, (*passes.split(self.pipeline)[0], passes.snapshot))
+        return passes.run(staged.untouchable, (*passes.split(self.pipeline)[0], passes.snapshot))
 
     def paired(self, program: Program, keep: frozenset[int]) -> Program:
         """A prepared program with its outputs written over leaves that are not in `keep`."""
@@ -183,7 +183,8 @@ class Planner:
         def replan(candidate: Candidate) -> Program:
             return passes.run(candidate.of(prepared, paired), later)
 
-        return choose(paired, replan, leaves, self.options, compiler_options, self.emit)
+        # What the passes behind `alias` do, no hash tells.
+        return choose(paired, replan, leaves, self.options, compiler_options, self.emit, remember=not later)
 
     def promised_program(self, staged: Program) -> Program:
         """What the passes make of a staged program where only the caller's word counts: ahead of time."""

@@ -49,10 +49,10 @@ class Subject:
         self.kept = kept_by_the_caller(planner.policy, self._staged.leaves, values)
         """By leaf that is never written over: why, and what would change that."""
         before, pairing = passes.split(planner.pipeline)
-        prepared, reports = _run(dataclasses.replace(self._staged, keep=frozenset(self.kept)), before)
+        prepared, reports = _run(self._staged.untouchable, before)
         if self._placement is not None:
             prepared = self._placement.captured(prepared)
-        self.program, more_reports = _run(prepared, pairing)
+        self.program, more_reports = _run(dataclasses.replace(prepared, keep=frozenset(self.kept)), pairing)
         self.reports = _mapped(self._staged) + reports + more_reports
         self._given = stand_ins(self._staged.leaves, values)
         self._compiler = compiler_here() if target is None else _compiler(target)

@@ -19,6 +19,7 @@ there are, and `finalise` looks up the rules that `register_finalisation` was gi
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -62,8 +63,9 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     A program runs without any of pytc's own passes. So where a jaxpr is nested so deeply that one of them fills
     Python's stack, though JAX itself gets by, that pass is left out and a note says so. A user's own pass raises.
 
-    Raises `TypeError` for what is not a `Program`, and naming a pass that returns none; `VerificationError` naming a
-    pass that changed the meaning; and whatever a pass raises.
+    Raises `TypeError` for what is not a `Program`, and naming a pass that returns none; `ValueError` naming a pass that
+    has a result written over a leaf of `Program.keep`; `VerificationError` naming a pass that changed the meaning; and
+    whatever a pass raises.
     """
     if not isinstance(program, Program):
         raise TypeError(f"passes.run takes a Program, which pytc.stage makes, not {type(program).__name__}")
@@ -78,6 +80,9 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
             after = program.noted(name_of(each), ["left out: the program is nested too deeply for Python's stack"])
         if not isinstance(after, Program):
             raise TypeError(f"the pass `{name_of(each)}` returned {after!r:.80}, not a Program")
+        if taken := program.keep.intersection(after.donated):
+            paths = ", ".join(f"`{after.leaves[i].path}`" for i in sorted(taken))
+            raise ValueError(f"the pass `{name_of(each)}` has results written over {paths}, which `Program.keep` names")
         if verifying and after is not program:
             verify(program, after, by=name_of(each))
         program = after
@@ -85,7 +90,18 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
 
 
 def split(passes: Sequence[Pass]) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]:
-    """The passes before `alias`, which run once for a signature; and `alias` with those after it, which depend on what
-    the caller lets go of (`Program.keep`) and run once for each plan."""
-    at = next((i for i, each in enumerate(passes) if each is alias), len(passes))
+    """The passes before `alias`, which run once for a signature (on `Program.untouchable`); and `alias`, or a
+    `functools.partial` or `functools.wraps` of it, with those after it, which depend on what the caller lets go of
+    (`Program.keep`) and run once for each plan."""
+    at = next((i for i, each in enumerate(passes) if is_alias(each)), len(passes))
     return tuple(passes[:at]), tuple(passes[at:])
+
+
+def is_alias(each: Pass) -> bool:
+    """Whether a pass is `alias`, or stands for it."""
+    while each is not alias:
+        inner = each.func if isinstance(each, functools.partial) else getattr(each, "__wrapped__", None)
+        if inner is None:
+            return False
+        each = inner
+    return True
