@@ -236,25 +236,36 @@ def deliver(landed: Sequence[Any], *raised: BaseException) -> tuple[Any, ...]:
 @contextlib.contextmanager
 def put_off() -> Iterator[None]:
     """A Ctrl-C inside, or another signal with a handler in Python, strikes at the end. (Handlers run in the main thread
-    alone.)"""
+    alone.)
+
+    Raises what a handler raises then. If several signals came, those whose turn it is not yet strike right behind that.
+    """
     if not _in_main_thread():
         yield
         return
     handlers = [(number, handler) for number in signal.valid_signals() if callable(handler := signal.getsignal(number))]
-    came: list[int] = []
+    came: list[Any] = []
+    raised: list[BaseException] = []
     try:
         for number, _ in handlers:
             signal.signal(number, lambda number, _: came.append(number))
         yield
     finally:
         while handlers:
+            number, handler = handlers[-1]
             try:
-                signal.signal(*handlers[-1])
+                if signal.getsignal(number) is not handler:
+                    signal.signal(number, handler)
                 handlers.pop()
-            except KeyboardInterrupt:
-                came.append(signal.SIGINT)
-        for each in came:
-            signal.raise_signal(each)
+            except BaseException as error:  # noqa: BLE001 - by a handler that is back; first, all of them are to be
+                raised.append(error)
+        try:
+            # All are noted by C code before the interpreter looks for any. If one's handler raises, the others' turn
+            # comes when it looks the next time.
+            list(map(_thread.interrupt_main, came))
+        finally:
+            if raised:
+                raise raised[0]
 
 
 def has_room(frames: int = _ROOM) -> bool:

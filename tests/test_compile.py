@@ -485,7 +485,7 @@ def test_a_pass_that_takes_over_what_is_kept_is_named(x):
         return dataclasses.replace(paired, keep=program.keep)
 
     f = pytc.compile(lambda state: state + 1, passes=(*pytc.passes.pipeline, greedy), donate="none")
-    with pytest.raises(ValueError, match="the pass `greedy` has results written over `state`, which `Program.keep`"):
+    with pytest.raises(ValueError, match=r"the pass `greedy` has results written over `state`, which `Program.keep`"):
         f(x)
     assert not x.is_deleted()
 

@@ -325,6 +325,51 @@ def test_signals_that_are_put_off_go_to_their_own_handlers():
         signal.signal(signal.SIGTERM, before)
 
 
+class Stop(Exception):
+    """What a handler raises."""
+
+
+def stop(*_):
+    raise Stop
+
+
+@pytest.mark.parametrize(("handler", "error"), [(stop, Stop), (signal.default_int_handler, KeyboardInterrupt)])
+def test_a_signal_that_is_put_off_is_not_lost_behind_one_whose_handler_raises(handler, error):
+    seen = []
+    before = [
+        (signal.SIGTERM, signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))),
+        (signal.SIGINT, signal.signal(signal.SIGINT, handler)),
+    ]
+    try:
+        with pytest.raises(error), put_off():  # noqa: PT012 - not before the end
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert not seen
+        assert seen == [signal.SIGTERM]
+    finally:
+        for number, own in before:
+            signal.signal(number, own)
+
+
+def test_all_handlers_are_back_where_one_raises_at_once():
+    own = {signal.SIGTERM: stop, signal.SIGINT: signal.default_int_handler}
+    before = [(number, signal.signal(number, handler)) for number, handler in own.items()]
+    put_back = signal.signal
+
+    def at_once(number, handler):
+        put_back(number, handler)
+        if handler is stop:
+            signal.raise_signal(number)
+
+    try:
+        with mock.patch.object(signal, "signal", at_once), pytest.raises(Stop), put_off():
+            pass
+        assert {number: signal.getsignal(number) for number in own} == own
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("what", [RecursionError, MemoryError])
 def test_what_has_run_is_returned_though_the_stack_or_the_memory_is_full(what, monkeypatch):
     """The arguments are gone by then: a handler that reads them again would meet deleted arrays."""
