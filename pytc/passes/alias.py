@@ -5,7 +5,8 @@ run. XLA looks for an order of the steps in which that is so; if there is none, 
 saves memory only while the copy is not alive. So each pair has a price, which follows from the data flow (`reads`): the
 bytes copied, if any. The pairs chosen have the lowest total price: a minimum-cost assignment (`matching`) within every
 group of inputs and outputs of equal avals. At equal prices, pairs with fewer steps from the input to the output are
-preferred, because they are likely updates; an input from which several outputs are made comes last.
+preferred, because they are likely updates; then pairs whose input and output are both read to make another output, so
+that a copy of the input is not alive for long; an input from which several outputs are made comes last.
 
 Then pairs that are worse than none are dropped:
 
@@ -50,6 +51,8 @@ COPY = 1e9
 many copies."""
 UNRELATED = 1e4
 """The price of an output that is not computed from the input."""
+BESIDE = 5e3
+"""Taken off where both are read to make another output: they are read at about the same time."""
 EARLY = 1e5
 """Added if the output may be written before another one that is made directly from the input (`Reads.early`)."""
 TORN = 1e2
@@ -74,9 +77,9 @@ def alias(program: Program) -> Program:
         declined |= dict.fromkeys(crossed, "another output needs it too, and this one the other's")
         pairs += left
     if choices.platform != "tpu":
-        for pair in pointless(pairs, memory):
-            declined[pair.input] = f"would be {pair.why}, and save no memory"
-            pairs.remove(pair)
+        dropped = {pair.input: f"would be {pair.why}, and save no memory" for pair in pointless(pairs, memory)}
+        pairs = [pair for pair in pairs if pair.input not in dropped]
+        declined |= dropped
     pairs = choices.without_needless_copies(pairs)
     paired = program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
     if choices.platform == "tpu" and _is_sharded(program):
@@ -147,7 +150,7 @@ class Group:
         On a CPU an early update is priced as a copy, though `is_copied` denies it: it should be the last choice, but if
         there is no other, the pair is made, as it would be by hand.
         """
-        far = TORN if given in self.torn(output, read) else UNRELATED
+        far = TORN if given in self.torn(output, read) else _unrelated(given, output, read)
         early = read.early(given, output)
         copied = self.is_copied(given, output, read) or (early and self.unordered)
         return self.near(output, read).get(given, far) + EARLY * early + COPY * copied
@@ -168,9 +171,9 @@ class Group:
         return [
             self.price(given, output, read)
             if given in related
-            else UNRELATED + EARLY + COPY
+            else _unrelated(given, output, read) + EARLY + COPY
             if read.loops[given] & others
-            else UNRELATED + COPY * bool(read.needed[given] & itself)
+            else _unrelated(given, output, read) + COPY * bool(read.needed[given] & itself)
             for given in inputs
         ]
 
@@ -196,7 +199,7 @@ class Group:
             }
             for row, output in enumerate(self.outputs)
         ]
-        found = assign(len(self.outputs), len(self.inputs), prices, cheap, UNRELATED)
+        found = assign(len(self.outputs), len(self.inputs), prices, cheap, UNRELATED - BESIDE)
         return [self.pair(self.inputs[k], self.outputs[row], read) for row, k in found]
 
     def free(self, read: Reads) -> list[Alias]:
@@ -216,6 +219,11 @@ class Group:
         if early:
             return Alias(given, output, self.nbytes, "copied first, as it may be read after the output is written")
         return Alias(given, output, 0, "read for the last time before the output is written")
+
+
+def _unrelated(given: int, output: int, read: Reads) -> float:
+    """The price, besides that of a copy, of an output that is not computed from the input."""
+    return UNRELATED - BESIDE * (read.beside[given] >> output & 1)
 
 
 class Choices:

@@ -18,9 +18,12 @@ ends the walk, and so does an output, which is in memory too. That keeps every s
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Mapping, Sequence, Set
 
 from pytc.passes.dataflow import Flow, Kind, Step
+from pytc.set_bits import set_bits
 
 NEAREST = 8
 """How many of the inputs that reach a value are remembered."""
@@ -54,6 +57,12 @@ class Reads:
     def early(self, given: int, output: int) -> bool:
         """Whether some other output is made straight from input `given`, and `output` does not need that one first."""
         return bool(self.loops[given] & ~self.needs[output])
+
+    @functools.cached_property
+    def beside(self) -> tuple[int, ...]:
+        """For each input, the outputs that are read, or may be, to make one that is made straight from the input; as
+        bits. A new gradient, where a new weight is made of that and the last one."""
+        return tuple(functools.reduce(operator.or_, (self.needs[k] for k in set_bits(bits)), 0) for bits in self.loops)
 
 
 def reads(flow: Flow) -> Reads:

@@ -67,12 +67,14 @@ _UNDONE = (("transpose", "transpose"), ("rev", "rev"), ("pad", "slice"), ("conca
 def pointless(pairs: Sequence[Alias], memory: Temporaries) -> list[Alias]:
     """The pairs whose copy costs time and saves no memory, on a CPU or a GPU. Cost: a walk over the flow.
 
-    These are pairs that copy tiny arrays; and one that copies a large array, if nothing else needs memory. (Several
-    large copies can take turns in one buffer.)
+    These are pairs that copy tiny arrays, if they are as good as nothing all together; and one that copies a large
+    array, if nothing else needs memory. (Several copies can take turns in one buffer.)
     """
     tiny = [pair for pair in pairs if 0 < pair.copied <= TINY]
     large = [pair for pair in pairs if pair.copied > TINY]
     written = {pair.output for pair in pairs}
+    if sum(pair.copied for pair in tiny) > TINY:
+        tiny, large = [], large or tiny
     if large and all(memory.is_copied_twice(pair) for pair in large):
         return tiny + ([] if memory.gain_twice(large, written) else large)
     return tiny + [pair for pair in large if len(large) == 1 and not memory.gains(pair, written)]

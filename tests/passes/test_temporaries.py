@@ -78,6 +78,28 @@ def test_copies_may_take_turns() -> None:
     assert saved >= (BYTES if jax.__version_info__ >= (0, 12) else 0) - ALIGNMENT
 
 
+@pytest.mark.parametrize(("size", "count"), [(128, 16), (64, 40), (4, 16)])
+def test_many_small_copies_take_turns_as_well(size: int, count: int) -> None:
+    """A state with the last gradients, that is made of small arrays."""
+
+    def step(weights: Any, last: Any, batch: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            x = batch
+            for weight in weights:
+                x = jnp.tanh(x @ weight)
+            return jnp.mean((x - 1) ** 2)
+
+        gradients = jax.grad(loss)(weights)
+        return [w - 0.1 * (2 * g - p) for w, g, p in zip(weights, gradients, last, strict=True)], gradients
+
+    square = jax.ShapeDtypeStruct((size, size), jnp.float32)
+    program = planned(step, [square] * count, [square] * count, jax.ShapeDtypeStruct((8, size), jnp.float32))
+    by_hand = dataclasses.replace(program, aliases=tuple(Alias(k, k) for k in range(2 * count)))
+    assert total(program) <= min(total(by_hand), total(without(program))) + ALIGNMENT
+    if size > 4:
+        assert len(program.aliases) == 2 * count
+
+
 def test_what_is_not_made_of_its_input_is_copied_as_well() -> None:
     """As accumulated gradients are set to zero in the step that reads them."""
 
