@@ -479,6 +479,13 @@ def test_what_stands_in_the_place_of_alias_takes_over_what_it_may(each, pairs, x
         assert given.is_deleted() == taken
 
 
+@pytest.mark.parametrize("late", [pytc.passes.hoist, pytc.passes.share, pytc.passes.forward, pytc.passes.prune])
+def test_passes_that_number_inputs_and_outputs_anew_do_not_stand_behind_alias(late, x):
+    f = pytc.compile(lambda x: (x + 1, x), passes=(pytc.passes.alias, late), donate="all")
+    with pytest.raises(ValueError, match=f"the pass `{late.__name__}` stands behind `alias`"):
+        f(x)
+
+
 def test_a_pass_that_takes_over_what_is_kept_is_named(x):
     def greedy(program):
         paired = pytc.passes.alias(dataclasses.replace(program, keep=frozenset()))

@@ -57,6 +57,10 @@ Pass: TypeAlias = Callable[[Program], Program]
 pipeline: tuple[Pass, ...] = (hoist, finalise, share, forward, prune, alias)
 
 
+_RENUMBERING = (hoist, share, forward, prune)
+"""They take inputs and outputs out, or add some, which the pairs of `alias` number."""
+
+
 def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     """The program after all of `passes`. With `PYTC_VERIFY=1` in the environment each one's result is checked.
 
@@ -64,13 +68,17 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     Python's stack, though JAX itself gets by, that pass is left out and a note says so. A user's own pass raises.
 
     Raises `TypeError` for what is not a `Program`, and naming a pass that returns none; `ValueError` naming a pass that
-    has a result written over a leaf of `Program.keep`; `VerificationError` naming a pass that changed the meaning; and
-    whatever a pass raises.
+    has a result written over a leaf of `Program.keep`, or one of pytc's own that cannot stand behind `alias`;
+    `VerificationError` naming a pass that changed the meaning; and whatever a pass raises.
     """
     if not isinstance(program, Program):
         raise TypeError(f"passes.run takes a Program, which pytc.stage makes, not {type(program).__name__}")
     verifying = os.environ.get("PYTC_VERIFY") == "1"
     for each in passes:
+        if program.aliases and each in _RENUMBERING:
+            raise ValueError(
+                f"the pass `{name_of(each)}` stands behind `alias`, whose pairs it does not know: it goes first"
+            )
         try:
             with uncollected():
                 after = each(program)
