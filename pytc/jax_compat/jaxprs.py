@@ -58,6 +58,10 @@ CALLS = {
 }
 
 
+HOLD_CONSTS = frozenset("closed_call cond custom_jvp_call custom_vjp_call jit scan while".split())
+"""Primitives whose jaxprs may have consts of their own: up to JAX 0.11 theirs are `ClosedJaxpr`s."""
+
+
 def called(eqn: JaxprEqn) -> Jaxpr | None:
     """What an equation calls, if it hands on its operands, and hands back the results, one for one."""
     param = CALLS.get(eqn.primitive.name)

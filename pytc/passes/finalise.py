@@ -26,6 +26,7 @@ Cost: one visit to each equation at every depth.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections import Counter
@@ -60,7 +61,7 @@ def finalise(program: Program) -> Program:
     if calls_in_order(program.jaxpr.jaxpr):  # what they are given may be there for a wrapper alone
         return program.noted("finalise", ["nothing is replaced: XLA may fail on calls with ordered effects"])
     finaliser = _Finaliser(program.jaxpr, compiled=True)
-    if finaliser.closed is program.jaxpr and not finaliser.unknown:
+    if finaliser.closed is program.jaxpr and not (finaliser.unknown or finaliser.enclosed):
         return program
     notes = [
         f"{n} `{name}` replaced by what {'it stands' if n == 1 else 'they stand'} for"
@@ -69,6 +70,8 @@ def finalise(program: Program) -> Program:
     for name in sorted(finaliser.unknown):
         why = "as it would under jax.jit" if name in _COMPILED_APART else "no finalisation is registered for it"
         notes.append(f"`{name}` stays: {why}")
+    why = "it stands for something with an array of its own, in a `remat` or `shard_map`"
+    notes += [f"`{name}` stays: {why}" for name in sorted(finaliser.enclosed)]
     return program.noted("finalise", notes, jaxpr=finaliser.closed)
 
 
@@ -113,37 +116,44 @@ class _Unwrapped(NamedTuple):
 
 
 class _Finaliser:
-    """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, and `unknown` are
-    the primitives that are not JAX's and have no rule. What is about to be `compiled` keeps what decides over bits."""
+    """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, `unknown` are the
+    primitives that are not JAX's and have no rule, and `enclosed` those that stay because there is no place for the
+    arrays that come with what they stand for. What is about to be `compiled` keeps what decides over bits."""
 
     def __init__(self, closed: ClosedJaxpr, *, compiled: bool = False) -> None:
         closed = _with_primal_functions(closed)
         self._compiled = compiled
         self.replaced: Counter[str] = Counter()
         self.unknown: set[str] = set()
+        self.enclosed: set[str] = set()
         self._sites: Counter[int] = Counter()
         if not compiled:  # else calls stay, however many there are
             _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
         self._uses: dict[Primitive, set[Primitive]] = {}  # by primitive: those with rules that its rule uses
         self._unknown = Unknown()
-        self._regions: dict[tuple[bool, ...], subjaxprs.Memo] = {}
+        self._regions: dict[tuple[bool, ...], _Region] = {}
         self._inner = self._region(())
+        self._open = subjaxprs.Memo(lambda jaxpr, _: self._finalised(jaxpr, None))
+        self.closed = self._closed(closed)
+        del (
+            self._inner,
+            self._open,
+            self._regions,
+        )  # they refer to this, and what is captured should go when the program does
+
+    def _closed(self, closed: ClosedJaxpr, given: Sequence[bool] = ()) -> ClosedJaxpr:
+        """The jaxpr without wrappers, with the consts of what was inlined besides its own."""
         constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         known = len(constants)
-        jaxpr = self._finalised(closed.jaxpr, constants)
+        jaxpr = self._finalised(closed.jaxpr, constants, given)
         if jaxpr is closed.jaxpr:
-            self.closed = closed
-        elif len(constants) == known:
-            self.closed = rewriting.close(jaxpr, closed.consts)
-        else:
-            self.closed = rewriting.with_inputs(
-                rewriting.close(jaxpr, closed.consts),
-                constants=constants,
-                invars=jaxpr.invars,
-                names=jaxprs.input_names(jaxpr),
-            )
-        del self._inner, self._regions  # they refer to this, and what is captured should go when the program does
+            return closed
+        changed = rewriting.close(jaxpr, closed.consts)
+        if len(constants) == known:
+            return changed
+        names = jaxprs.input_names(jaxpr)
+        return rewriting.with_inputs(changed, constants=constants, invars=jaxpr.invars, names=names)
 
     def _finalised(
         self,
@@ -151,8 +161,9 @@ class _Finaliser:
         constants: list[tuple[Var, Any]] | None,
         given: Sequence[bool] = (),
     ) -> Jaxpr:
-        """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, a
-        wrapper with consts of its own stays. `given` says which of the invars may be constants to XLA."""
+        """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, as for a
+        `remat` or a `shard_map`, whose jaxprs have no consts, a wrapper with consts of its own stays. `given` says
+        which of the invars may be constants to XLA."""
         names: dict[Var, Atom] = {}
         eqns: list[JaxprEqn] = []
         fixed = {*jaxpr.constvars, *itertools.compress(jaxpr.invars, given)}
@@ -203,6 +214,8 @@ class _Finaliser:
 
     def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
         """The equation with its jaxprs finalised."""
+        if eqn.primitive.name not in jaxprs.HOLD_CONSTS:
+            return subjaxprs.map_subjaxprs(eqn, self._open)
         given = constant_in_regions(eqn, fixed) if self._compiled else {}
         if not given:
             return subjaxprs.map_subjaxprs(eqn, self._inner)
@@ -210,11 +223,11 @@ class _Finaliser:
             eqn = subjaxprs.map_subjaxprs(eqn, self._region(constant), name)
         return eqn
 
-    def _region(self, given: tuple[bool, ...]) -> subjaxprs.Memo:
+    def _region(self, given: tuple[bool, ...]) -> _Region:
         """What finalises a jaxpr of which these invars are constants."""
         key = given if any(given) else ()
         if key not in self._regions:
-            self._regions[key] = subjaxprs.Memo(lambda jaxpr, _: self._finalised(jaxpr, None, key))
+            self._regions[key] = _Region(self, key)
         return self._regions[key]
 
     def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None) -> _Unwrapped | None:
@@ -236,8 +249,12 @@ class _Finaliser:
         if unwrapped is None or jaxprs.has_metadata(eqn):
             return None
         body = jaxprs.inner(unwrapped.body)
-        fits = all(avals.alike(v.aval, w.aval) for v, w in zip(body.outvars, eqn.outvars, strict=False))
-        return unwrapped if fits and (constants is not None or not body.constvars) else None
+        if not all(avals.alike(v.aval, w.aval) for v, w in zip(body.outvars, eqn.outvars, strict=False)):
+            return None
+        if body.constvars and constants is None:
+            self.enclosed.add(name)
+            return None
+        return unwrapped
 
     def _jit(self, eqn: JaxprEqn) -> _Unwrapped | None:
         """An inner `jit` is what it calls, unless it says where that runs, or is one of several calls."""
@@ -295,6 +312,19 @@ class _Finaliser:
             return _Unwrapped(rules.trace_rule(eqn, eqn.primitive.impl, known), eqn.invars)
         except jax.errors.ConcretizationTypeError:
             return None
+
+
+class _Region(subjaxprs.Memo):
+    """Finalises the jaxprs of equations of `HOLD_CONSTS`, which may have more consts then. `given` says which of their
+    invars may be constants to XLA."""
+
+    def __init__(self, finaliser: _Finaliser, given: tuple[bool, ...]) -> None:
+        super().__init__(lambda jaxpr, _: finaliser._finalised(jaxpr, None, given))
+        self._closed = functools.partial(finaliser._closed, given=given)
+
+    def changed(self, jaxpr: Any) -> Any:
+        """The jaxpr without wrappers, with the consts of what was inlined."""
+        return self._closed(jaxpr)
 
 
 def _inlined(

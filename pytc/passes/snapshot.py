@@ -37,8 +37,9 @@ class _Snapshot(subjaxprs.Memo):
         super().__init__(change)
         self._copies: dict[int, tuple[Any, Any]] = {}
 
-    def _of(self, jaxpr: Any) -> Any:
-        changed = super()._of(jaxpr)
+    def changed(self, jaxpr: Any) -> Any:
+        """The jaxpr, with copies of its consts if it is closed."""
+        changed = super().changed(jaxpr)
         consts = getattr(jaxpr, "consts", ())  # an open jaxpr has none
         copies = [self.copy(value) for value in consts]
         return changed if all(map(operator.is_, copies, consts)) else rewriting.close(jaxprs.inner(changed), copies)

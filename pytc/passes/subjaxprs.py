@@ -50,10 +50,11 @@ class Memo:
         """The changed jaxpr: open if the jaxpr is open, else closed."""
         # The jaxpr is kept beside the result so that its id is not reused.
         if id(jaxpr) not in self._done:
-            self._done[id(jaxpr)] = jaxpr, self._of(jaxpr)
+            self._done[id(jaxpr)] = jaxpr, self.changed(jaxpr)
         return self._done[id(jaxpr)][1]
 
-    def _of(self, jaxpr: Any) -> Any:
+    def changed(self, jaxpr: Any) -> Any:
+        """What becomes of a jaxpr, open or closed, that has not been seen yet; a closed one keeps its consts."""
         if isinstance(jaxpr, Jaxpr):
             return self._change(jaxpr, self)
         changed = self(jaxpr.jaxpr)

@@ -86,6 +86,19 @@ def test_some_of_them_had_such_primitives() -> None:
     assert {"nondifferentiable_backward", "select_if_vmap", "maybe_set"} <= set().union(*had.values())
 
 
+@pytest.mark.parametrize("is_around", [False, True])
+def test_noinline_of_what_has_captured_an_array_goes_from_a_loop_too(is_around: bool) -> None:
+    weights = jnp.arange(9.0).reshape(3, 3)
+    apart = eqxi.noinline(lambda x: jnp.sin(x @ weights))
+
+    def loop(x: Any) -> Any:
+        return lax.scan(lambda c, _: (apart(c), None), x, None, length=2)[0] if is_around else apart(x)
+
+    assert foreign(pytc.finalise(jax.make_jaxpr(loop)(X))) == set()
+    assert same(jax.jit(pytc.finalise(loop))(X), jax.jit(loop)(X))
+    jax.export.export(jax.jit(pytc.finalise(loop)))(X)
+
+
 def test_noinline_stays_in_what_is_compiled_and_goes_from_what_is_finalised_by_hand() -> None:
     apart = eqxi.noinline(lambda x: jnp.sin(x) * 2)
     staged = pytc.stage(lambda x: apart(x) + 1, X)

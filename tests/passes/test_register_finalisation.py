@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
 import jax
+import jax.export
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from jax.interpreters import mlir
 
 import pytc
 from pytc.finalise import finalise
-from pytc.jax_compat import rules
+from pytc.jax_compat import rewriting, rules
 from pytc.passes.finalise import register_finalisation
 from pytc.passes.verify import same
 from tests.comparison import program_of
@@ -45,6 +47,45 @@ def test_a_registered_primitive_is_replaced_by_its_rule_at_every_depth() -> None
     assert names(program.jaxpr) == ["sin", "mul", "scan", "sin", "mul"]
     assert any("`scale`" in note.text for note in program.notes)
     assert finalise(program).jaxpr is program.jaxpr
+
+
+AROUND = {
+    "scan": lambda f: lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "while": lambda f: lambda x: lax.while_loop(lambda c: jnp.sum(f(c)) < 100, f, x),
+    "cond": lambda f: lambda x: lax.cond(x[0] > 0, f, lambda x: x, x),
+    "jit": lambda f: jax.jit(lambda x: f(x)),
+    "scan in a remat": lambda f: jax.checkpoint(AROUND["scan"](f)),
+    "custom derivative": lambda f: lambda x: lax.scan(lambda c, _: (jax.nn.relu(f(c)), None), x, None, length=2)[0],
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_a_rule_may_read_an_array_at_every_depth(around: Any) -> None:
+    multiply = _primitive("multiply")
+    table = jnp.asarray(np.arange(9.0).reshape(3, 3), jnp.float32)
+    register_finalisation(multiply, lambda x: x @ table)
+    fun = around(lambda x: multiply.bind(x))
+    finalised = pytc.finalise(jax.make_jaxpr(fun)(X))
+    assert "multiply" not in str(finalised)
+    rules.check(finalised)
+    assert finalise(program := finalise(program_of(fun, X))).jaxpr is program.jaxpr
+    wanted = jax.jit(around(lambda x: x @ table))(X)
+    assert same(pytc.compile(fun)(X), wanted)
+    assert same(jax.jit(pytc.finalise(fun))(X), wanted)
+    jax.export.export(jax.jit(pytc.finalise(fun)))(X)
+
+
+def test_a_primitive_whose_rule_reads_an_array_stays_in_a_remat_that_was_differentiated_and_is_named() -> None:
+    multiply = _primitive("stuck")
+    register_finalisation(multiply, lambda x: x @ np.ones((3, 3), np.float32))
+    body = jax.make_jaxpr(jax.checkpoint(lambda x: multiply.bind(x)))(X)
+    (remat,) = body.jaxpr.eqns
+    kept = remat.replace(params={**remat.params, "differentiated": True, "prevent_cse": True})
+    program = dataclasses.replace(
+        program_of(lambda x: x, X), jaxpr=rewriting.close(rewriting.with_equations(body.jaxpr, [kept]), [])
+    )
+    why = "it stands for something with an array of its own, in a `remat` or `shard_map`"
+    assert [note.text for note in finalise(program).notes] == [f"`stuck` stays: {why}"]
 
 
 def test_a_registered_primitive_with_several_results() -> None:
