@@ -18,6 +18,7 @@ import queue
 import sys
 import threading
 import types
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,6 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.sparse.linalg import spsolve
 
 import pytc
 from tests.callers import STEPS, body, init
@@ -791,3 +793,28 @@ def test_what_a_compiled_function_itself_has_is_intact(caller):
     expected = caller(jax.jit)
     for _ in range(2):
         jax.tree.map(np.testing.assert_array_equal, caller(pytc.compile), expected)
+
+
+def test_a_solver_that_calls_scipy_counts_as_a_callback():
+    """It has no effect, and nothing but its lowering for a CPU tells. Where scipy raises, the old state is there."""
+    numbers, ends = jnp.arange(100), jnp.arange(101)
+
+    @pytc.compile
+    def newton(x, diagonal):
+        return x - spsolve(diagonal, numbers, ends, jnp.ones(100))
+
+    def solve(diagonal):
+        x = jnp.full(100, 3.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                x = newton(x, diagonal)
+                x.block_until_ready()
+            except ValueError:
+                pass
+        return x
+
+    regular = jnp.full(100, 2.0)
+    for _ in range(3):
+        np.testing.assert_array_equal(solve(regular), np.full(100, 2.5))
+    np.testing.assert_array_equal(solve(regular.at[5].set(0)), np.full(100, 3.0))

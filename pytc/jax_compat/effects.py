@@ -76,8 +76,10 @@ def may_call_python(closed: ClosedJaxpr) -> bool:
 
 
 def may_be_foreign(name: str) -> bool:
-    """Whether a primitive of this name may run code that is not XLA's: callbacks, kernels, feeds."""
-    return any(part in name for part in ("callback", "print", "ffi", "pallas", "custom_call", "infeed", "outfeed"))
+    """Whether a primitive of this name may run code that is not XLA's: callbacks, kernels, feeds, and the solver that
+    JAX has scipy do on a CPU."""
+    parts = ("callback", "print", "ffi", "pallas", "custom_call", "infeed", "outfeed", "spsolve")
+    return any(part in name for part in parts)
 
 
 def draws_hidden_numbers(closed: ClosedJaxpr) -> bool:
