@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import re
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -16,6 +18,7 @@ import pytc
 from pytc import passes
 from pytc.emit import EmittedWhole, Retrace, emit_jit
 from pytc.jax_compat import rules
+from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import buffers
 from pytc.program import Alias
@@ -295,3 +298,22 @@ def test_a_program_is_handed_to_jax_as_it_is_and_lowered_as_if_it_had_been_trace
     assert text == same_text
     assert {name for name in names ^ same_names if not name.endswith("/pytc")} <= {"jit(of_everything)"}
     assert lines == same_lines
+
+
+def test_the_filter_of_a_warning_goes_alone_whatever_other_threads_do_meanwhile() -> None:
+    with warnings.catch_warnings():
+        before = [*warnings.filters]
+        first, second = unusable_donations_ignored(), unusable_donations_ignored()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(first)
+            second.__enter__()
+            warnings.warn("Some donated buffers were not usable: f32[3]", stacklevel=1)
+            warnings.filterwarnings("ignore", "by another thread")
+        second.__exit__(None, None, None)
+        assert warnings.filters[1:] == before
+        # Another thread's `catch_warnings` that begins inside, and ends behind it, puts the filters of inside back.
+        outer = warnings.catch_warnings()
+        with unusable_donations_ignored():
+            outer.__enter__()
+        outer.__exit__(None, None, None)
+        assert warnings.filters[1:] == before

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import jax
 
 from pytc.jax_compat.avals import AbstractValue, held_as
+
+_UNUSABLE = re.compile("Some donated buffers were not usable")
 
 
 def first_come(
@@ -35,10 +38,23 @@ def first_come(
 
 @contextlib.contextmanager
 def unusable_donations_ignored() -> Iterator[None]:
-    """No warning from JAX about donated buffers that it found no use for."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+    """No warning from JAX about donated buffers that it found no use for.
+
+    By a filter of its own, which is taken out again wherever it is. (`warnings.catch_warnings` would put all filters
+    back, and undo what another thread has set, or leaves, meanwhile.)
+    """
+    before: Any = warnings.filters
+    own = ("ignore", _UNUSABLE, Warning, None, 0)
+    before.insert(0, own)
+    try:
         yield
+    finally:
+        now: Any = warnings.filters
+        for filters in (before, now):
+            for k, each in enumerate(filters):
+                if each is own:
+                    del filters[k]
+                    break
 
 
 def given_away(lowered: jax.stages.Lowered) -> list[bool]:
