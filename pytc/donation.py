@@ -39,8 +39,8 @@ def read_policy(
 ) -> Policy:
     """The policy that `donate=`, or `jax.jit`'s own `donate_argnums` and `donate_argnames`, asks for.
 
-    Raises `ValueError` for an unknown mode, a name that is no parameter or not known to be one, one that can name no
-    argument, or a parameter that is static as well.
+    Raises `ValueError` for an unknown mode, a name that is no parameter (any may be one of a function with `**`), one
+    that can name no argument, or a parameter that is static as well; `TypeError` for a name that is no string.
     """
     promised = _promised(parameters, donate_argnums, donate_argnames)
     if isinstance(donate, Mapping):

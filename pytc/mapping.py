@@ -78,7 +78,7 @@ class Mapped:
         positions = [parameters.positional_name(i) for i in range(len(args))]
         keywords = sorted(kwargs)
         if isinstance(spec, Mapping):
-            parameters.check_names("in_axes", [name.partition("[")[0] for name in spec])
+            parameters.check_names("in_axes", [n.partition("[")[0] if isinstance(n, str) else n for n in spec])
             named = dict(spec)
             return [(name, named.get(name, named.get(name.partition("[")[0], 0))) for name in (*positions, *keywords)]
         if isinstance(spec, tuple | list):

@@ -433,6 +433,17 @@ def test_a_map_takes_no_option_that_says_where_arrays_go(option):
         pytc.pmap(lambda x: x, "i", **{option: None})
 
 
+@pytest.mark.parametrize(
+    ("decorator", "options"),
+    [(pytc.compile, {"donate": {0: "all"}}), (pytc.pmap, {"donate": {0: "all"}}), (pytc.pmap, {"in_axes": {0: None}})],
+)
+@pytest.mark.parametrize("fun", [lambda state: state, lambda state, **others: state], ids=["fixed", "any keywords"])
+def test_parameters_are_named_by_strings(decorator, options, fun):
+    (option,) = options
+    with pytest.raises(TypeError, match=f"{option} names 0, but parameters are named by strings"):
+        decorator(fun, **options)(jnp.ones((1, 2)))
+
+
 @pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
 @pytest.mark.parametrize("passes", [(pytc.passes.prune, 3), None, pytc.passes.prune], ids=str)
 def test_what_is_no_pass_is_refused_when_decorating(decorator, passes):

@@ -11,7 +11,7 @@ import inspect
 import math
 import operator
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -177,8 +177,12 @@ class Parameters:
             if not self.takes_positional(i + 1 if i >= 0 else -i):
                 raise ValueError(f"{option} names argument {i}, but the function takes {len(self.positional)}")
 
-    def check_names(self, option: str, names: Iterable[str]) -> None:
-        """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function."""
+    def check_names(self, option: str, names: Collection[str]) -> None:
+        """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function, and `TypeError`
+        for one that is no string."""
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"{option} names {name!r}, but parameters are named by strings")
         if self.signature is None or self.keywords is not None:
             return
         for name in names:

@@ -103,10 +103,16 @@ class Explanation:
           ValueError: the memory is not known, `batch` is no argument with a leading axis, the axes differ in size, the
             program does not grow with them, or `step` is not positive; and whatever tracing and compiling raise for
             another size.
+          TypeError: `batch` is no string or strings, or `step` no whole number.
         """
-        names = (batch,) if isinstance(batch, str) else tuple(batch)
+        names = (batch,) if isinstance(batch, str) else tuple(batch) if isinstance(batch, Sequence) else (batch,)
         if not names:
             raise ValueError("batch names no argument")
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"batch is the name of an argument, the path of a leaf, or several of these, not {batch!r}")
+        asked: Any = step
+        if asked is not None and (isinstance(asked, bool) or not isinstance(asked, numbers.Integral)):
+            raise TypeError(f"step is a whole number, not {step!r}")
         if step is not None and step < 1:
             raise ValueError(f"step is {step}, and the size is a multiple of it: it is 1 or more")
         check_memory(memory)

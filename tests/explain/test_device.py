@@ -281,10 +281,19 @@ def test_a_batch_of_nothing_can_grow():
 
 
 @pytest.mark.parametrize(
-    ("batch", "step", "match"), [((), None, "batch names no"), ("x", 0, "step is 0"), ("x", -2, "-2")]
+    ("batch", "step", "error", "match"),
+    [
+        ((), None, ValueError, "batch names no"),
+        ("x", 0, ValueError, "step is 0"),
+        ("x", -2, ValueError, "-2"),
+        (3, None, TypeError, "batch is the name of an argument, .*, not 3"),
+        (("x", 1), None, TypeError, r"not \('x', 1\)"),
+        ("x", 1.5, TypeError, "step is a whole number, not 1.5"),
+        ("x", "2", TypeError, "step is a whole number, not '2'"),
+    ],
 )
-def test_what_is_no_batch_and_no_step_is_refused(batch, step, match):
-    with pytest.raises(ValueError, match=match):
+def test_what_is_no_batch_and_no_step_is_refused(batch, step, error, match):
+    with pytest.raises(error, match=match):
         explain(lambda x: x + 1, jnp.ones(8), device="cpu").largest(batch, memory=2**20, step=step)
 
 

@@ -139,8 +139,10 @@ def _by_method(of: Container, name: str, arguments: Sequence[Value]) -> Value:
     if name in ("append", "setdefault", "extend", "update"):
         if not is_new(of):
             raise Odd
-        if name == "setdefault" or (name == "update" and of.kind is set):
-            check_keys([item_of(arguments[0]) if name == "update" else arguments[0]])
+        if name == "setdefault":
+            check_keys(arguments[:1])
+        elif name == "update" and of.kind is set:
+            check_keys([item_of(each) for each in arguments])
         elif name == "update":
             for each in arguments:
                 check_pairs(each)

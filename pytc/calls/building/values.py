@@ -156,7 +156,7 @@ def is_atom(value: Value) -> bool:
 
 
 def check_keys(values: Iterable[Value]) -> None:
-    """Raises `Odd` for what may not be a key the next time: a tracer can be one, and an array cannot."""
+    """Raises `Odd` for what may not be a key, or runs users' code as one (`__hash__`, `__eq__`)."""
     if not all(is_atom(each) for each in values):
         raise Odd
 
