@@ -148,9 +148,9 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[Use
     found = program = None
     if figures and (promised or wanted or main.gain(names)):
         added = [name for name in wanted if name not in promised]
-        wanted, found, program = _compared(main, promised, wanted, function.api)
+        wanted, found, program, little = _compared(main, promised, wanted, function.api)
         if lost := [name for name in added if name not in wanted]:
-            told.append(findings.no_gain(lost))
+            told.append(findings.no_gain(lost, little))
     added = [name for name in wanted if name not in promised]
     if added:
         told.append(findings.add(added, found))
@@ -242,8 +242,9 @@ def _explained(name: str, uses: Sequence[Use]) -> tuple[str, int, ownership.Held
 
 def _compared(
     main: Use, promised: Sequence[str], wanted: Sequence[str], api: str
-) -> tuple[list[str], Savings, Program]:
-    """The choice among `wanted` that takes least memory, the compiler's figures, and the program of `pytc.compile`.
+) -> tuple[list[str], Savings, Program, int]:
+    """The choice among `wanted` that takes least memory, the compiler's figures, the program of `pytc.compile`, and how
+    many bytes it would save to donate more that are too few for an edit.
 
     What the script donates already, as far as it is in `wanted`, stays donated. A compiler may copy what it is to write
     over; then donating saves nothing, or costs more. So if donating everything saves less than expected, the arguments
@@ -266,10 +267,13 @@ def _compared(
                 if tried[names].total < least:
                     saving, least = [*names], tried[names].total
     best = min(tried, key=lambda names: (tried[names].total, len(names)))
-    if not findings.pays(base.total - tried[best].total, base.total):
+    little = base.total - tried[best].total
+    if findings.pays(little, base.total):
+        little = 0
+    else:
         best = tuple(kept)
     program, footprint = _by_pytc(main)
-    return list(best), Savings(now.total, tried[best].total, footprint.total, now.devices), program
+    return list(best), Savings(now.total, tried[best].total, footprint.total, now.devices), program, little
 
 
 def _by_pytc(main: Use) -> tuple[Program, Footprint]:

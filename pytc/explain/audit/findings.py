@@ -44,10 +44,11 @@ def useless(names: Sequence[str]) -> Finding:
     return Finding("useless", tuple(names), text, None)
 
 
-def no_gain(names: Sequence[str]) -> Finding:
-    """What could be donated and saves nothing."""
+def no_gain(names: Sequence[str], little: int) -> Finding:
+    """What could be donated, and saves nothing, or so `little`."""
     what = "it" if len(names) == 1 else "them"
-    saves = f"to donate {what}, too, saves nothing: the compiler copies instead"
+    saves = f"to donate {what}, too, saves "
+    saves += f"no more than {size(little)}" if little > 0 else "nothing: the compiler copies instead"
     text = f"{_listed(names)} dead at every call seen, but {saves}"
     return Finding("no gain", tuple(names), text, None)
 
@@ -100,7 +101,7 @@ def by_site(uses: Sequence[Use], held: Sequence[ArgumentReport]) -> list[Finding
 def pairing(main: Use, wanted: Sequence[str], found: Savings, program: Program) -> list[Finding]:
     """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments."""
     rest = found.advised - found.pytc
-    if rest * WORTH_ORDER < found.advised or rest <= 0:
+    if rest < max(LEAST, found.advised / WORTH_ORDER):
         return []
     as_jit = main.traced.as_jit
     leaves = as_jit.staged.leaves

@@ -69,6 +69,22 @@ def test_leaf_by_leaf(watch: Watch, jit: Any) -> None:
     assert argument.line == run.__code__.co_firstlineno + 3
 
 
+def test_what_saves_few_bytes_is_not_said_to_save_none(watch: Watch, jit: Any) -> None:
+    f = jit(lambda x: x + 1)
+
+    def run() -> Any:
+        x = jnp.ones(3)
+        for _ in range(3):
+            x = f(x)
+        return x
+
+    run()
+    report = found(watch, "<lambda>")
+    assert report.edit is None
+    (finding,) = report.findings
+    assert finding.text == "x was dead at every call seen, but to donate it, too, saves no more than 12 B"
+
+
 def test_by_site(watch: Watch, jit: Any) -> None:
     f = jit(grow)
 
