@@ -25,7 +25,7 @@ from typing import Any
 import jax
 
 from pytc.errors import DeviceError
-from pytc.explain.hardware import GPUS, TPUS
+from pytc.explain.hardware import GPUS, MEGACORES, TPUS
 from pytc.hlo import UNTIMED
 from pytc.jax_compat.devices import compiler_is_installed, described_devices, platform_of
 
@@ -156,7 +156,7 @@ def _gpu(name: str, kind: str, count: int) -> Target:
 def _tpu(name: str, kind: str, shape: str) -> Target:
     if not compiler_is_installed("tpu"):
         raise DeviceError(f"compiling for {name!r} takes the TPU's compiler, but no TPU: pip install 'jax[tpu]'")
-    devices = _described(name, "tpu", f"{kind}:{shape}", None)
+    devices = _described(name, "tpu", f"{kind}:{shape}", None, are_megacores=kind in MEGACORES)
     _, memory_name, memory = TPUS[kind]
     source = "the TPU's compiler"
     return Target(Device(name, devices[0].device_kind, "tpu", len(devices), memory, memory_name, source), devices)
@@ -168,9 +168,11 @@ _LOST = (
 )
 
 
-def _described(name: str, platform: str, topology: str, description: str | None) -> Sequence[Any]:
+def _described(
+    name: str, platform: str, topology: str, description: str | None, *, are_megacores: bool = False
+) -> Sequence[Any]:
     try:
-        return described_devices(platform, topology, description)
+        return described_devices(platform, topology, description, are_megacores=are_megacores)
     except RuntimeError as error:  # also what JAX raises for a platform that cannot be described
         hint = "" if os.environ.get("JAX_PLATFORMS") == "cpu" else _LOST
         raise DeviceError(f"JAX cannot compile for {name!r}: {str(error).splitlines()[0]}.{hint}") from error

@@ -153,11 +153,13 @@ GPUS: Mapping[str, Gpu] = {
 TPUS: Mapping[str, tuple[str, str, int]] = {
     "v2": ("1x1", "8 GB", round(7.48 * GIB)),
     "v3": ("1x1", "16 GB", round(15.48 * GIB)),
-    "v4": ("1x1x1", "16 GB", round(15.25 * GIB)),
+    "v4": ("1x1x1", "32 GB", round(30.75 * GIB)),
     "v5e": ("1x1", "16 GB", round(15.75 * GIB)),
     "v5p": ("1x1x1", "95 GB", round(95.73 * GIB)),
     "v6e": ("1x1", "32 GB", round(31.24 * GIB)),
     "tpu7x": ("1x1x1", "96 GB", round(94.74 * GIB)),
 }
 """The smallest slice; and the memory of one of JAX's devices: what people call it, and the bytes that the compiler
-(libtpu 0.0.51) lets a program have. For v2, v3, v4 and tpu7x, each of a chip's two cores is a device."""
+(libtpu 0.0.51) lets a program have. For v2, v3 and tpu7x, each of a chip's two cores is a device."""
+MEGACORES = frozenset({"v4"})
+"""Those whose two cores are one device where the hardware is. (A topology has two, unless it is asked for one.)"""

@@ -35,15 +35,19 @@ def platform_of(device: Any) -> str:
     return "cuda" if "cuda" in device.client.platform_version else str(device.platform)
 
 
-def described_devices(platform: str, topology: str, description: str | None) -> Sequence[Any]:
+def described_devices(
+    platform: str, topology: str, description: str | None, *, are_megacores: bool = False
+) -> Sequence[Any]:
     """Devices that need not be here, and that only compile: `("tpu", "v5e:2x2", None)`, or `("cuda", "1x1x8", text)`
-    for hosts x processes x GPUs that XLA's `GpuTargetConfigProto` describes.
+    for hosts x processes x GPUs that XLA's `GpuTargetConfigProto` describes. If TPUs `are_megacores`, both cores of a
+    chip are one device.
 
     Raises `RuntimeError`, or a kind of it, where the platform's plugin is not there or knows no such device.
     """
     if platform == "tpu":
         with _no_tpu_is_looked_for():
-            return topologies.get_topology_desc(topology, "tpu").devices
+            options = {"chip_config_name": "megacore"} if are_megacores else {}
+            return topologies.get_topology_desc(topology, "tpu", **options).devices
     return topologies.get_topology_desc(topology, platform, target_config=description, topology=topology).devices
 
 

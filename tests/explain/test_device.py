@@ -94,6 +94,21 @@ def test_the_environment_stays_as_it_is(monkeypatch):
     assert dict(os.environ) == before
 
 
+@pytest.mark.parametrize(("kind", "given"), [("v4", {"chip_config_name": "megacore"}), ("v5e", {})])
+def test_the_two_cores_of_a_tpu_v4_are_one_device(kind, given, monkeypatch):
+    seen = []
+
+    def describe(*asked, **options):
+        seen.append((*asked, options))
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(sys.modules[find.__module__], "compiler_is_installed", lambda _: True)
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", describe)
+    with pytest.raises(DeviceError, match="no such device"):
+        find(f"tpu {kind}:2x2")
+    assert seen == [(f"{kind}:2x2", "tpu", given)]
+
+
 def test_the_extras_are_those_that_the_messages_name():
     extras = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
     for name, extra in EXTRAS.items():
@@ -454,7 +469,11 @@ print("compiled")
 
 @pytest.mark.parametrize(
     ("platform", "one", "several", "sides"),
-    [("cuda", "h200", "a100:16", "2x8"), ("tpu", "tpu v5e", "tpu v5e:16x16", "16x16")],
+    [
+        ("cuda", "h200", "a100:16", "2x8"),
+        ("tpu", "tpu v5e", "tpu v5e:16x16", "16x16"),
+        ("tpu", "tpu v4", "tpu v4:2x2x4", "4x4"),
+    ],
 )
 def test_the_devices_own_compiler(platform, one, several, sides):
     if not compiler_is_installed(platform):
