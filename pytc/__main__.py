@@ -3,6 +3,7 @@
 python -m pytc explain package.module:function --args package.module:example_args
     [--html report.html] [--json] [--device h200] [--require reused=0.95] [--require fits]
 python -m pytc audit [--out report.txt] [--json] train.py [args...]
+python -m pytc audit -m package.train [args...]
 
 The exit status of `explain` is 0 where all is well, 1 where `--require` does not hold, 2 for wrong usage, and 3 where
 the function, or what makes its arguments, raises; that of `audit` is the script's.

@@ -1,4 +1,4 @@
-"""Runs a Python script as `python script.py` does, and watches it.
+"""Runs a Python script as `python script.py` does, or a module as `python -m` does, and watches it.
 
 `python -m pytc audit` starts this file in a process of its own. It runs as a file and not as a module of pytc, because
 pytc imports JAX, and a script may configure JAX before that (`os.environ["JAX_ENABLE_X64"]`, `XLA_FLAGS`). So only the
@@ -31,21 +31,20 @@ _WATCHED = ("jax", "equinox", "flax.nnx")
 def main(arguments: Sequence[str]) -> None:
     """Run the script that the arguments name, and report."""
     options = _parser().parse_args(arguments)
-    path = options.script[0] if options.script else ""
-    if not path:
+    name = options.script[0] if options.script else ""
+    if not name:
         _parser().error("the script is missing: python -m pytc audit train.py [args...]")
-    try:
-        with io.open_code(path) as file:
-            source = file.read()
-    except OSError as error:
-        _parser().error(f"can't open file {path!r}: {error.strerror}")
+    load = _module if options.is_module else _script(name)
     sys.argv = list(options.script)
     if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - as the interpreter does it
+        # As the interpreter does it.
+        sys.path[0] = os.getcwd() if options.is_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
     audit = _Audit(options)
     sys.meta_path.insert(0, _Imports(audit.imported))
     try:
-        _run(path, source)
+        code, names = load(name)
+        audit.has_begun = True
+        _run(code, names)
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 - whatever it is, it ends the script as it would have without us
@@ -55,15 +54,49 @@ def main(arguments: Sequence[str]) -> None:
         audit.finish_without_jax()
 
 
-def _run(path: str, source: bytes) -> None:
-    """Run the source as the module `__main__`."""
-    module = types.ModuleType("__main__")
+_Loaded = tuple[types.CodeType, dict[str, Any]]
+"""The code to run, and the names that it finds."""
+
+
+def _script(path: str) -> Callable[[str], _Loaded]:
+    """What loads a script, which is read now: its path may be relative."""
+    try:
+        with io.open_code(path) as opened:
+            source = opened.read()
+    except OSError as error:
+        _parser().error(f"can't open file {path!r}: {error.strerror}")
     file = os.path.abspath(path)  # noqa: PTH100 - which would resolve nothing, as the interpreter does
-    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    names = {"__file__": file, "__loader__": importlib.machinery.SourceFileLoader("__main__", file), "__cached__": None}
+    return lambda _: (compile(source, file, "exec", dont_inherit=True), names)
+
+
+def _module(name: str) -> _Loaded:
+    """A module by its name, or the `__main__` of a package. Imports the packages that it is in."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(f"{error.name}."):
+            raise  # the package is there, and something that it imports is not
+        spec = None
+    if spec is None:
+        _parser().error(f"there is no module named {name!r}")
+    if spec.submodule_search_locations is not None:
+        return _module(f"{name}.__main__")
+    loader: Any = spec.loader
+    code = loader.get_code(name) if hasattr(loader, "get_code") else None
+    if code is None or spec.origin is None:
+        _parser().error(f"{name!r} is not written in Python")
+    sys.argv[0] = spec.origin
+    names = {"__file__": spec.origin, "__loader__": loader, "__cached__": spec.cached}
+    return code, {**names, "__spec__": spec, "__package__": spec.parent}
+
+
+def _run(code: types.CodeType, names: dict[str, Any]) -> None:
+    """Run code as the module `__main__`."""
+    module = types.ModuleType("__main__")
     space = module.__dict__
-    space.update(__file__=file, __loader__=loader, __builtins__=builtins, __cached__=None, __annotations__={})
+    space.update(__builtins__=builtins, __annotations__={}, **names)
     sys.modules["__main__"] = module
-    code = compile(source, file, "exec", dont_inherit=True)
     # The code runs as a function, and `exec` and `vars` are not used: the proof does not trust a frame whose code names
     # one of these, and this frame is above every other.
     types.FunctionType(code, space)()
@@ -91,6 +124,8 @@ class _Audit:
         self.watch: Any = None
         self.error: BaseException | None = None
         self.process = os.getpid()
+        self.has_begun = False
+        """Whether there was a script to run."""
 
     def imported(self, module: types.ModuleType) -> None:
         """Watch the functions of a module that was just imported."""
@@ -113,7 +148,7 @@ class _Audit:
 
     def finish_without_jax(self) -> None:
         """If the script did not import JAX, say so."""
-        if self.watch is not None or os.getpid() != self.process:
+        if self.watch is not None or not self.has_begun or os.getpid() != self.process:
             return
         script = self.options.script[0]
         text = f"pytc audit: {script} did not import JAX"
@@ -182,7 +217,7 @@ def _writable(path: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pytc audit",
-        usage="python -m pytc audit [--out FILE] [--json] [--width COLUMNS] script.py [args ...]",
+        usage="python -m pytc audit [--out FILE] [--json] [--width COLUMNS] [-m] script.py [args ...]",
         description="Run a script as it is, watching what it compiles with jax.jit, jax.pmap, equinox.filter_jit and "
         "flax.nnx.jit, and say at the end what could have been donated, what should not have been, and the edit to "
         "make. Nothing is donated that the script does not donate.",
@@ -192,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="write JSON instead of text")
     parser.add_argument("--width", type=int, help="columns of the report; those of the terminal if not given")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="run a module by its name: -m package.train")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="the script, and its own arguments")
     return parser
 

@@ -68,6 +68,53 @@ def test_what_a_script_sees_of_itself(tmp_path: Path) -> None:
     assert "f, jax.jit in script.py" in (tmp_path / "report.txt").read_text("utf-8")
 
 
+def test_what_a_module_sees_of_itself(tmp_path: Path) -> None:
+    """`python -m package.train` has relative imports, and begins with the packages that it is in."""
+    program = """
+        import sys
+        import jax.numpy as jnp
+        from .steps import step
+
+        x = jnp.zeros((64, 64))
+        for _ in range(3):
+            x = step(x)
+        print(sys.argv, sys.path[0], __file__, __name__, __spec__.name, __package__, __cached__, __loader__.path)
+        """
+    package = tmp_path / "package"
+    package.mkdir()
+    write(package, __init__="print('first')", train=program, __main__=program)
+    write(package, steps="import jax\nstep = jax.jit(lambda x: x + 1)")
+    for name, file in {"package.train": "train.py", "package": "__main__.py"}.items():
+        alone = alike(tmp_path, "-m", name, "--out", "a b")
+        assert alone.stdout.startswith(f"first\n['{package / file}', '--out', 'a b'] {tmp_path} ")
+        assert f"3 calls from {file}:8" in (tmp_path / "report.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("package.nothing", "there is no module named 'package.nothing'"),
+        ("nothing.at.all", "there is no module named 'nothing.at.all'"),
+        ("package", "there is no module named 'package.__main__'"),
+        ("math", "'math' is not written in Python"),
+    ],
+)
+def test_what_is_no_module_to_run(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    write(tmp_path / "package", __init__="")
+    done = run(["-m", "pytc", "audit", "-m", name], tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"python -m pytc audit: error: {said}\n")
+
+
+def test_an_error_as_a_modules_package_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    write(tmp_path / "package", __init__="import absent.entirely", train="")
+    done = run(["-m", "pytc", "audit", "-m", "package.train"], tmp_path)
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'absent'" in done.stderr
+
+
 ENDINGS = {
     "zero": "import sys, jax; sys.exit()",
     "number": "import sys, jax; sys.exit(7)",
