@@ -97,8 +97,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
       ValueError: `donate`, `python_scalars` or `effort` is none of its values; an option names a parameter that `fun`
         does not have, or donates one that is static.
       At a call: `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, or in which the
-        function reads an array; `DonationError` as `donate="require"`
-        says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
+        function reads an array; `DonationError` as `donate="require"` says, `RuntimeError` naming a leaf that was
+        deleted before, and whatever `jax.jit(fun)` raises.
     """
     check_options(compile, jit_options)
     if fun is None:

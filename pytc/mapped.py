@@ -186,8 +186,8 @@ class MappedStageable(Stageable):
             raise ValueError(
                 f"out_axes is None for what may differ from row to row of {called}:\n"
                 + "\n".join(wrong)
-                + "\nMake it the "
-                'same on all rows (jax.lax.pmean, psum, all_gather, ...), or stack it: out_axes=0 or "auto".'
+                + "\nMake it the same on all rows (jax.lax.pmean, psum, all_gather, ...), or stack it: out_axes=0 or "
+                '"auto".'
             )
         return axes, notes
 

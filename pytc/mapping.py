@@ -140,9 +140,10 @@ class Mapped:
         if not size:
             raise ValueError(f"{self.called} has no rows (`{which}`)")
         if size > len(devices):
+            there, noun = ("is", "device") if len(devices) == 1 else ("are", "devices")
             raise ValueError(
-                f"{self.called} has {size} rows (`{which}`), and there {'is' if len(devices) == 1 else 'are'} "
-                f"{len(devices)} device{'s'[: len(devices) != 1]}: map fewer rows, or use jax.vmap for some of them"
+                f"{self.called} has {size} rows (`{which}`), and there {there} {len(devices)} {noun}: "
+                "map fewer rows, or use jax.vmap for some of them"
             )
         return jax.sharding.Mesh(np.array(devices[:size]), (self.axis_name,))
 

@@ -178,7 +178,7 @@ def _size(axis_size: int) -> int:
     try:
         size = operator.index(axis_size)
     except TypeError:
-        raise TypeError(f"axis_size is {axis_size!r}; it can be a number: that of the rows") from None
+        raise TypeError(f"axis_size is {axis_size!r}; it can be an integer, the number of rows") from None
     if size < 1:
         raise ValueError(f"axis_size is {size}, and an axis has one row at least")
     return size

@@ -194,7 +194,7 @@ class Shared:
         self._known.add(signature)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Probe:
     """Some of the leaves, which tell all signatures of one layout, static values and sharing apart that are not for
     leaves of the same description."""

@@ -252,9 +252,13 @@ def _collect() -> bool:
     return False
 
 
+_NOT_FOUND = "not proven dead, and nothing was found that holds it (pytc.move gives it away on your word)"
+
+
 def _donation_error(program: Program, held: Collection[int], reasons: Mapping[int, ownership.Held]) -> DonationError:
+    why = {i: held.text for i, held in reasons.items()}
     lines = [
-        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {reasons[i].text if i in reasons else 'unknown'}"
+        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {why.get(i, _NOT_FOUND)}"
         for i, leaf in ((i, program.leaves[i]) for i in held)
     ]
     what, they, them = ("1 leaf", "it is", "it") if len(lines) == 1 else (f"{len(lines)} leaves", "they are", "them")

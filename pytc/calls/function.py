@@ -54,7 +54,8 @@ from pytc.stage import LeftToJit, Stageable
 
 
 class Function:
-    """A function being compiled: its options, its caches, and everything but the fast path of a call."""
+    """A function being compiled: its options, its caches, and what becomes of a call that does not go straight to
+    `jax.jit` (`direct`)."""
 
     def __init__(
         self,

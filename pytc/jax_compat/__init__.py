@@ -2,9 +2,9 @@
 
 Nothing here imports a private module of JAX. What JAX 0.10 to 0.12 offer in `jax.extend` (`core`, `backend`, `mlir`,
 `source_info_util`), `jax.interpreters` and `jax.experimental` (`topologies`, `layout`) is less stable than the rest of
-its API, and a few attributes of its objects and of `jaxlib`, are not meant for others at all (pytc mostly does without
-where they are not there). Whoever ports pytc to the next release starts in this package, and should mostly be able to
-stop here: what JAX's primitives and their parameters are called, the passes read where they handle them.
+its API. A few attributes of its objects, and of `jaxlib`'s, are not meant for others at all; pytc mostly does without
+where they are missing. Whoever ports pytc to the next release starts in this package, and should mostly be able to
+stop here. (The names of primitives and of their parameters are read by the passes that handle them.)
 
     api        `jax.jit` and `jax.pmap` as they were when pytc was imported
     avals      the types of arrays, of PRNG keys and of `Ref`s

@@ -337,7 +337,6 @@ def follow(
             break
         atomic = atomic and site.passes_on(lengths)
         lengths = site.returned(lengths)
-        value = None  # or it would be one more reference to a container
         above = frame.f_back
         if above is None:
             break
@@ -346,7 +345,6 @@ def follow(
     if overwritten is not None:
         found += overwritten.values
         overwritten.values.clear()
-    value = None
     found += [each.value for each in loops.dead(left, found)]
     return found, overwritten
 

@@ -251,7 +251,7 @@ def test_errors_name_leaf_axis_and_sizes():
         pytc.pmap(lambda x: x, "i")(ROWS[:0])
     with pytest.raises(ValueError, match="axis_size is -1, and an axis has one row at least"):
         pytc.pmap(lambda: 1, "i", axis_size=-1)
-    with pytest.raises(TypeError, match="axis_size is 'i'; it can be a number: that of the rows"):
+    with pytest.raises(TypeError, match="axis_size is 'i'; it can be an integer, the number of rows"):
         pytc.pmap(lambda: 1, axis_size="i")
     with pytest.raises(ValueError, match="devices is empty"):
         pytc.pmap(lambda x: x, "i", devices=[])
