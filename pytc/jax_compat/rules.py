@@ -25,7 +25,7 @@ def dce(jaxpr: Jaxpr, used_outputs: Sequence[bool], keep: Sequence[bool] | bool 
 
 
 def goes_into(primitive: Any) -> bool:
-    """Whether JAX's dead-code elimination looks into what this primitive calls. Into `while` it does not yet in 0.10."""
+    """Whether JAX's dead-code elimination looks into what this primitive calls: into `while` not yet in 0.10."""
     return primitive in pe.dce_rules
 
 

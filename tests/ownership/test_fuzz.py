@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -105,6 +107,24 @@ def test_nobody_notices_anything_else(program: Callable[..., Any]) -> None:
     """What shows that an obligation is gone meets no deleted array as long as all of them stand."""
     for _ in range(2):
         assert not mutants.fails(program)
+
+
+def test_the_obligations_that_the_docs_list_are_here() -> None:
+    """Each with modules that there are, and mutants that leave it out."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "proof.md").read_text("utf-8")
+    listed = page[page.index("## The obligations") : page.index("## Facts about CPython")]
+    rows = [line.split("|") for line in listed.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 10
+    for _, obligation, modules, without, _ in rows:
+        assert all((root / "pytc/ownership" / f"{name}.py").exists() for name in _quoted(modules)), obligation
+        assert all(hasattr(mutants, name) for name in _quoted(without)), obligation
+
+
+def _quoted(cell: str) -> list[str]:
+    names = re.findall("`(.+?)`", cell)
+    assert names
+    return names
 
 
 @pytest.mark.parametrize("mutant", mutants.ALL, ids=[m.__name__ for m in mutants.ALL])
