@@ -27,8 +27,8 @@ variables by other means than its bytecode shows (`introspection`), and who else
     wanted           the leaves that are asked about, and where they were the last time
     callers          the frames above a call, and the dead places in them
     callsite         one place in the code: what is dead there, and which slots it overwrites. From its bytecode:
-                     liveness, behind (what comes next, in events), symbolic, stack, loops, starred, introspection;
-                     and how the result can be taken apart: lengths
+                     liveness, strings (which may be code), behind (what comes next, in events), symbolic, stack, loops,
+                     starred, introspection; instructions: what CPython's do. How the result can be taken apart: lengths
     slots, plain     the objects that the slots are in, and access that runs no code
     fields           what is read of a container; replacing: by functions that make a changed copy of it
     dying, endings   what dies before the slots are overwritten, and which objects may run code then

@@ -20,9 +20,10 @@ from pytc.ownership import loops
 from pytc.ownership.callsite import CallSite
 from pytc.ownership.counts import PLAIN, in_one_list
 from pytc.ownership.fields import unread
+from pytc.ownership.instructions import UnknownInstruction
 from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
 from pytc.ownership.lengths import Lengths
-from pytc.ownership.liveness import ControlFlow, UnknownInstruction
+from pytc.ownership.liveness import ControlFlow
 from pytc.ownership.private import addresses, held_by_others
 from pytc.ownership.slots import Slots
 from pytc.ownership.stack import HIGHEST, Starred

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from pytc.classes import attributes_of, bases_of
+from pytc.ownership import strings
 from pytc.ownership.liveness import ControlFlow
 
 _OF_FRAMES = frozenset(
@@ -109,7 +110,9 @@ def _no_attributes(flow: ControlFlow) -> frozenset[str]:
 
 def _in_strings(flow: ControlFlow) -> frozenset[str]:
     """The names in the string constants of the code that are no prose."""
-    return frozenset(name for text in flow.strings() if _PATH.fullmatch(text) for name in re.split("[.:]", text))
+    return frozenset(
+        name for text in strings.constants(flow) if _PATH.fullmatch(text) for name in re.split("[.:]", text)
+    )
 
 
 def _by_global(used: Sequence[str], names: Mapping[str, Any]) -> str:

@@ -49,6 +49,7 @@ from pytc.ownership import (
     replacing,
     slots,
     starred,
+    strings,
     symbolic,
     walk,
     watchers,
@@ -79,12 +80,12 @@ def handlers_do_not_count() -> Any:
 
 def strings_read_nothing() -> Any:
     """Nobody evaluates a string in the frame of a caller."""
-    return mock.patch.object(liveness.ControlFlow, "_named", lambda flow, at, numbers: 0)
+    return mock.patch.object(strings, "named_by", lambda flow, at, numbers: 0)
 
 
 def strings_are_read_where_they_are_loaded() -> Any:
     """A string that has been loaded for a call is not evaluated by it."""
-    return mock.patch.object(liveness.ControlFlow, "_takers", lambda flow, at: (set(), set()))
+    return mock.patch.object(strings, "_takers", lambda flow, at: (set(), set()))
 
 
 def strings_are_read_as_a_call_begins() -> Any:
@@ -95,26 +96,26 @@ def strings_are_read_as_a_call_begins() -> Any:
 def variables_have_no_strings() -> Any:
     """A variable has none of the strings that were stored there, or passed to the call whose result it is."""
     return mock.patch.object(
-        liveness.ControlFlow, "_evaluated", lambda flow, at, loads: _evaluated_by(flow, at, [0] * len(loads))
+        strings, "evaluated", lambda flow, numbers, loads: _evaluated_by(flow, numbers, [0] * len(loads))
     )
 
 
-_evaluated_by = liveness.ControlFlow._evaluated
+_evaluated_by = strings.evaluated
 
 
 def results_are_stored_at_once() -> Any:
     """What a call returns is in a variable by the next instruction, or gone."""
-    takers = liveness.ControlFlow._takers
+    takers = strings._takers
 
     def without_results(flow: liveness.ControlFlow, at: int, *, result: bool = False) -> Any:
         return (set(), set()) if result else takers(flow, at)
 
-    return mock.patch.object(liveness.ControlFlow, "_takers", without_results)
+    return mock.patch.object(strings, "_takers", without_results)
 
 
 def only_calls_run_code() -> Any:
     """No string is evaluated by an operator, an attribute or a loop."""
-    return mock.patch.object(liveness, "_RUNS_NO_CODE", _AllButCalls())
+    return mock.patch.object(strings, "RUN_NO_CODE", _AllButCalls())
 
 
 class _AllButCalls:
