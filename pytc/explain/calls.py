@@ -14,7 +14,7 @@ from pytc.calls.cache import Signature
 from pytc.calls.function import Function
 from pytc.calls.plan import Planner
 from pytc.calls.sites import Site
-from pytc.explain import schema, text
+from pytc.explain import calls_text, schema
 from pytc.explain.decisions import is_plain
 from pytc.explain.places import place_in
 from pytc.jax_compat.avals import short
@@ -88,7 +88,7 @@ class Calls:
         """The call sites for a terminal of this width; by default the current terminal's."""
         if width is None:
             width = shutil.get_terminal_size((100, 24)).columns
-        return text.of_calls(self, width, colour)
+        return calls_text.of_calls(self, width, colour)
 
     def __str__(self) -> str:
         return self.text()
