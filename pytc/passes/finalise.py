@@ -61,13 +61,13 @@ def finalise(program: Program) -> Program:
     if calls_in_order(program.jaxpr.jaxpr):  # what they are given may be there for a wrapper alone
         return program.noted("finalise", ["nothing is replaced: XLA may fail on calls with ordered effects"])
     finaliser = _Finaliser(program.jaxpr, compiled=True)
-    if finaliser.closed is program.jaxpr and not (finaliser.unknown or finaliser.enclosed):
+    if finaliser.closed is program.jaxpr and not (finaliser.unregistered or finaliser.enclosed):
         return program
     notes = [
         f"{n} `{name}` replaced by what {'it stands' if n == 1 else 'they stand'} for"
         for name, n in sorted(finaliser.replaced.items())
     ]
-    for name in sorted(finaliser.unknown):
+    for name in sorted(finaliser.unregistered):
         why = "as it would under jax.jit" if name in _COMPILED_APART else "no finalisation is registered for it"
         notes.append(f"`{name}` stays: {why}")
     why = "it stands for something with an array of its own, in a `remat` or `shard_map`"
@@ -116,22 +116,22 @@ class _Unwrapped(NamedTuple):
 
 
 class _Finaliser:
-    """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, `unknown` are the
-    primitives that are not JAX's and have no rule, and `enclosed` those that stay because there is no place for the
+    """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, `unregistered` are
+    the primitives that are not JAX's and have no rule, and `enclosed` those that stay because there is no place for the
     arrays that come with what they stand for. What is about to be `compiled` keeps what decides over bits."""
 
     def __init__(self, closed: ClosedJaxpr, *, compiled: bool = False) -> None:
         closed = _with_primal_functions(closed)
         self._compiled = compiled
         self.replaced: Counter[str] = Counter()
-        self.unknown: set[str] = set()
+        self.unregistered: set[str] = set()
         self.enclosed: set[str] = set()
         self._sites: Counter[int] = Counter()
         if not compiled:  # else calls stay, however many there are
             _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
         self._uses: dict[Primitive, set[Primitive]] = {}  # by primitive: those with rules that its rule uses
-        self._unknown = Unknown()
+        self._by_xla = Unknown()
         self._regions: dict[tuple[bool, ...], _Region] = {}
         self._inner = self._region(())
         self._open = subjaxprs.Memo(lambda jaxpr, _: self._finalised(jaxpr, None))
@@ -209,7 +209,7 @@ class _Finaliser:
 
     def _note_known(self, eqn: JaxprEqn, fixed: set[Var]) -> None:
         """Add to `fixed` the results that may be constants to XLA."""
-        results = self._unknown.results(eqn, [not is_constant(v, fixed) for v in eqn.invars])
+        results = self._by_xla.results(eqn, [not is_constant(v, fixed) for v in eqn.invars])
         fixed.update(v for v, is_unknown in zip(eqn.outvars, results, strict=True) if not is_unknown)
 
     def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
@@ -245,7 +245,7 @@ class _Finaliser:
             if is_equinox and not (self._compiled and name in _COMPILED_APART):
                 unwrapped = self._by_impl(eqn, dict(constants or ()))
             if unwrapped is None:
-                self.unknown.add(name)
+                self.unregistered.add(name)
         if unwrapped is None or jaxprs.has_metadata(eqn):
             return None
         body = jaxprs.inner(unwrapped.body)

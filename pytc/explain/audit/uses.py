@@ -25,7 +25,7 @@ class Use:
     """Paths of the leaves that were not proven dead at some examined call."""
     known: frozenset[str]
     """Parameters with such a leaf whose holder is known."""
-    _known: dict[frozenset[str], frozenset[int]] = dataclasses.field(default_factory=dict, compare=False)
+    _deleted_by: dict[frozenset[str], frozenset[int]] = dataclasses.field(default_factory=dict, compare=False)
     """The leaves that a call deletes, by what it donates."""
 
     @property
@@ -50,9 +50,9 @@ class Use:
 
     def _deleted(self, donated: Collection[str]) -> list[Leaf]:
         key = frozenset(donated)
-        if key not in self._known:
-            self._known[key] = self.traced.as_jit.deleted(key) if key else frozenset()
-        return [self.traced.as_jit.staged.leaves[i] for i in self._known[key]]
+        if key not in self._deleted_by:
+            self._deleted_by[key] = self.traced.as_jit.deleted(key) if key else frozenset()
+        return [self.traced.as_jit.staged.leaves[i] for i in self._deleted_by[key]]
 
     def gain(self, names: Iterable[str]) -> int:
         """The bytes of the outputs that JAX would write into these arguments."""
