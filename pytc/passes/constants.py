@@ -91,24 +91,35 @@ def is_known(eqn: JaxprEqn) -> bool:
     return any(isinstance(v, Literal) and not np.ndim(v.val) and v.val in absorbing for v in (one, other))
 
 
-def has_constant_loop(jaxpr: Jaxpr, constants: Collection[Var] = ()) -> bool:
+def has_constant_loop(
+    jaxpr: Jaxpr, constants: Collection[Var] = (), known: dict[tuple[int, frozenset[Var]], bool] | None = None
+) -> bool:
     """Whether a loop in the jaxpr, at any depth, reads constants alone. `constants` are those of its invars that are
     constant.
 
     XLA moves such a loop out of a loop around it, and compiles it there, if the outer loop has an operand that never
     changes.
+
+    `known` has the answers for the jaxprs inside, so that one that is called twice is looked into once.
     """
-    known = {*jaxpr.constvars, *constants}
+    known = {} if known is None else known
+    key = id(jaxpr), frozenset(constants)
+    if key not in known:
+        known[key] = _has_constant_loop(jaxpr, {*jaxpr.constvars, *constants}, known)
+    return known[key]
+
+
+def _has_constant_loop(jaxpr: Jaxpr, fixed: set[Var], known: dict[tuple[int, frozenset[Var]], bool]) -> bool:
     for eqn in jaxpr.eqns:
-        alone = of_constants_alone(eqn, known)
+        alone = of_constants_alone(eqn, fixed)
         if alone and eqn.primitive.name in ("scan", "while"):
             return True
         for body in jaxprs.subjaxprs(eqn):
-            called = [v for v, outer in zip(body.invars, eqn.invars, strict=False) if is_constant(outer, known)]
-            if has_constant_loop(body, called if len(body.invars) == len(eqn.invars) else ()):
+            called = [v for v, outer in zip(body.invars, eqn.invars, strict=False) if is_constant(outer, fixed)]
+            if has_constant_loop(body, called if len(body.invars) == len(eqn.invars) else (), known):
                 return True
         if alone:
-            known.update(eqn.outvars)
+            fixed.update(eqn.outvars)
     return False
 
 

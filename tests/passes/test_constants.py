@@ -14,6 +14,7 @@ from jax.extend.core import primitives as jax_primitives
 import pytc
 from pytc.jax_compat import jaxprs
 from pytc.passes import finalise
+from pytc.passes.constants import has_constant_loop
 from tests.comparison import run
 
 CAPTURED = jnp.array([-3.0168803, -0.455585, -0.034003], jnp.float32)
@@ -224,3 +225,18 @@ def test_a_call_that_is_no_jit_is_not_inlined_late():
     assert not jaxprs.inlined_late(call)
     params = {"call_jaxpr": call.params["jaxpr"]}
     assert not jaxprs.inlined_late(call.replace(primitive=jax_primitives.closed_call_p, params=params))
+
+
+def test_what_is_called_from_many_places_is_looked_into_once():
+    """Each of these functions calls the next one twice: there are 2**50 ways down."""
+    function = jax.jit(lambda x: x + 1)
+    for _ in range(50):
+        function = jax.jit(lambda x, inner=function: inner(inner(x)))
+
+    def loop(x):
+        return lax.scan(lambda c, _: (function(c), None), x, None, length=2)[0]
+
+    jaxpr = jax.make_jaxpr(loop)(1.0).jaxpr
+    assert not has_constant_loop(jaxpr)
+    (scan,) = jaxpr.eqns
+    assert not has_constant_loop(jaxprs.inner(scan.params["jaxpr"]))
