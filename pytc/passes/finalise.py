@@ -136,11 +136,8 @@ class _Finaliser:
         self._inner = self._region(())
         self._open = subjaxprs.Memo(lambda jaxpr, _: self._finalised(jaxpr, None))
         self.closed = self._closed(closed)
-        del (
-            self._inner,
-            self._open,
-            self._regions,
-        )  # they refer to this, and what is captured should go when the program does
+        # They refer to this, and what is captured should go when the program does.
+        del self._inner, self._open, self._regions
 
     def _closed(self, closed: ClosedJaxpr, given: Sequence[bool] = ()) -> ClosedJaxpr:
         """The jaxpr without wrappers, with the consts of what was inlined besides its own."""

@@ -19,11 +19,12 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from pytc.passes import subjaxprs
 from pytc.passes.constants import CALCULATE, is_constant, is_neutral, of_constants_alone
 
-# What they return is never what they are given, for all that the compiler can see. (Not so `log`, of an `exp`.)
+# What they return is never what they are given, for all that the compiler can see. (Not so `log`, of an `exp`, or `eq`,
+# of a truth value and True.)
 _COMPUTE = frozenset(
-    """acos acosh argmax argmin asin asinh atan atan2 atanh cbrt conv_general_dilated cos cosh digamma dot_general eq
-    erf erf_inv erfc fft ge gt le lgamma logistic lt ne nextafter random_bits random_fold_in random_split rem sin sinh
-    tan tanh threefry2x32""".split()
+    """acos acosh argmax argmin asin asinh atan atan2 atanh cbrt conv_general_dilated cos cosh digamma dot_general erf
+    erf_inv erfc fft lgamma logistic nextafter random_bits random_fold_in random_split rem sin sinh tan tanh
+    threefry2x32""".split()
 )
 
 _NOT_SURE, _BY_A_NUMBER, _SURE = range(3)

@@ -61,6 +61,7 @@ LOOPS = {
     "unchanged, but for what is dead": lambda y: counted(lambda i, v, w: (squeezed(v), w * 2), y, y)[:2],
     "unchanged, but for a 1": lambda y: counted(lambda i, v, w: (squeezed(v), w * 1.0), y, y),
     "unchanged, but for a True": lambda y: counted(lambda i, v, w: (v & True, jnp.sin(w)), y > 0, y)[:2],
+    "unchanged, but for a comparison": lambda y: counted(lambda i, v, w: (v == True, jnp.sin(w)), y > 0, y)[:2],  # noqa: E712
     "unchanged, but for a bound": lambda y: counted(
         lambda i, v, w: (lax.max(v, np.uint8(0)), jnp.sin(w)), y.astype(jnp.uint8), y
     )[:2],
