@@ -148,7 +148,7 @@ def builtins_are_what_they_were() -> Any:
 
 def keys_are_no_code() -> Any:
     """No key is evaluated, whatever it looks like."""
-    return mock.patch.object(liveness, "_KEY", re.compile(".*"))
+    return mock.patch.object(strings, "_KEY", re.compile(".*"))
 
 
 _opens = counts.opens
