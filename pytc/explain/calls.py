@@ -16,7 +16,7 @@ from pytc.calls.plan import Planner
 from pytc.calls.sites import Site
 from pytc.explain import calls_text, schema
 from pytc.explain.decisions import is_plain
-from pytc.explain.places import place_in
+from pytc.explain.places import place_at
 from pytc.jax_compat.avals import short
 from pytc.program import Leaf, Passed, Program
 
@@ -124,7 +124,7 @@ def _where(site: Site, columns: int) -> str:
 
 def _column(site: Site) -> int | None:
     """From 0 on; None where the interpreter was told not to keep it (`python -X no_debug_ranges`)."""
-    return place_in(site.code, site.lasti).column
+    return place_at(site.code, site.lasti).column
 
 
 def _told_apart(signatures: Sequence[Signature]) -> list[tuple[tuple[str, str], ...]]:

@@ -25,10 +25,10 @@ class Place:
 
 def place_of(frame: FrameType) -> Place:
     """The expression that a frame is evaluating."""
-    return place_in(frame.f_code, frame.f_lasti)
+    return place_at(frame.f_code, frame.f_lasti)
 
 
-def place_in(code: CodeType, lasti: int) -> Place:
+def place_at(code: CodeType, lasti: int) -> Place:
     """The expression that the instruction at `lasti` belongs to; if that is not known, the line where the code
     begins."""
     line, *rest = next(itertools.islice(code.co_positions(), lasti // 2, None), (None,))

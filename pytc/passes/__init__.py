@@ -101,11 +101,11 @@ def split(passes: Sequence[Pass]) -> tuple[tuple[Pass, ...], tuple[Pass, ...]]:
     """The passes before `alias`, which run once for a signature (on `Program.untouchable`); and `alias`, or a
     `functools.partial` or `functools.wraps` of it, with those after it, which depend on what the caller lets go of
     (`Program.keep`) and run once for each plan."""
-    at = next((i for i, each in enumerate(passes) if is_alias(each)), len(passes))
+    at = next((i for i, each in enumerate(passes) if _is_alias(each)), len(passes))
     return tuple(passes[:at]), tuple(passes[at:])
 
 
-def is_alias(each: Pass) -> bool:
+def _is_alias(each: Pass) -> bool:
     """Whether a pass is `alias`, or stands for it."""
     while each is not alias:
         inner = each.func if isinstance(each, functools.partial) else getattr(each, "__wrapped__", None)

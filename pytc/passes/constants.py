@@ -22,11 +22,11 @@ _OF_ITSELF_KNOWN = frozenset("eq ne lt le gt ge sub xor div rem".split())
 _ABSORBING: dict[str, tuple[int, ...]] = {"mul": (0,), "and": (0,), "or": (1, -1)}
 
 
-CALCULATE = frozenset("add add_any and div max min mul or pow sub xor".split())
-"""Primitives of two operands that return one of them where the other is neutral."""
 # With this as an operand they return the other one, as XLA knows. (Some only as the second; but to take too much for
 # neutral does no more than keep a pass from something.)
 _NEUTRAL = {"add": 0, "add_any": 0, "div": 1, "mul": 1, "or": 0, "pow": 1, "sub": 0, "xor": 0}
+CALCULATE = frozenset({"and", "max", "min", *_NEUTRAL})
+"""Primitives of two operands that return one of them where the other is neutral."""
 
 
 def is_neutral(name: str, literal: Literal) -> bool:

@@ -311,12 +311,12 @@ class _Finaliser:
             return None
 
 
-class _Region(subjaxprs.Memo):
+class _Region(subjaxprs.Once):
     """Finalises the jaxprs of equations of `HOLD_CONSTS`, which may have more consts then. `given` says which of their
     invars may be constants to XLA."""
 
     def __init__(self, finaliser: _Finaliser, given: tuple[bool, ...]) -> None:
-        super().__init__(lambda jaxpr, _: finaliser._finalised(jaxpr, None, given))
+        super().__init__()
         self._closed = functools.partial(finaliser._closed, given=given)
 
     def changed(self, jaxpr: Any) -> Any:

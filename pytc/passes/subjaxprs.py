@@ -35,15 +35,10 @@ def is_flat(primitive: Primitive) -> bool:
     return primitive.name in _FLAT and home(primitive) == "jax"
 
 
-class Memo:
-    """Applies `change`, a function from jaxpr to jaxpr, once to each jaxpr (open or closed) that it is called with.
+class Once:
+    """What `changed`, of a subclass, makes of a jaxpr, open or closed: asked once of each."""
 
-    `change` gets the jaxpr, and this `Memo` for the jaxprs inside. (A reference from `change` itself would be a cycle,
-    and keep the arrays that the jaxprs captured until garbage is collected.)
-    """
-
-    def __init__(self, change: Callable[[Jaxpr, Memo], Jaxpr]) -> None:
-        self._change = change
+    def __init__(self) -> None:
         self._done: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, jaxpr: Any) -> Any:
@@ -54,7 +49,23 @@ class Memo:
         return self._done[id(jaxpr)][1]
 
     def changed(self, jaxpr: Any) -> Any:
-        """What becomes of a jaxpr, open or closed, that has not been seen yet; a closed one keeps its consts."""
+        """What becomes of a jaxpr that has not been seen yet."""
+        raise NotImplementedError
+
+
+class Memo(Once):
+    """Applies `change`, a function from jaxpr to jaxpr, once to each jaxpr (open or closed) that it is called with.
+
+    `change` gets the jaxpr, and this `Memo` for the jaxprs inside. (A reference from `change` itself would be a cycle,
+    and keep the arrays that the jaxprs captured until garbage is collected.)
+    """
+
+    def __init__(self, change: Callable[[Jaxpr, Memo], Jaxpr]) -> None:
+        super().__init__()
+        self._change = change
+
+    def changed(self, jaxpr: Any) -> Any:
+        """The jaxpr after `change`; a closed one keeps its consts."""
         if isinstance(jaxpr, Jaxpr):
             return self._change(jaxpr, self)
         changed = self(jaxpr.jaxpr)

@@ -26,7 +26,7 @@ from pytc.errors import VerificationError
 from pytc.jax_compat import api, rewriting, rules
 from pytc.jax_compat.avals import held, is_ref, key_bits
 from pytc.jax_compat.effects import draws_hidden_numbers
-from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, shape_of
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Passed, Program
 
@@ -214,9 +214,10 @@ def _bounded_while(
     def step(state: tuple[Any, Any]) -> Any:
         rounds, carry = state
         done = rules.evaluate(body_jaxpr, [*body_consts, *carry])
-        if (each := goes_on(carry)).ndim:  # of loops under `vmap`, those that have ended stay as they are
+        if axes := range(len(shape_of(cond_jaxpr.jaxpr.outvars[0]))):
+            each = goes_on(carry)  # of loops under `vmap`, those that have ended stay as they are
             done = [
-                jax.lax.select(jax.lax.broadcast_in_dim(each, new.shape, range(each.ndim)), new, old)
+                jax.lax.select(jax.lax.broadcast_in_dim(each, new.shape, axes), new, old)
                 for new, old in zip(done, carry, strict=True)
             ]
         return rounds + 1, done

@@ -1227,7 +1227,7 @@ def test_no_deleted_array(program: Any) -> None:
 
 
 FEWER = """
-from tests.ownership.harness import Stub, first, expect_nothing_deleted
+from tests.ownership.harness import Stub, first
 
 stub = Stub()
 step = stub.compile(first)
@@ -1266,7 +1266,7 @@ def test_a_helper_with_callers_of_fewer_variables() -> None:
 KEEPING = """
 import dataclasses, sys
 from typing import Any
-from tests.ownership.harness import Stub, first, expect_nothing_deleted
+from tests.ownership.harness import Stub, first
 
 @dataclasses.dataclass
 class Record:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import builtins
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
     name = options.script[0] if options.script else ""
     if not name:
         _parser().error("the script is missing: python -m pytc audit train.py [args...]")
-    load = _module if options.is_module else _script(name)
+    load = functools.partial(_module, name) if options.is_module else _script(name)
     sys.argv = list(options.script)
     if not getattr(sys.flags, "safe_path", False):
         # As the interpreter does it.
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     audit = _Audit(options)
     sys.meta_path.insert(0, _Imports(audit.imported))
     try:
-        code, names = load(name)
+        code, names = load()
         audit.has_begun = True
         _run(code, names)
     except SystemExit:
@@ -58,8 +59,8 @@ _Loaded = tuple[types.CodeType, dict[str, Any]]
 """The code to run, and the names that it finds."""
 
 
-def _script(path: str) -> Callable[[str], _Loaded]:
-    """What loads a script, which is read now: its path may be relative."""
+def _script(path: str) -> Callable[[], _Loaded]:
+    """What compiles a script, which is read now: its path may be relative."""
     try:
         with io.open_code(path) as opened:
             source = opened.read()
@@ -67,7 +68,7 @@ def _script(path: str) -> Callable[[str], _Loaded]:
         _parser().error(f"can't open file {path!r}: {error.strerror}")
     file = os.path.abspath(path)  # noqa: PTH100 - which would resolve nothing, as the interpreter does
     names = {"__file__": file, "__loader__": importlib.machinery.SourceFileLoader("__main__", file), "__cached__": None}
-    return lambda _: (compile(source, file, "exec", dont_inherit=True), names)
+    return lambda: (compile(source, file, "exec", dont_inherit=True), names)
 
 
 def _module(name: str) -> _Loaded:
