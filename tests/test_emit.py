@@ -20,7 +20,7 @@ from pytc.emit import EmittedWhole, Retrace, emit_jit
 from pytc.jax_compat import rules
 from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
-from pytc.ownership import buffers
+from pytc.ownership.arrays import buffers
 from pytc.program import Alias
 
 

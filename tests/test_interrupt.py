@@ -27,7 +27,7 @@ import pytest
 import pytc
 from pytc.emit import Emitted, EmittedWhole, jit
 from pytc.interrupt import put_off
-from pytc.ownership.watchers import other_frames
+from pytc.ownership.others.watchers import other_frames
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")

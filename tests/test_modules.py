@@ -18,7 +18,10 @@ OF_OBJECTS = {"_cache_size", "client", "debug_info", "live_arrays", "name_stack"
 """What objects of JAX's have that it promises as little."""
 
 
-@pytest.mark.parametrize("name", ["pytc", "pytc.arguments", "pytc.calls", "pytc.explain", "pytc.jax_compat"])
+PACKAGES = [".".join(path.parent.relative_to(FOLDER.parent).parts) for path in sorted(FOLDER.rglob("__init__.py"))]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
 def test_every_module_is_on_the_map_of_its_package(name):
     package = importlib.import_module(name)
     folder = pathlib.Path(package.__file__).parent

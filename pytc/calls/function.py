@@ -48,8 +48,8 @@ from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import cache_size, config, executing_once, is_of_no_tracing
 from pytc.move import Moved, moved_leaves, unmoved, use_up
-from pytc.ownership import collector
-from pytc.ownership.collector import COLLECTING
+from pytc.ownership.others import collector
+from pytc.ownership.others.collector import COLLECTING
 from pytc.stage import LeftToJit, Stageable
 
 

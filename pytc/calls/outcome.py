@@ -16,8 +16,8 @@ from pytc import ownership
 from pytc.classes import shares
 from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.trees import nodes
-from pytc.ownership.compared import odd_setting
-from pytc.ownership.lengths import lengths_of
+from pytc.ownership.bytecode.lengths import lengths_of
+from pytc.ownership.others.compared import odd_setting
 from pytc.program import Program
 
 

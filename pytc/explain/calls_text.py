@@ -10,7 +10,7 @@ from pytc.explain.fold import fold
 from pytc.explain.sizes import size
 from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
 from pytc.explain.text import MOST_NOTES, more, times
-from pytc.ownership.holders import BY_C
+from pytc.ownership.words.holders import BY_C
 
 if TYPE_CHECKING:
     from pytc.explain.calls import Calls, SiteReport

@@ -23,38 +23,31 @@ variables by other means than its bytecode shows (`introspection`), and who else
 `docs/proof.md` has the whole argument, and where it gives up. From the question down to what answers it:
 
     proof            which leaves are dead: the quick look, where the call site is known; else the careful one, `look`
-    walk, placed     the quick look at the arguments, by the positions at which arrays and dead places were found
-    wanted           the leaves that are asked about, and where they were the last time
+    answers          what is said of a call besides: before the proof, which leaves outlive it; in words, what holds one
     callers          the frames above a call, and the dead places in them
-    callsite         one place in the code: what is dead there, and which slots it overwrites. From its bytecode:
-                     liveness, strings (which may be code), behind (what comes next, in events), symbolic, stack, loops,
-                     starred, introspection; instructions: what CPython's do. How the result can be taken apart: lengths
-    slots, plain     the objects that the slots are in, and access that runs no code
-    fields           what is read of a container; replacing: by functions that make a changed copy of it
-    dying, endings   what dies before the slots are overwritten, and which objects may run code then
-    private          what no other thread can reach
-    counts           who refers to what, by trial deletion over the arguments
-    executions       who shares a buffer with whom, by age; by address: buffers; among all arrays that there are: alive
-    watchers         who else may look, or raise; service_threads, compared and collector each know one kind
-    native           classes written in C, and what is known of them; facts: asked once, until a class is changed
-    interpreter      what the interpreter is and does, measured at import
-    answers          what is said of a call besides the proof. Before it, which leaves outlive it: surviving, repeats,
-                     read_again. In words, what holds a leaf: holders, variables, referrers, paths
+    slots            what the next instructions overwrite, in objects
+    arrays           the arrays among the arguments: where they stand, and who shares their buffers
+    references       who refers to an object, and what dies with it
+    bytecode         what a function's code tells of a call in it
+    others           who else may look, or raise
+    cpython          what the interpreter is and does, and what is known of its classes
+    guesses          which leaves outlive a call, as far as the code shows; no part of the proof
+    words            what holds a leaf, for messages
 """
 
-from pytc.ownership.alive import is_dear
 from pytc.ownership.answers import glance, reasons, survivors, where
+from pytc.ownership.arrays.alive import is_dear
+from pytc.ownership.arrays.executions import executed
+from pytc.ownership.arrays.walk import Walk
+from pytc.ownership.arrays.wanted import Wanted
+from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.callers import Outcome, known_site
-from pytc.ownership.callsite import CallSite
-from pytc.ownership.collector import collected_since, collections_so_far
-from pytc.ownership.collector import resume as resume_collections
-from pytc.ownership.executions import executed
-from pytc.ownership.holders import Held
+from pytc.ownership.guesses.surviving import Surviving
+from pytc.ownership.others.collector import collected_since, collections_so_far
+from pytc.ownership.others.collector import resume as resume_collections
+from pytc.ownership.others.watchers import meddler
 from pytc.ownership.proof import all_dead, held
-from pytc.ownership.surviving import Surviving
-from pytc.ownership.walk import Walk
-from pytc.ownership.wanted import Wanted
-from pytc.ownership.watchers import meddler
+from pytc.ownership.words.holders import Held
 
 __all__ = [
     "CallSite",

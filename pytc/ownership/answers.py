@@ -11,16 +11,17 @@ import jax
 from jax.tree_util import all_leaves, tree_leaves
 
 from pytc.arguments.leaves import StaticArgument
-from pytc.ownership import collector, holders, variables
 from pytc.ownership.callers import Outcome, distance
-from pytc.ownership.holders import Held
-from pytc.ownership.interpreter import waits_for_c
+from pytc.ownership.cpython.interpreter import waits_for_c
+from pytc.ownership.guesses.surviving import Surviving, surviving
 from pytc.ownership.look import Look, look_everywhere
-from pytc.ownership.paths import paths_to
-from pytc.ownership.referrers import Referrers
-from pytc.ownership.surviving import Surviving, surviving
-from pytc.ownership.variables import Insides
-from pytc.ownership.watchers import in_program, interrupter, onlooker
+from pytc.ownership.others import collector
+from pytc.ownership.others.watchers import in_program, interrupter, onlooker
+from pytc.ownership.words import holders, variables
+from pytc.ownership.words.holders import Held
+from pytc.ownership.words.paths import paths_to
+from pytc.ownership.words.referrers import Referrers
+from pytc.ownership.words.variables import Insides
 
 
 def survivors(

@@ -16,20 +16,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple
 
-from pytc.ownership import loops
-from pytc.ownership.callsite import CallSite
-from pytc.ownership.counts import PLAIN, in_one_list
-from pytc.ownership.fields import unread
-from pytc.ownership.instructions import UnknownInstruction
-from pytc.ownership.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
-from pytc.ownership.lengths import Lengths
-from pytc.ownership.liveness import ControlFlow
-from pytc.ownership.private import addresses, held_by_others
+from pytc.ownership.arrays.walk import Walk
+from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.bytecode.fields import unread
+from pytc.ownership.bytecode.instructions import UnknownInstruction
+from pytc.ownership.bytecode.lengths import Lengths
+from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.stack import HIGHEST, Starred
+from pytc.ownership.cpython.interpreter import UNBOUND, calls_directly, getrefcount, variable, waits_for_c
+from pytc.ownership.others.watchers import Onlookers, interrupter, interruptible, onlookers
+from pytc.ownership.references import loops
+from pytc.ownership.references.counts import PLAIN, in_one_list
+from pytc.ownership.references.private import addresses, held_by_others
+from pytc.ownership.references.starred import called_from_the_stack, kept_by
 from pytc.ownership.slots import Slots
-from pytc.ownership.stack import HIGHEST, Starred
-from pytc.ownership.starred import called_from_the_stack, kept_by
-from pytc.ownership.walk import Walk
-from pytc.ownership.watchers import Onlookers, interrupter, interruptible, onlookers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from pytc.ownership import buffers, counts, loops
+from pytc.ownership.arrays import buffers
 from pytc.ownership.callers import Found, Level, Outcome, Route, levels, slots_of
-from pytc.ownership.watchers import onlookers
+from pytc.ownership.others.watchers import onlookers
+from pytc.ownership.references import counts, loops
 
 _BARREN = 2
 """How many frames without anything of the arguments are passed over on the way up."""

@@ -9,14 +9,16 @@ from typing import Any
 
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.clients import may_be_cut
-from pytc.ownership import buffers, counts, executions, interpreter
-from pytc.ownership.alive import is_dear
+from pytc.ownership.arrays import buffers, executions
+from pytc.ownership.arrays.alive import is_dear
+from pytc.ownership.arrays.walk import Walk
+from pytc.ownership.arrays.wanted import Wanted
+from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.callers import NotTrusted, Outcome, distance, follow, known_site, remember, site_of
-from pytc.ownership.callsite import CallSite
+from pytc.ownership.cpython import interpreter
 from pytc.ownership.look import look_everywhere
+from pytc.ownership.references import counts
 from pytc.ownership.slots import Slots
-from pytc.ownership.walk import Walk
-from pytc.ownership.wanted import Wanted
 
 
 def held(

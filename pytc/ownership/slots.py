@@ -32,19 +32,25 @@ from types import FrameType
 from typing import Any
 
 from pytc.classes import defines
-from pytc.ownership import interpreter
-from pytc.ownership.callsite import CallSite
-from pytc.ownership.collector import WHILE_ALLOCATING
-from pytc.ownership.counts import PLAIN, opens
-from pytc.ownership.dying import Dying, is_quiet, variables_of
-from pytc.ownership.events import Event, Place, Step, fast
-from pytc.ownership.fields import attributes_read, fields_but
-from pytc.ownership.interpreter import UNBOUND, variable
-from pytc.ownership.lengths import Lengths
-from pytc.ownership.plain import NotPlain, attribute, is_small_number, item, method, of_strings, read
-from pytc.ownership.private import StackVariables, addresses, has_own_attributes, held_by_others, is_held_once
-from pytc.ownership.replacing import copied
-from pytc.ownership.watchers import NOBODY, Onlookers
+from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.bytecode.events import Event, Place, Step, fast
+from pytc.ownership.bytecode.fields import attributes_read, fields_but
+from pytc.ownership.bytecode.lengths import Lengths
+from pytc.ownership.bytecode.replacing import copied
+from pytc.ownership.cpython import interpreter
+from pytc.ownership.cpython.interpreter import UNBOUND, variable
+from pytc.ownership.cpython.plain import NotPlain, attribute, is_small_number, item, method, of_strings, read
+from pytc.ownership.others.collector import WHILE_ALLOCATING
+from pytc.ownership.others.watchers import NOBODY, Onlookers
+from pytc.ownership.references.counts import PLAIN, opens
+from pytc.ownership.references.dying import Dying, is_quiet, variables_of
+from pytc.ownership.references.private import (
+    StackVariables,
+    addresses,
+    has_own_attributes,
+    held_by_others,
+    is_held_once,
+)
 
 
 class Slots:

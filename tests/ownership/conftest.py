@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytc.ownership.watchers import meddler, onlooker
+from pytc.ownership.others.watchers import meddler, onlooker
 from pytc.uncollected import uncollected as without_collections
 from tests.ownership.harness import Functions, Stub, both, first
 

@@ -42,7 +42,7 @@ import jax
 from jax.tree_util import tree_leaves, tree_map
 
 from pytc import ownership
-from pytc.ownership import executions
+from pytc.ownership.arrays import executions
 from tests.ownership import caller_programs, ending_programs, field_programs, owner_programs, training_programs
 from tests.ownership.caller_programs import Writer
 from tests.ownership.harness import Stub, TooLarge, both, first, nested, shares

@@ -25,36 +25,13 @@ from unittest import mock
 import jax
 
 from pytc.classes import defines
-from pytc.ownership import (
-    behind,
-    buffers,
-    callers,
-    collector,
-    counts,
-    dying,
-    endings,
-    events,
-    executions,
-    fields,
-    interpreter,
-    introspection,
-    liveness,
-    look,
-    loops,
-    native,
-    placed,
-    plain,
-    private,
-    proof,
-    replacing,
-    slots,
-    starred,
-    strings,
-    symbolic,
-    walk,
-    watchers,
-)
-from pytc.ownership.callsite import CallSite
+from pytc.ownership import callers, look, proof, slots
+from pytc.ownership.arrays import buffers, executions, placed, walk
+from pytc.ownership.bytecode import behind, events, fields, introspection, liveness, replacing, strings, symbolic
+from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.cpython import interpreter, native, plain
+from pytc.ownership.others import collector, watchers
+from pytc.ownership.references import counts, dying, endings, loops, private, starred
 from pytc.set_bits import set_bits
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
 from tests.ownership import test_fields, test_starred, test_written_in_c

@@ -37,8 +37,8 @@ from typing import Any
 
 import jax
 
-from pytc.ownership.interpreter import UNBOUND, first_local, variable, words
-from pytc.ownership.liveness import ControlFlow
+from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.cpython.interpreter import UNBOUND, first_local, variable, words
 from tests.ownership.syntax import Liveness, Point, has_known_length
 
 PLACES, VARIABLES, CODE = (

@@ -1,8 +1,8 @@
 """Which variables may be read behind each place of a source, from its syntax tree.
 
-The same question as in `pytc.ownership.liveness`, asked of the source instead of the bytecode, so that the oracle of
-the random programs shares nothing with the prover. A variable is live where some path from here reads it before it is
-bound anew. Any call, attribute or item may raise, any `with` may swallow what was raised, and a nested function may
+The same question as in `ownership.bytecode.liveness`, asked of the source instead of the bytecode, so that the oracle
+of the random programs shares nothing with the prover. A variable is live where some path from here reads it before it
+is bound anew. Any call, attribute or item may raise, any `with` may swallow what was raised, and a nested function may
 read its names from where it is made.
 """
 

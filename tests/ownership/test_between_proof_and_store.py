@@ -21,7 +21,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 
 import pytc
 from pytc.emit import EmittedWhole
-from pytc.ownership import watchers
+from pytc.ownership.others import watchers
 from tests.ownership.odd_objects import Last
 
 BOX = types.SimpleNamespace(a=None)
@@ -437,7 +437,7 @@ import sys, types
 import jax, jax.numpy as jnp
 import pytc
 from pytc.emit import EmittedWhole
-from pytc.ownership import watchers
+from pytc.ownership.others import watchers
 
 box, kept, seen, on = types.SimpleNamespace(a=jnp.ones(1000)), [], [], [False]
 
@@ -541,7 +541,7 @@ import sys, types
 import jax.numpy as jnp
 import pytc
 from pytc.emit import EmittedWhole
-from pytc.ownership import watchers
+from pytc.ownership.others import watchers
 
 box, stash, on, events, wanted = types.SimpleNamespace(a=None), [], [False], [0], [0]
 

@@ -5,11 +5,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from pytc.ownership.callsite import CallSite
-from pytc.ownership.events import Step
-from pytc.ownership.liveness import ControlFlow
-from pytc.ownership.symbolic import loaded
-from pytc.ownership.variables import _assigned
+from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.bytecode.events import Step
+from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.symbolic import loaded
+from pytc.ownership.words.variables import _assigned
 
 
 def test_a_script_of_many_names_takes_no_longer_than_its_code() -> None:

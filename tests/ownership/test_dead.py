@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import optax
 import pytest
 
-from pytc.ownership import buffers
-from pytc.ownership.collector import WHILE_ALLOCATING
+from pytc.ownership.arrays import buffers
+from pytc.ownership.others.collector import WHILE_ALLOCATING
 from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first, nested, of_length, shares
 
 

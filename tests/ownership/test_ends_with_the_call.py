@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.ownership import dying, watchers
+from pytc.ownership.others import watchers
+from pytc.ownership.references import dying
 from tests.ownership.harness import Stub, both
 from tests.ownership.odd_objects import Last, Node
 

@@ -26,7 +26,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytc import ownership
-from pytc.ownership import interpreter
+from pytc.ownership.cpython import interpreter
 from tests.ownership.harness import Functions, Stub, both, expect, first, of_length, of_lengths
 from tests.ownership.odd_objects import Node
 

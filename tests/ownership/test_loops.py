@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from pytc.ownership import loops
+from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.callers import site_of
-from pytc.ownership.liveness import ControlFlow
+from pytc.ownership.references import loops
 from tests.ownership.harness import Stub, first
 
 A, B, C = "a state", "another", "a third"

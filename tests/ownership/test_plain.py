@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytc.ownership import interpreter, plain
-from pytc.ownership.interpreter import UNBOUND
+from pytc.ownership.cpython import interpreter, plain
+from pytc.ownership.cpython.interpreter import UNBOUND
 
 
 class Above:

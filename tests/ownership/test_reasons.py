@@ -26,8 +26,9 @@ import pytest
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from pytc import ownership
-from pytc.ownership import holders, paths, referrers, service_threads, variables
-from pytc.ownership.referrers import Referrers
+from pytc.ownership.others import service_threads
+from pytc.ownership.words import holders, paths, referrers, variables
+from pytc.ownership.words.referrers import Referrers
 from tests.ownership.harness import Stub, both, expect, first
 from tests.threads import another_thread
 

@@ -13,7 +13,7 @@ import pytest
 from tqdm import TMonitor, tqdm
 from tqdm.auto import tqdm as any_tqdm
 
-from pytc.ownership import service_threads
+from pytc.ownership.others import service_threads
 from tests.ownership.harness import Stub, first
 
 

@@ -22,7 +22,8 @@ import pytest
 from flax.training import train_state
 
 import pytc
-from pytc.ownership import endings, plain
+from pytc.ownership.cpython import plain
+from pytc.ownership.references import endings
 from tests.ownership.harness import Stub, both, expect_nothing_deleted, first, of_length
 from tests.ownership.odd_objects import Last, LastOfNothing, Node, capturing, looking_at
 

@@ -18,7 +18,8 @@ import pytest
 import pytc
 from pytc import ownership
 from pytc.emit import jit as emit_jit
-from pytc.ownership import buffers, callers
+from pytc.ownership import callers
+from pytc.ownership.arrays import buffers
 from tests.ownership.harness import expect
 
 pytestmark = pytest.mark.usefixtures("_frozen")
@@ -369,7 +370,7 @@ def test_a_look_deep_among_objects_that_die() -> None:
     script = """
         import gc
         import jax.numpy as jnp
-        from pytc.ownership import counts
+        from pytc.ownership.references import counts
 
         gc.disable()
         x, seen = jnp.ones(3), []

@@ -21,7 +21,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import pytc
-from pytc.ownership import interpreter
+from pytc.ownership.cpython import interpreter
 from tests.ownership.harness import Stub, both, expect_nothing_deleted, first, of_length
 from tests.ownership.odd_objects import Last, Node, looking_at
 

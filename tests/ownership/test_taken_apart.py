@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import pytest
 
 import pytc
-from pytc.ownership.collector import WHILE_ALLOCATING
-from pytc.ownership.lengths import Fields, lengths_of
+from pytc.ownership.bytecode.lengths import Fields, lengths_of
+from pytc.ownership.others.collector import WHILE_ALLOCATING
 from tests.ownership.harness import Functions, Stub, expect, of_lengths
 
 

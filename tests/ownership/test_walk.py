@@ -17,7 +17,11 @@ import pytest
 
 import pytc
 from pytc import ownership
-from pytc.ownership import Walk, callers, collector, executions, interpreter
+from pytc.ownership import Walk, callers
+from pytc.ownership.arrays import executions
+from pytc.ownership.cpython import interpreter
+from pytc.ownership.others import collector
+from pytc.ownership.references import counts
 
 
 class State(NamedTuple):
@@ -381,7 +385,7 @@ def test_only_of_objects_with_attributes_of_their_own_a_dictionary_is_looked_for
         return [[one], Box(two, three), (four, Slotted(five, six)), {"w": seven}, Box(eight, None)]
 
     walk = walk_to(make())
-    monkeypatch.setattr(ownership.walk, "share_attributes", share_attributes)
+    monkeypatch.setattr("pytc.ownership.arrays.walk.share_attributes", share_attributes)
     assert inside_with_leaves(walk, [make()])
     assert asked == [Box, Box] * (sys.version_info >= (3, 13))
     assert not inside_with_leaves(walk, [make()], lambda tree: vars(tree[4]))
@@ -453,7 +457,7 @@ def test_a_container_in_itself_ends():
 def test_a_training_loop_walks(kind):
     """What the compiler's own calls find: the state stays in place, and nothing is searched after the first calls."""
     searched = []
-    remainder = ownership.counts.remainder
+    remainder = counts.remainder
     step = pytc.compile(lambda state, batch: jax.tree.map(lambda x: x + batch, state))
 
     def count(*args):
@@ -469,7 +473,7 @@ def test_a_training_loop_walks(kind):
         return state, places, searches
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ownership.counts, "remainder", count)
+        patch.setattr(counts, "remainder", count)
         state, places, searches = loop(nested(kind))
     assert len(places) == 1
     assert float(state.b[0]) == 1 + sum(range(20))
@@ -682,5 +686,5 @@ def test_a_way_past_too_much_is_not_walked(monkeypatch):
     tree.vocabulary = dict.fromkeys(map(str, range(1000)))
     leaves = jax.tree.leaves(tree)
     assert Walk.to(leaves, (tree,), {}) is not None
-    monkeypatch.setattr(ownership.walk, "_MOST_SEEN", 500)
+    monkeypatch.setattr("pytc.ownership.arrays.walk._MOST_SEEN", 500)
     assert Walk.to(leaves, (tree,), {}) is None

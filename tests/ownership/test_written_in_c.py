@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pytest
 
-from pytc.ownership.native import is_counted, is_quiet, native
+from pytc.ownership.cpython.native import is_counted, is_quiet, native
 from tests.ownership.harness import Stub, expect_nothing_deleted, first
 from tests.ownership.odd_objects import looking_at, written_in_c
 

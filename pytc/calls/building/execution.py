@@ -46,7 +46,7 @@ from pytc.calls.building.values import (
     truth,
 )
 from pytc.classes import attributes_of, bases_of, defined, defines
-from pytc.ownership.interpreter import UNBOUND
+from pytc.ownership.cpython.interpreter import UNBOUND
 
 _OF_ARRAYS = frozenset(("shape", "dtype", "ndim", "size"))
 """Attributes that a tracer has as the array does."""

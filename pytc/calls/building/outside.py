@@ -29,7 +29,7 @@ from pytc.calls.building.values import (
     item_of,
 )
 from pytc.jax_compat.running import Tracer
-from pytc.ownership.interpreter import UNBOUND, running_function, variable
+from pytc.ownership.cpython.interpreter import UNBOUND, running_function, variable
 
 
 class Outside:

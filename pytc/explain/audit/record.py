@@ -32,12 +32,12 @@ from pytc.interrupt import is_from_outside
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
 from pytc.jax_compat.trees import nodes
-from pytc.ownership import buffers
-from pytc.ownership.counts import only_marked
-from pytc.ownership.holders import in_objects
-from pytc.ownership.lengths import Lengths, lengths_of
-from pytc.ownership.referrers import Referrers
-from pytc.ownership.variables import in_variables
+from pytc.ownership.arrays import buffers
+from pytc.ownership.bytecode.lengths import Lengths, lengths_of
+from pytc.ownership.references.counts import only_marked
+from pytc.ownership.words.holders import in_objects
+from pytc.ownership.words.referrers import Referrers
+from pytc.ownership.words.variables import in_variables
 
 FIRST = 32
 """So many calls of each call site are examined in any case."""

@@ -21,7 +21,7 @@ from pytc.interrupt import is_from_outside
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
 from pytc.jax_compat.trees import paths_of
-from pytc.ownership.lengths import Lengths, lengths_of
+from pytc.ownership.bytecode.lengths import Lengths, lengths_of
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
 

@@ -1,0 +1,15 @@
+"""What a function's code tells of a call in it, found once and remembered with the code.
+
+callsite         one place in the code, which is all of the below: what is dead there, and what it overwrites
+instructions     what CPython's instructions do
+liveness         the local variables that are read on some path behind a call
+strings          those that a string names which may be code
+introspection    code that reads variables by other means than its bytecode shows
+stack            what lies on the stack at a call: iterators, a starred call's arguments
+symbolic         instructions, executed symbolically: which places they load and overwrite
+behind           what happens right behind a call, up to the first instruction that may run Python code
+events           the words in which this is told
+lengths          how the call's result can be taken apart
+fields           what is read of a variable's container, and so what is not
+replacing        functions that make a changed copy of a container, and what they read of it
+"""

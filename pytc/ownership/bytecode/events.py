@@ -1,0 +1,117 @@
+"""Places and events: the words in which a call site's code is told.
+
+A `Place` says where a value is found: a variable, then attributes and items. Places consist of names only. Whether
+reading or storing one runs no code depends on the objects, which `slots` examines at each call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+from pytc.ownership.bytecode.lengths import Lengths, has, part_of
+
+Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step on the way to a value."""
+
+    kind: Kind
+    name: Any
+    """A local's or cell's number, a global's or attribute's name, an item's key or the `Place` it is in."""
+
+
+Place: TypeAlias = tuple[Step, ...]
+
+
+def fast(number: int) -> Place:
+    """The place of a local variable."""
+    return (Step("fast", number),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of the call's result, on the symbolic stack."""
+
+    path: tuple[Step, ...]
+    """The steps that lead to it."""
+
+    def lengths(self, result: Lengths) -> Lengths:
+        """Those of the part, if these are the result's; None if there is no such part."""
+        for step in self.path:
+            result = part_of(result, step.kind, step.name)
+        return result
+
+
+RESULT = Part(())
+"""The whole result."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """A tuple that was made behind the call, on the symbolic stack."""
+
+    items: tuple[Any, ...]
+
+    def lengths(self, result: Lengths) -> Lengths:
+        """Those of the tuple, if these are the result's."""
+        return tuple(item.lengths(result) if isinstance(item, Part | Built) else None for item in self.items)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A constant, on the symbolic stack."""
+
+    value: Any
+
+
+Value: TypeAlias = Place | Constant | Part | Built | None
+"""On the symbolic stack. None is an unknown value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call with keywords, behind the one that all this is about."""
+
+    names: tuple[str, ...]
+    """The names of its keywords."""
+    positional: int
+    """How many other arguments it has, without the `self` of a method."""
+    lower: int = 0
+    """Where what is called, and `self` or nothing, are on the stack: the lower of two positions."""
+    function: Place = ()
+    """What is called, if that is loaded only behind the call before, for the place of the event."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """An instruction behind the call that matters: a store; a load that must be plain, also one of a method; arithmetic
+    with a place that must have a number; or one that takes a part of the result apart. A call is the last event; its
+    `place` is `self` or the first argument, if that is loaded for it. And a variable is left: not read again, where all
+    that was read behind the call are attributes of what it has.
+    """
+
+    does: Literal["store", "load", "method", "compute", "unpack", "pick", "leave", "call"]
+    place: Place = ()
+    part: Part = RESULT
+    """What is unpacked, or picked from."""
+    step: Step | None = None
+    """What is picked; the rest is dropped then."""
+    number: int = 0
+    """Into how many items a part is unpacked."""
+    call: Call | None = None
+
+    @property
+    def reads(self) -> Place:
+        """The place that is read or overwritten; for a method, that of the object."""
+        return self.place[:-1] if self.does == "method" else self.place
+
+    def takes_apart(self, lengths: Lengths) -> bool:
+        """Whether this takes apart something that has these items, if the result is of these `lengths`: then it runs no
+        code, but for what is dropped, and cannot raise."""
+        part = self.part.lengths(lengths)
+        if self.step is not None:
+            return has(part, self.step.kind, self.step.name)
+        return isinstance(part, tuple) and len(part) == self.number

@@ -1,0 +1,239 @@
+"""Which local variables of a function are dead at a call: classic backward liveness on its bytecode.
+
+A variable is live before an instruction if some path from there, exception handlers included, reads it before
+overwriting or deleting it. One pass over the instructions to a fixed point, a machine integer as the set; done
+once for each code object.
+
+    live(i) = reads(i)  |  (live after i - writes(i))  |  live(handler of i)
+
+The handler's part is not diminished by what `i` writes, because `i` may raise before it has written anything. A
+suspended generator is no exception to this: it goes on at the next instruction, or at its handler, or not at all.
+Cells are never called dead here: whoever has the closure can read them.
+
+What strings name counts as read, too (`strings`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import dis
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar, cast
+
+from pytc.interrupt import SUSPENDS
+from pytc.ownership.bytecode import strings
+from pytc.ownership.bytecode.instructions import (
+    CANNOT_RAISE,
+    JUMPS,
+    LEAVES,
+    UNCONDITIONAL,
+    UnknownInstruction,
+    effect,
+    exception_table,
+)
+from pytc.set_bits import set_bits
+
+T = TypeVar("T")
+
+
+class ControlFlow:
+    """The control flow of one code object, and the locals live at each of its instructions."""
+
+    def __init__(self, code: CodeType):
+        self.of = weakref.ref(code)  # what is known of code must not keep it alive
+        self.instructions = list(dis.get_instructions(code))
+        self.offsets = [i.offset for i in self.instructions]
+        position = {offset: at for at, offset in enumerate(self.offsets)}
+        self.handlers: list[int | None] = [None] * len(self.instructions)
+        self.handler_depths: dict[int, int] = {}
+        for start, end, target, depth in exception_table(code):
+            self.handler_depths[position[target]] = depth
+            for at in range(bisect.bisect_left(self.offsets, start), bisect.bisect_left(self.offsets, end)):
+                if self.handlers[at] is not None:
+                    raise UnknownInstruction(f"{self.instructions[at].opname} with two handlers")
+                self.handlers[at] = position[target]
+        if code.co_flags & inspect.CO_OPTIMIZED:
+            for instruction in self.instructions:
+                if instruction.opname.endswith("_NAME") and instruction.opname != "IMPORT_NAME":
+                    raise UnknownInstruction(f"{instruction.opname} in a function")  # whose locals are no dictionary
+        self.follows: list[tuple[int, ...]] = []
+        for at, instruction in enumerate(self.instructions):
+            after: tuple[int, ...] = ()
+            if instruction.opcode in JUMPS:
+                after = (position[instruction.argval],)
+            if instruction.opname not in LEAVES | UNCONDITIONAL and at + 1 < len(self.instructions):
+                after += (at + 1,)
+            self.follows.append(after)
+        effects = [effect(i) for i in self.instructions]
+        numbers = {name: number for number, name in enumerate(code.co_varnames)}
+        self.reads = [r | strings.named_by(self, at, numbers) for at, (r, _) in enumerate(effects)]
+        self.writes = [w for _, w in effects]
+        self._by_strings = strings.evaluated(self, numbers, [r for r, _ in effects])
+        """What each instruction may read through strings, if it may run code: all that those name that are passed to
+        it, or in what is passed to it, or were stored."""
+        self.live = self._solve()
+        captured = set(code.co_cellvars)
+        if "__class__" in code.co_freevars:
+            captured.update(code.co_varnames[:1])  # `super()` reads the first argument, and no instruction says so
+        self.locals = sum(1 << i for i, name in enumerate(code.co_varnames) if name not in captured)
+        """The fast locals that only instructions read, as a set of bits: no cells."""
+        self._told: dict[Callable[[ControlFlow], Any], Any] = {}
+        """By function: what it tells of this flow."""
+
+    def once(self, tell: Callable[[ControlFlow], T]) -> T:
+        """`tell(self)`, asked once: a table of the whole code, which each call site in it needs."""
+        if tell not in self._told:
+            self._told[tell] = tell(self)
+        return cast(T, self._told[tell])
+
+    @property
+    def code(self) -> CodeType:
+        """The code that this is about. Raises `ReferenceError` if it is gone."""
+        code = self.of()
+        if code is None:
+            raise ReferenceError("the code that was analysed is gone")
+        return code
+
+    def _solve(self) -> list[int]:
+        live = [0] * len(self.instructions)
+        changed = True
+        while changed:
+            changed = False
+            for at in range(len(live) - 1, -1, -1):
+                reads = self.reads[at] | self._by_strings[at]
+                now = reads | (self._after(live, at) & ~self.writes[at]) | self._handled(live, at)
+                if now != live[at]:
+                    live[at] = now
+                    changed = True
+        return live
+
+    def _after(self, live: list[int], at: int) -> int:
+        return functools.reduce(int.__or__, (live[n] for n in self.follows[at]), 0)
+
+    def _handled(self, live: list[int], at: int) -> int:
+        handler = self.handlers[at]
+        return 0 if handler is None or self.instructions[at].opname in CANNOT_RAISE else live[handler]
+
+    def index(self, lasti: int) -> int:
+        """Which instruction a frame with this `f_lasti` is at. (It may point into the inline cache behind it.)"""
+        return bisect.bisect_right(self.offsets, lasti) - 1
+
+    def dead(self, at: int, calm: int = 0) -> frozenset[int]:
+        """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
+
+        The first `calm` instructions, from `at` on, are known not to raise, and to come one after the other.
+        What `at` itself writes is not called dead: if `at` is a store, the call was made by the destructor of the value
+        that it has dropped, so it has already written the new value, and later instructions read that. The same goes
+        for a store right behind `at`: up to CPython 3.12 the interpreter executes such a pair as one, while `f_lasti`
+        says that it is at the first.
+        """
+        live = self._following(at, calm) if calm else self._after(self.live, at) | self._handled(self.live, at)
+        here = self.instructions[at]
+        if here.opname == "STORE_FAST_LOAD_FAST":
+            live |= 1 << ((here.arg or 0) & 15)
+        if [each.opname for each in self.instructions[at : at + 2]] == ["STORE_FAST", "STORE_FAST"]:
+            live |= self._after(self.live, at + 1)
+        return frozenset(set_bits(self.locals & ~(self.reads[at] | live)))
+
+    def _following(self, at: int, calm: int) -> int:
+        """What is live behind instruction `at`, where it and the next ones, `calm` in all, do not raise."""
+        return functools.reduce(int.__or__, (self._from(n, calm - 1) for n in self.follows[at]), 0)
+
+    def _from(self, at: int, calm: int) -> int:
+        """What is live before instruction `at`, where it and the next ones, `calm` in all, do not raise."""
+        reads = self.reads[at] | (0 if self.instructions[at].opname == "UNPACK_SEQUENCE" else self._by_strings[at])
+        return reads | (self._following(at, calm) & ~self.writes[at]) if calm else self.live[at]
+
+    def live_behind(self, at: int) -> int:
+        """The locals, as bits, that are live behind instruction `at` if that does not raise."""
+        return self._after(self.live, at)
+
+    def readers(self, at: int, local: int, calm: int) -> frozenset[int]:
+        """The instructions that may read what the local of this number has behind instruction `at`, also by strings;
+        and `at` itself, if it reads the local. The first `calm` instructions are those of `dead`."""
+        bit = 1 << local
+        found = {at} if self.reads[at] & bit else set[int]()
+        seen: set[tuple[int, int]] = set()
+        ahead = self._next(at, calm, bit, 0)
+        while ahead:
+            n, calm = each = ahead.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            by_strings = 0 if calm and self.instructions[n].opname == "UNPACK_SEQUENCE" else self._by_strings[n]
+            if (self.reads[n] | by_strings) & bit:
+                found.add(n)
+            ahead += self._next(n, calm, bit, self.writes[n])
+        return frozenset(found)
+
+    def _next(self, at: int, calm: int, bit: int, writes: int) -> list[tuple[int, int]]:
+        """The instructions to which control may go from instruction `at`, and before which the local of this `bit` is
+        live; each with how many from there on, itself included, do not raise."""
+        raises = not calm and self.instructions[at].opname not in CANNOT_RAISE
+        handler = self.handlers[at] if raises else None
+        follows = () if writes & bit else self.follows[at]
+        next_ones = [(n, max(calm - 1, 0)) for n in follows] + ([] if handler is None else [(handler, 0)])
+        return [each for each in next_ones if self.live[each[0]] & bit]
+
+    def evaluated(self, at: int) -> frozenset[int]:
+        """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
+        return frozenset(set_bits(self._by_strings[at]))
+
+    @functools.cached_property
+    def heights(self) -> list[int | None]:
+        """How high the stack is before each instruction; None where it is never reached."""
+        code = self.code
+        suspends = code.co_flags & SUSPENDS
+        # Up to CPython 3.11 a generator starts with what it is sent already on the stack.
+        starts = 1 if suspends and dis.stack_effect(dis.opmap["RETURN_GENERATOR"]) == 0 else 0
+        heights: list[int | None] = [None] * len(self.instructions)
+        ahead = [(0, starts), *self.handler_depths.items()]
+        while ahead:
+            at, height = ahead.pop()
+            if heights[at] is not None:
+                continue
+            heights[at] = height
+            instruction = self.instructions[at]
+            argument = instruction.arg if instruction.opcode >= dis.HAVE_ARGUMENT else None
+            jumps = instruction.opcode in JUMPS
+            for n in self.follows[at]:
+                taken = jumps and n != at + 1
+                ahead.append((n, height + dis.stack_effect(instruction.opcode, argument, jump=taken)))
+        return heights
+
+    def next_read(self, at: int, local: int) -> tuple[int, bool] | None:
+        """The source line where local number `local` is read first after instruction `at`, if it is read at all; and
+        whether it is nowhere read but by strings that name it."""
+        bit = 1 << local
+        seen: set[int] = set()
+        ahead = [n for n in (*self.follows[at], self.handlers[at]) if n is not None]
+        found: list[int] = []
+        by_strings: list[int] = []
+        while ahead:
+            n = ahead.pop()
+            if n in seen or not self.live[n] & bit:
+                continue
+            seen.add(n)
+            if self.reads[n] & bit and self.instructions[n].opname != "LOAD_CONST":
+                found.append(n)
+                continue
+            if (self.reads[n] | self._by_strings[n]) & bit:
+                by_strings.append(n)
+            ahead.extend(m for m in (*self.follows[n], self.handlers[n]) if m is not None)
+        if not (every := found or by_strings):
+            return None
+        return self.once(_lines)[min([n for n in every if n > at] or every)], not found
+
+
+def _lines(flow: ControlFlow) -> list[int]:
+    """The source line of each instruction; where that is not known, the one before it."""
+    lines = []
+    current = flow.code.co_firstlineno
+    for instruction in flow.instructions:
+        current = (instruction.positions.lineno if instruction.positions else None) or current
+        lines.append(current)
+    return lines

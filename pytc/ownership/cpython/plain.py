@@ -1,0 +1,219 @@
+"""Plain access: attributes and items that are read and stored without any code being run.
+
+Plain are attributes in the `__dict__` of an object, or in the `__slots__` of its class, if its class and those it
+inherits from do not interfere (no property or other descriptor, no `__getattribute__`, no `__setattr__`); and items of
+exact dicts and lists under string or integer keys. Fields of named tuples and items of exact tuples are plain to read.
+Looking for a name in a dictionary may ask keys that are not strings whether they are equal to it. So nothing is plain
+in a dictionary that has such keys.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from types import MemberDescriptorType, ModuleType
+from typing import Any
+
+from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary, shares
+from pytc.ownership.cpython.facts import Fact
+from pytc.ownership.cpython.interpreter import UNBOUND, comes_from_python, version
+from pytc.ownership.cpython.native import COUNTED, native
+
+# By identity, since users' objects may be equal to anything.
+_PLAIN_ACCESS = frozenset(
+    id(vars(kind)[name])
+    for kind in (object, types.SimpleNamespace, ModuleType, tuple)
+    for name in ("__getattribute__", "__setattr__")
+    if name in vars(kind)
+)
+_GENERIC = COUNTED | {ModuleType, types.FunctionType}
+"""Classes written in C whose objects have their attributes where those of any object are."""
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_STRINGS = frozenset((str,))
+_MOST_KEYS = 256
+_MOST_KNOWN = 1024
+_GETTERS = (types.GetSetDescriptorType, MemberDescriptorType)
+_FIELD = type(vars(collections.namedtuple("_", "field"))["field"])
+"""What a named tuple's class has for each field."""
+
+
+class NotPlain(Exception):
+    """Reaching a place, or storing there, may run code."""
+
+
+def attribute(target: Any, name: str, storing: bool) -> Any:
+    """The value of a plain attribute in `target` itself, `UNBOUND` if it has none there; raises if it is not plain. (If
+    the value is also that of the class, the answer is `UNBOUND`.)"""
+    value, in_class = _looked_up(target, name, storing)
+    return UNBOUND if value is in_class else value
+
+
+def read(target: Any, name: str) -> Any:
+    """The value of a plain attribute of `target` or its class, or `UNBOUND`; raises if it is not plain."""
+    return _looked_up(target, name, False)[0]
+
+
+def _looked_up(target: Any, name: str, storing: bool) -> tuple[Any, Any]:
+    """The value of a plain attribute, or `UNBOUND`, and what the class has under its name, where that matters."""
+    kind = type(target)
+    asked = version(kind), name, storing
+    in_class: Any = UNBOUND
+    if asked not in _left_to_objects or _odd_dictionaries(target):
+        # Past the metaclass, which may say anything.
+        classes = [attributes_of(base) for base in bases_of(kind)]
+        if _has_odd_keys(target, classes):
+            raise NotPlain
+        in_class, is_left = _in_classes(kind, classes, name, storing)
+        if is_left and asked[0]:
+            if len(_left_to_objects) >= _MOST_KNOWN:
+                _left_to_objects.clear()
+            _left_to_objects.add(asked)
+    try:
+        value = object.__getattribute__(target, name)
+    except (AttributeError, IndexError) as error:  # the latter of a named tuple that is too short
+        if comes_from_python(error):
+            raise
+        return UNBOUND, in_class
+    return value, in_class
+
+
+def is_field(kind: type, name: str, position: int) -> bool:
+    """Whether this attribute of a named tuple of a class is the item at this position."""
+    if has_odd_keys(kind) or not shares(kind, tuple, "__getattribute__") or type(defined(kind, name)) is not _FIELD:
+        return False
+    try:
+        return bool(_FIELD.__get__(defined(kind, name), tuple(range(position + 1))) == position)
+    except IndexError as error:
+        if comes_from_python(error):
+            raise
+        return False
+
+
+def method(target: Any, name: str) -> Any:
+    """The function that a method of `target` is made of, one of its class; raises if it is not plain."""
+    if has_odd_keys(type(target)):
+        raise NotPlain
+    found = defined(type(target), name)
+    if type(found) is not types.FunctionType or function_of(target, name, target) is not found:
+        raise NotPlain  # or the object has an attribute of this name
+    return found
+
+
+def function_of(target: Any, name: str, bound_to: Any) -> Any:
+    """The function of a method that `target` has under this name, and that passes `bound_to` first; raises if to get it
+    is not plain, or there is none."""
+    kind = type(target)
+    if has_odd_keys(kind) or id(defined(kind, "__getattribute__")) not in _PLAIN_ACCESS or _odd_dictionaries(target):
+        raise NotPlain
+    bound = object.__getattribute__(target, name)
+    if type(bound) is not types.MethodType or bound.__self__ is not bound_to:
+        raise NotPlain
+    return bound.__func__
+
+
+def has_odd_keys(kind: type) -> bool:
+    """Whether a class, or one that it inherits from, has keys that are no strings, so that to look for a name there may
+    run code."""
+    return not _has_strings_alone(kind)
+
+
+_left_to_objects: set[tuple[int, str, bool]] = set()
+"""Attributes in which the classes of an object have no say, but for a slot: the version of its class, the name, and
+whether it may be stored there, too. The version that a class had before it was looked at: if it was changed meanwhile,
+it never has that again."""
+
+
+def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, storing: bool) -> tuple[Any, bool]:
+    """What the classes of an object have under the name of an attribute, and whether they leave it to the object what
+    is there; raises if it is not plain."""
+    if native(kind) not in _GENERIC:
+        raise NotPlain  # what C code does to get at an attribute need not show in the class
+    for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
+        if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
+            raise NotPlain
+    found: Any = next((attributes[name] for attributes in classes if name in attributes), UNBOUND)
+    if type(found) is MemberDescriptorType:
+        # A slot of a Python class, under its own name; one of a class written in C may be read-only.
+        own = any(base is found.__objclass__ for base in bases_of(kind))
+        if not own or found.__name__ != name or "__slots__" not in vars(found.__objclass__):
+            raise NotPlain
+        return found, True
+    if type(found) is _FIELD and not storing and issubclass(kind, tuple):
+        return found, True
+    if storing and not has_dictionary(kind):
+        raise NotPlain  # to store there raises
+    if found is not UNBOUND and any(defines(type(found), name) for name in ("__get__", "__set__", "__delete__")):
+        raise NotPlain  # one that only deletes refuses stores, too
+    return found, found is UNBOUND
+
+
+def _sizes(key: Callable[[int], object]) -> set[int]:
+    """The sizes, in bytes, of dictionaries with up to a few thousand such keys."""
+    made: dict[object, None] = {}
+    sizes = set()
+    for n in range(4096):
+        made[key(n)] = None
+        sizes.add(sys.getsizeof(made))
+    return sizes
+
+
+_OF_STRINGS_ALONE = _sizes(str) - _sizes(int)
+"""CPython leaves out the hashes where all keys are strings, so that the size alone shows it."""
+
+
+def of_strings(space: dict[Any, Any]) -> bool:
+    """Whether all keys are strings, so that to look for one runs no code."""
+    return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
+
+
+def _odd_dictionaries(*values: Any) -> list[dict[Any, Any]]:
+    """Those among what these refer to that may have keys which are no strings."""
+    found = [v for v in gc.get_referents(*values) if issubclass(type(v), dict)]
+    return [v for v in found if type(v) is not dict or not of_strings(v)]
+
+
+_has_strings_alone = Fact(lambda kind: not _odd_dictionaries(*[attributes_of(base) for base in bases_of(kind)]))
+
+
+def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
+    """Whether the `__dict__` of an object, or of one of its classes, has keys that are no strings, so that to look for
+    a name there may run code.
+
+    Such a `__dict__` is one that the object refers to as to any other.
+    """
+    odd = set(map(id, _odd_dictionaries(target, *classes)))
+    if not odd:
+        return False
+    spaces = gc.get_referents(*classes)
+    getters = [attributes["__dict__"] for attributes in classes if "__dict__" in attributes]
+    if getters:
+        if type(getters[0]) not in _GETTERS:
+            return True  # what the class calls so is something else
+        spaces.append(getters[0].__get__(target))
+    return not odd.isdisjoint(map(id, spaces))
+
+
+def item(target: Any, key: Any, storing: bool) -> Any:
+    """The value of an item; raises if finding it may run code, or storing something there."""
+    if type(key) not in (str, int):
+        raise NotPlain
+    if type(target) in _DICTS:
+        if len(target) > _MOST_KEYS or not all(type(known) in (str, int) for known in target):
+            raise NotPlain  # another key might have an `__eq__`, and be asked
+        return dict.get(target, key, UNBOUND)
+    kinds = (list,) if storing else (list, tuple)
+    if type(target) in kinds and type(key) is int and -len(target) <= key < len(target):
+        return target[key]
+    raise NotPlain
+
+
+_SMALL = 2**53
+
+
+def is_small_number(value: Any) -> bool:
+    """Whether arithmetic with it, and another such number, runs no code and does not fail. (An integer may be too large
+    to be made a float.)"""
+    return type(value) is float or (type(value) is int and -_SMALL < value < _SMALL)

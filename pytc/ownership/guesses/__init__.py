@@ -1,0 +1,6 @@
+"""Which leaves live on after a call, as far as its place in the code shows. The proof has the last word.
+
+surviving        leaves that a plan had better not take over
+read_again       what is read again of the containers that variables have
+repeats          which calls follow, from the same place or behind it, and what is done in between
+"""

@@ -1,0 +1,144 @@
+"""Which calls follow a call from the same place or behind it, and what the code does in between: for guesses, and no
+part of the proof."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Set
+from types import FrameType
+
+from pytc.ownership.bytecode.events import Place
+from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.stack import HIGHEST_READ
+from pytc.ownership.bytecode.symbolic import places_loaded, renamed
+from pytc.ownership.callers import NotTrusted, flow_of, site_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """The innermost loop around a call. (What a loop further out keeps, it keeps of one call of many.)"""
+
+    flow: ControlFlow
+    at: int
+    """The call's instruction."""
+    body: frozenset[int]
+    """The instructions of the loop; empty if there is none."""
+
+    def renames(self, local: int) -> bool:
+        """Whether something that has a name already is given to a local variable (its number) in the loop, be it on
+        some ways around only: `if loss < least: best = state`. Not if a call makes it: `ema = average(ema, state)`."""
+        return any(local in renamed(self.flow, n) for n in self.body)
+
+    def appends(self) -> list[Place]:
+        """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`. Not
+        if the loop also takes something out of that, or gets the state from elsewhere, as from a queue."""
+        methods = [n for n in self.body if self.flow.instructions[n].opname in _METHODS]
+        emptied = {self._owner(n) for n in methods if self.flow.instructions[n].argval in _EMPTY}
+        found: list[Place] = []
+        for n in methods:
+            history = self._owner(n)
+            if self.flow.instructions[n].argval != "append" or not history or history in emptied:
+                continue
+            if self._writers(history[0]) or self.at in _reached(self.flow, self.at, self.body - {n}):
+                continue
+            found += [place for place in _appended(self.flow, n) if self._writers(place) <= 1]
+        return found
+
+    def _owner(self, method: int) -> tuple[Place, ...]:
+        """What an instruction loads a method of; empty if that is not told."""
+        return places_loaded(self.flow, method - 1)[-1:]
+
+    def _writers(self, place: Place) -> int:
+        """How many instructions of the loop write the local variable that a place begins with."""
+        if place[0].kind != "fast":
+            return 0
+        return sum(self.flow.writes[n] >> place[0].name & 1 for n in self.body)
+
+
+_EMPTY = ("pop", "popleft", "clear", "remove")
+"""Methods that take something out of a list or a queue."""
+_METHODS = ("LOAD_METHOD", "LOAD_ATTR")
+
+
+def loop_around(flow: ControlFlow, at: int) -> Loop:
+    """The innermost loop around instruction `at`."""
+    bodies = [body for body in flow.once(_bodies) if at in body]
+    return Loop(flow, at, min(bodies, key=len, default=frozenset()))
+
+
+def _bodies(flow: ControlFlow) -> list[frozenset[int]]:
+    """The instructions of each loop.
+
+    A jump backwards from `n` to `head` is the end of a loop that begins at `head`. Its instructions are those from
+    which `n` is reached without passing `head` (natural loops: Aho, Lam, Sethi, Ullman, "Compilers", 9.6.6).
+    """
+    bodies: dict[int, set[int]] = {}
+    precedes: list[list[int]] = [[] for _ in flow.follows]
+    for n, follows in enumerate(flow.follows):
+        for m in follows:
+            precedes[m].append(n)
+            if m <= n:
+                bodies.setdefault(m, {m}).add(n)
+    for head, body in bodies.items():
+        ahead = [n for n in body if n != head]
+        while ahead:
+            new = {*precedes[ahead.pop()]} - body
+            body |= new
+            ahead += new
+    return [frozenset(body) for body in bodies.values()]
+
+
+def _appended(flow: ControlFlow, method: int) -> list[Place]:
+    """The places that are loaded for the call of the method which an instruction loads, if its argument is one of them,
+    or a tuple with some."""
+    found: list[Place] = []
+    for n in range(method + 1, len(flow.instructions) - 1):
+        name = flow.instructions[n].opname
+        if name in ("PRECALL", "CALL"):
+            taken = flow.instructions[n + (2 if name == "PRECALL" else 1)].opname
+            return found if taken == "POP_TOP" else []  # else it is another call, for the argument
+        if not name.startswith(("LOAD_", "BINARY_SUBSCR", "BUILD_TUPLE", "PUSH_NULL")):
+            break
+        for place in places_loaded(flow, n):
+            found = [each for each in found if each != place[: len(each)]] + [place]
+    return []
+
+
+def is_stored_behind(flow: ControlFlow, at: int, place: Place) -> bool:
+    """Whether a variable is written on some way from instruction `at` on."""
+    (step,) = place
+    behind = _reached(flow, at, range(len(flow.follows)))
+    if step.kind == "fast":
+        return any(flow.writes[n] >> step.name & 1 for n in behind)
+    stores = [flow.instructions[n] for n in behind if flow.instructions[n].opname in ("STORE_GLOBAL", "STORE_NAME")]
+    return any(each.argval == step.name for each in stores)
+
+
+def _reached(flow: ControlFlow, at: int, within: Set[int] | range) -> set[int]:
+    """The instructions of `within` that are reached from `at`."""
+    reached: set[int] = set()
+    ahead = [at]
+    while ahead:
+        new = {n for n in flow.follows[ahead.pop()] if n in within} - reached
+        reached |= new
+        ahead += new
+    return reached
+
+
+def is_once(frame: FrameType) -> bool:
+    """Whether a call happens once in the run of a script or of a notebook's cell: no loop is around it, in any function
+    up to there. False if that cannot be told."""
+    above: FrameType | None = frame
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            return True
+        try:
+            flow, site = flow_of(above.f_code), site_of(above)
+        except NotTrusted:
+            return False
+        if loop_around(flow, site.at).body:
+            return False
+        if above.f_code.co_name == "<module>":
+            return True
+        above = above.f_back
+    return False

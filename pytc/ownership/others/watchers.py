@@ -1,0 +1,134 @@
+"""Who else may read a program's data in the midst of a call, or raise an exception there.
+
+Another thread can at any moment. So can a signal handler written in Python, a callback of the compiled program or of
+the garbage collector, the finalisers of what JAX lets go of when a call begins, and users' objects that it compares
+then. A few threads of libraries are known to do nothing of the kind (`service_threads`).
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import gc
+import operator
+import sys
+import threading
+from types import FrameType
+from typing import Any, NamedTuple
+
+from pytc.interrupt import is_ctrl_c, this_thread
+from pytc.jax_compat.running import let_go
+from pytc.ownership.cpython import interpreter
+from pytc.ownership.others import collector
+from pytc.ownership.others.compared import odd_setting, odd_sharding
+from pytc.ownership.others.service_threads import is_harmless
+
+_SIGNALS = tuple(_signal.valid_signals())
+_NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
+_last_handlers: list[Any] = []
+"""The handlers of all signals when they were last looked at, if none of them was one that counts."""
+
+_QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
+
+
+class Onlookers(NamedTuple):
+    """Who may read a slot before it is overwritten, besides this thread's next instructions, in words."""
+
+    anywhere: str
+    """Somebody who may have come by any slot; empty if nobody."""
+    thread: str
+    """Another thread, which may read what it can reach (`private`); empty if there is none."""
+
+
+NOBODY = Onlookers("", "")
+
+
+def onlookers(calls_python: bool, atomic: bool, doubt: str) -> Onlookers:
+    """Who may read a slot before it is overwritten.
+
+    The arguments are what is known of the call's outcome (`callers.Outcome`). If there is nobody, garbage collections
+    are put off until the result is returned, or `collector.resume` is called. Beside another thread, which may collect
+    garbage at any moment, they are not: the finalisers, too, find only what can be reached.
+    """
+    if caller := in_program(calls_python, atomic, doubt):
+        return Onlookers(caller, "")
+    if not let_go():
+        return Onlookers("JAX may let go of an object whose finaliser reads it", "")
+    collector.pause()  # finalisers of cyclic garbage may look, and may change what is asked next
+    found = Onlookers(onlooker(), meddler())
+    if found != NOBODY:
+        collector.resume()
+    return found
+
+
+def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
+    """Who of them is a part of the program that is called; empty if nobody."""
+    if calls_python:
+        return (
+            "the compiled program may call Python while it runs (jax.debug.print, a callback), or is called by way of "
+            "Python (it has a `jax.Ref`), which may read it"
+        )
+    if doubt:
+        return f"{doubt} may raise, or read it, as it puts the result together"
+    return "" if atomic else "the call may raise after it has donated, and the old value would then still be there"
+
+
+def onlooker() -> str:
+    """Who of them may do so whatever the program is, besides other threads; empty if nobody."""
+    if handler := interrupter():
+        return f"{handler} may read it"
+    for callback in gc.callbacks:
+        if (getattr(callback, "__module__", "") or "").partition(".")[0] not in _QUIET_COLLECTING:
+            return "a callback of the garbage collector may read it"
+    if setting := odd_setting():
+        return f"JAX is set to {setting}, whose code it asks at each call, and that may read it"
+    if sharding := odd_sharding():
+        return f"arrays may be placed by a {sharding}, whose code JAX asks at each call, and that may read it"
+    return ""
+
+
+def interruptible() -> bool:
+    """Whether a Ctrl-C or another thread may raise an exception behind a call made by the interpreter's own C code
+    (`f(*args)`), which looks for these before the result is stored."""
+    return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED or bool(meddler())
+
+
+def meddler() -> str:
+    """The thread that may read anything at any time, and raise exceptions in this one (`PyThreadState_SetAsyncExc`), in
+    words; empty if there is none."""
+    return f"another thread, {name}, may read it" if not interpreter.alone() and (name := other_thread()) else ""
+
+
+def interrupter() -> str:
+    """The handler of a signal that may raise an exception in the midst of a call, after it has donated; empty if there
+    is none. (The default Ctrl-C, and what another thread raises, are put off until the result is stored.)"""
+    ctrl_c = _signal.getsignal(_signal.SIGINT)
+    put_off = is_ctrl_c(ctrl_c)  # asked each time, as that of asyncio is one only at times
+    known = put_off or id(ctrl_c) in _NOT_HANDLED
+    if known and _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
+        return ""
+    handlers = [*map(_signal.getsignal, _SIGNALS)]
+    for number, handler in zip(_SIGNALS, handlers, strict=True):
+        if id(handler) not in _NOT_HANDLED and not (put_off and is_ctrl_c(handler)):
+            return f"a handler of signal {number}"
+    _last_handlers[:] = handlers
+    return ""
+
+
+def other_frames() -> dict[int, FrameType]:
+    """Where the other threads are. (A function's own frame in one of its variables would live on, with all that the
+    frames above it refer to, until garbage is collected.)"""
+    frames = sys._current_frames()
+    del frames[this_thread()]
+    return frames
+
+
+def other_thread() -> str:
+    """The name of a thread that may read anything at any time, besides this one; empty if there is none."""
+    frames = other_frames()
+    if not frames:
+        return "one that is about to start or runs code written in C"
+    for ident, frame in frames.items():
+        if not is_harmless(frame):
+            thread = threading._active.get(ident)  # type: ignore[attr-defined]
+            return repr(thread.name) if thread is not None else f"number {ident}"
+    return ""

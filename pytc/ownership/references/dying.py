@@ -1,0 +1,225 @@
+"""What dies between a call and the stores behind it, and whether code runs then.
+
+What dies is looked at; what lives on is not. Most objects are simply taken to die. A returning frame's variables, and
+objects of types that mostly live on (`OFTEN_SHARED`: functions, modules, ...), are taken to die if their reference
+count is no more than the sum of these references:
+
+    held by                                               references    counted in
+    what ends before the next store (`_leaving`)
+      a returning frame: a local variable or cell         1 each        `leaves_quietly`
+      a returning frame: the function that runs in it     1             `leaves_quietly`
+      the compiled function's own frame, and C code that
+        calls it, if any: the compiled function           1 each        `Slots.call`
+      an object that dies: an item, an attribute (also
+        by its `__dict__`), a cell's contents, the
+        container that an iterator goes through           1 each        `_end`: `shared`
+      a slot that is overwritten: its old value           1             `_end`: `shared`
+    the proof itself
+      the lists `places`, `values`, `_owners` and
+        `variables`                                       1 each        `listed`
+      the loop variable `value`, and an argument: of
+        `getrefcount`, or of `_dies_quietly`              2             `leaves_quietly`
+      `value` in `Slots._overwrite`, that here, and the
+        argument of `_dies_quietly`                       3             `is_dropped_quietly`
+      the lists `level`, `found` and `nodes`              1 each        `_die_quietly`: `lists`, 3
+      the walk's list `seen`                              1             `die_quietly`: `lists`, 4
+      the call's list `leaves`, for parts of arguments    1             `_end`
+
+A sum that is too large costs a look in vain; one that is too small lets code run unseen. The sums of `Slots.call` and
+`leaves_quietly` have nothing to spare. Those of `_end` have one to spare, unless `leaves` has the object, and two for
+a variable's value, which is counted as that, too. Arguments are not counted, but taken to die: all of their
+references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs no line: a frame
+counts as returning only if it takes nothing from beneath the call (`behind`), and what a starred call keeps there are
+arguments. `interpreter.references` reads a count without adding to it.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from types import FrameType
+from typing import Any
+from weakref import getweakrefcount
+
+import numpy as np
+
+from pytc.classes import is_own_array
+from pytc.jax_compat.keys import bits_of
+from pytc.ownership.bytecode.stack import first_of_stack
+from pytc.ownership.cpython import interpreter
+from pytc.ownership.cpython.interpreter import UNBOUND, variable
+from pytc.ownership.references.counts import only_marked, weakly_referenced
+from pytc.ownership.references.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
+
+_CONTAINERS = frozenset((tuple, list, dict))
+_base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
+
+
+class Dying:
+    """What dies at one call, before the slots that it is about are overwritten.
+
+    `arguments` are the ids of the call's arguments; `walked` those of them whose end is not examined here: the `Walk`
+    asks `die_quietly` about their parts. `static` are objects that the compiled function holds: they, and what they
+    refer to, live on, except for what the stores overwrite in them. `lasting` has the ids of those of them in which no
+    store can change that.
+    """
+
+    def __init__(self, arguments: Set[int], walked: Set[int], static: Iterable[Any], lasting: Set[int]):
+        self._arguments = arguments
+        self._walked = walked
+        self._static = static
+        self._lasting = lasting
+        self._living = {*lasting}
+        """Ids of parts of `static` that are known to live on, given the stores so far."""
+        self._overwritten: set[int] = set()
+        """Ids of the old values of slots that were stored to so far."""
+        self._quiet: set[int] = set()
+        """Ids of objects that were examined: they run no code when they die, or the answer was no."""
+        self._leaving: dict[int, int] = collections.defaultdict(int)
+        """By id, how many references end before the next store."""
+        self._lists: tuple[Sequence[Any], ...] = ()
+        """The proof's lists `places`, `values` and `_owners`, and that of a frame's variables."""
+
+    def lose(self, address: int, references: int) -> None:
+        """Note that so many references to an object end before the next store."""
+        self._leaving[address] += references
+
+    def count_lists(self, *lists: Sequence[Any]) -> None:
+        """Note the proof's lists, in place of those noted before."""
+        self._lists = lists
+
+    def listed(self, address: int) -> int:
+        """How many references to the object at this address are those of the proof's lists."""
+        return sum([[*map(id, values)].count(address) for values in self._lists])
+
+    def overwrite(self, value: Any) -> None:
+        """Note the old value of a slot that is stored to, `UNBOUND` if it had none."""
+        self._overwritten.add(id(value))
+        self._living = {*self._lasting}
+
+    def is_walked(self, value: Any) -> bool:
+        """Whether the `Walk` examines the value, and what it refers to."""
+        return id(value) in self._walked
+
+    def end_quietly(self, arguments: Iterable[Any]) -> bool:
+        """Whether these arguments run no code when they die."""
+        self._quiet.clear()  # a `die_quietly` that has failed leaves objects there that were not fully examined
+        return all(self._dies_quietly(argument, None) for argument in arguments)
+
+    def leaves_quietly(self, frame: FrameType) -> bool:
+        """Whether no code runs when the frame's function returns and what only it refers to dies. What others refer to
+        as well lives on, or dies with something else that is examined here."""
+        variables = variables_of(frame)
+        function = interpreter.running(frame)
+        for address in map(id, variables):
+            self._leaving[address] += 1
+        self._lists += (variables,)
+        self._leaving[function] += 1
+        if interpreter.references(function) <= self._leaving[function] + self.listed(function):
+            return False  # the function dies with its frame, and so does what it has captured
+        if interpreter.refers_to_more(frame):
+            return False
+        for at in range(len(variables)):
+            value = variables[at]
+            # References of this frame and of those left before; of `variables`, `places` and `values`; of `value` and
+            # `getrefcount`. (To arguments the proof has more.)
+            most = self._leaving[id(value)] + self.listed(id(value)) + 2
+            ends = id(value) in self._arguments or interpreter.getrefcount(value) <= most
+            if ends and id(value) not in self._walked and not self._dies_quietly(value, 2):
+                return False
+        return True
+
+    def is_dropped_quietly(self, value: Any) -> bool:
+        """Whether no code runs when a slot drops its old value, which the caller has in one variable."""
+        ours = None if id(value) in self._arguments else 3  # the caller's, the variable here, and the argument below
+        return id(value) in self._walked or self._dies_quietly(value, ours)
+
+    def _dies_quietly(self, value: Any, ours: int | None) -> bool:
+        """Whether no code runs when the value dies, and with it what only it refers to.
+
+        `ours` is how many references to the value the proof has besides its lists; None for an argument, to which it
+        may have all.
+        """
+        return is_quiet(value) or self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
+
+    def die_quietly(self, values: Sequence[Any]) -> bool:
+        """The same for parts of the arguments. The caller must have each of them in one list of its own, as often as in
+        `values`."""
+        return self._die_quietly(values, 4, 0, True)
+
+    def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, of_arguments: bool) -> bool:
+        """The same for all of `level`: the values, then what they refer to, and so on. That is quick, as most of it are
+        loops in C. Each of so many `lists` of the proof has a value as often as `level` has it."""
+        while level:
+            found = [each for each in level if type(each) not in LIVE_ON]
+            arrays = [v for v in found if type(v) in ARRAYS]
+            if weakly_referenced(arrays):
+                return False
+            hidden = attached(arrays) if arrays else []
+            seen = self._quiet | self._living if of_arguments else self._quiet
+            nodes = [*{id(v): v for v in found if type(v) not in ARRAYS and id(v) not in seen}.values()]
+            self._quiet.update(map(id, nodes))
+            if len(self._quiet) > MOST:
+                return False
+            if not _CONTAINERS.issuperset(map(type, nodes)):
+                if new := {type(v) for v in nodes if is_own_array(type(v)) and bits_of(v) is v}:
+                    ARRAYS.update(new)
+                    self._quiet.difference_update(map(id, nodes))
+                    continue
+                nodes = [node for node in nodes if not issubclass(type(node), type)]
+                if any(is_loud(node) for node in nodes):
+                    return False
+                hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
+                if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
+                    ending = self._end(shared, nodes, lists, ours, of_arguments)
+                    self._quiet.difference_update(shared.keys() - ending)
+                    nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
+                    if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
+                        return False  # it refers to its globals, or to a stack, which are not examined
+            if any(map(getweakrefcount, nodes)):
+                return False
+            level = gc.get_referents(*nodes) + hidden
+            lists, ours = 3, 0
+        return True
+
+    def _end(
+        self, shared: Mapping[int, int], nodes: Sequence[Any], lists: int, ours: int, of_arguments: bool
+    ) -> set[int]:
+        """The ids of those of `nodes` that die although objects of their types mostly live on.
+
+        `shared` has the ids of all candidates, with how many references of dying objects each has; these are added to
+        `_leaving`.
+        """
+        for key, count in shared.items():
+            self._leaving[key] += count
+        # One more for `leaves` of the call, which has some parts of the arguments; for all else it is one too many.
+        ending = {
+            key
+            for key, count in shared.items()
+            if interpreter.references(key) <= self._leaving[key] + self.listed(key) + lists * count + ours + 1
+        }
+        if of_arguments:
+            ending.update(id(v) for v in nodes if type(v) in BOUND)  # the call's `leaves` and trees may hold methods
+            if unknown := ending - self._living:
+                self._living |= reached(unknown, self._static, self._overwritten)
+                ending -= self._living
+        return ending
+
+
+def is_quiet(value: Any) -> bool:
+    """Whether the value refers to nothing but its class, as most arrays do, so that no code runs when it dies."""
+    kind = type(value)
+    if kind in ARRAYS:
+        return len(gc.get_referents(value)) == 1 and (not getweakrefcount(value) or only_marked(value))
+    return kind in LIVE_ON
+
+
+def variables_of(frame: FrameType) -> list[Any]:
+    """The values of a frame's local variables; for cell variables, the cells."""
+    code = frame.f_code
+    if not code.co_flags & 1:
+        return []  # a module's variables are globals, which live on
+    return [value for number in range(first_of_stack(code)) if (value := variable(frame, number)) is not UNBOUND]

@@ -1,0 +1,318 @@
+"""Which variable of the callers holds a leaf, and which place that the call was given it from, in words.
+
+For messages to people alone, as `holders` is, which tells the same of all other objects.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import gc
+import itertools
+import operator
+import threading
+import types
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from pytc.ownership.bytecode.events import Place, Step, fast
+from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.stack import HIGHEST_READ
+from pytc.ownership.bytecode.symbolic import loaded
+from pytc.ownership.callers import NotTrusted, flow_of, site_of
+from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
+from pytc.ownership.guesses.read_again import ReadAgain
+from pytc.ownership.others.watchers import interruptible, meddler, other_frames
+from pytc.ownership.references.private import StackVariables
+from pytc.ownership.slots import Slots
+from pytc.ownership.words.holders import (
+    ANY_FUNCTION,
+    DEEPEST,
+    DICTIONARIES,
+    LARGEST,
+    Held,
+    by_globals,
+    is_container,
+    length,
+    place_in,
+)
+from pytc.set_bits import set_bits
+
+_MOST_ITEMS = 20_000
+"""So many items of what one variable has are looked at."""
+_MOST_ITEMS_IN_ALL = 200_000
+
+
+def in_variables(frame: FrameType, value: Any, insides: Insides | None = None) -> Held | None:
+    """The first variable of the callers that has the value and may be read again, by its function or by others.
+
+    `insides` is what to ask for other values, too.
+    """
+    insides = Insides() if insides is None else insides
+    above: FrameType | None = frame
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            return None
+        try:
+            held = _in_frame(above, value, insides)
+        except NotTrusted as why:
+            return Held("introspection", str(why), above.f_code.co_filename, above.f_lineno)
+        if held is not None:
+            return held
+        above = above.f_back
+    return None
+
+
+def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
+    flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
+    arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
+    released = letting_go(frame, value)
+    slots = Slots([])
+    again = ReadAgain(frame, flow, site, slots, at_once=True, atomic=True)
+    # Locals that the function's own code never reads again.
+    unread = flow.dead(site.at, site.calm) if site.refusal else frozenset[int]()
+    for number, name in enumerate(code.co_varnames):
+        found = variable(frame, number)
+        if found is UNBOUND or number in site.dead(True, True):
+            continue
+        if found is value and number in unread:
+            text = f"`{name}` in {place_in(frame, None)}: {site.refusal}"
+            return Held("introspection", text, code.co_filename, frame.f_lineno)
+        if found is value:
+            line, by_string = flow.next_read(site.at, number) or (None, False)
+            if by_string:
+                text = f"`{name}` is named in a string that is used in {place_in(frame, line)}, and may be read by that"
+                return Held("introspection", text, code.co_filename, line)
+            if line is not None and number in arguments:
+                return Held("variable", f"read again in {place_in(frame, line)}", code.co_filename, line)
+            line = _assigned(flow, site.at, number)
+            return Held("variable", f"also `{name}` in {place_in(frame, line)}", code.co_filename, line)
+        if type(found) is types.CellType and contents(found) is value:
+            text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
+            return Held("closure", text, code.co_filename, frame.f_lineno)
+        if not _is_to_be_opened(found) or id(found) in released:
+            continue
+        read = again.members(number, 1)
+        inside = [found] if read is None else [slots.peek(frame, (*fast(number), step)) for step in read]
+        depths = [insides.depth(value, part) for part in inside if _is_to_be_opened(part)]
+        if any(depths) or any(part is value for part in inside):
+            line = _assigned(flow, site.at, number)
+            what = "an item of" if read is not None or 1 in depths else "in"
+            where = f"`{name}` in {place_in(frame, line)}"
+            if read is None and (source := _passed_from(frame, found)):
+                where += f", which is also {source}: others can read that while {code.co_name} makes the result"
+            return Held("item", f"{what} {where}", code.co_filename, line)
+    return None
+
+
+def _passed_from(frame: FrameType, value: Any) -> str:
+    """The global, attribute or item that one of the functions above a frame has passed the value from, in words; "" if
+    there is none."""
+    above = frame.f_back
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            break
+        if (held := in_members(above, value, [])) is not None:
+            return held.text.removeprefix("also ").removesuffix(ANY_FUNCTION)
+        above = above.f_back
+    return ""
+
+
+class Insides:
+    """What is in the containers that the callers' variables have: each is opened once, for all values sought.
+
+    It has ids, so that it refers to nothing itself, and is to be used only while the variables stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self._depths: dict[int, dict[int, int]] = {}
+        """By the id of a variable's container: the depth of each object in it, by its id."""
+        self._left = _MOST_ITEMS_IN_ALL
+
+    def depth(self, value: Any, container: Any) -> int:
+        """How many containers are around the value, this one the outermost; 0 if it is not found."""
+        if id(container) not in self._depths:
+            self._depths[id(container)], looked_at = _inside(container, min(_MOST_ITEMS, self._left))
+            self._left -= looked_at
+        return self._depths[id(container)].get(id(value), 0)
+
+
+def _inside(container: Any, most: int) -> tuple[dict[int, int], int]:
+    """How many containers, this one the outermost, are around each object in it, by its id; and how many items were
+    looked at. These are not more than `most`, and none of a large container."""
+    found: dict[int, int] = {}
+    looked_at = 0
+    level = [container]
+    for depth in range(1, DEEPEST + 1):
+        above, level = level, []
+        for each in above:
+            if id(each) in found and found[id(each)] < depth - 1:
+                continue  # it was opened before
+            if looked_at + _items(each) > most:
+                return found, looked_at
+            looked_at += _items(each)
+            parts = gc.get_referents(each)
+            for part in parts:
+                found.setdefault(id(part), depth)
+            level += [part for part in parts if _is_to_be_opened(part)]
+    return found, looked_at
+
+
+def _is_to_be_opened(value: Any) -> bool:
+    return is_container(value) and length(value) <= LARGEST
+
+
+def _items(container: Any) -> int:
+    """How many objects a container refers to."""
+    return length(container) * (2 if type(container) in DICTIONARIES else 1)
+
+
+def _assigned(flow: ControlFlow, at: int, local: int) -> int | None:
+    """The line of the last assignment to the local that may come before instruction `at`, which in a loop may stand
+    behind it; the function's first line if there is none, as for a parameter."""
+    code, jumps = flow.instructions, flow.once(_jumps_backward)
+    last = next((n for n in jumps if n >= at and code[n].argval <= code[at].offset), at)
+    writers = flow.once(_writers).get(local, [])
+    before = bisect.bisect_right(writers, last)
+    if not before:
+        return flow.code.co_firstlineno
+    positions = code[writers[before - 1]].positions
+    return positions.lineno if positions else None
+
+
+def _jumps_backward(flow: ControlFlow) -> list[int]:
+    """The instructions that jump backwards, the last first."""
+    return [n for n, each in enumerate(flow.instructions) if "JUMP_BACKWARD" in each.opname][::-1]
+
+
+def _writers(flow: ControlFlow) -> dict[int, list[int]]:
+    """By local: the instructions that write it."""
+    writers: dict[int, list[int]] = {}
+    for n, written in enumerate(flow.writes):
+        for local in set_bits(written):
+            writers.setdefault(local, []).append(n)
+    return writers
+
+
+def letting_go(frame: FrameType, value: Any) -> set[int]:
+    """The ids of lists and dictionaries whose only reference to the value is an item that the instructions behind the
+    call overwrite: `states` in `for i, state in enumerate(states): states[i] = step(state)`."""
+    slots, ids = Slots([]), set()
+    for event in site_of(frame).events:
+        if event.does == "store" and event.place[-1].kind == "item" and slots.peek(frame, event.place) is value:
+            owner = slots.peek(frame, event.place[:-1])
+            if sum(map(operator.is_, gc.get_referents(owner), itertools.repeat(value))) == 1:  # it may be a large one
+                ids.add(id(owner))
+    return ids
+
+
+def sources(frame: FrameType) -> frozenset[Step]:
+    """The last steps of the places that the call's expression loads: its globals, attributes and items."""
+    try:
+        places = loaded(flow_of(frame.f_code), site_of(frame).at)
+    except NotTrusted:
+        return frozenset()
+    return frozenset(place[-1] for place in places if place[-1].kind in ("global", "attribute", "item"))
+
+
+def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | None:
+    """The global, attribute or item that holds the value and that the call's expression loads."""
+    try:
+        places = loaded(flow_of(frame.f_code), site_of(frame).at)
+    except NotTrusted:
+        return None
+    slots = Slots(roots)
+    again = ReadAgain(frame, flow_of(frame.f_code), site_of(frame), slots, at_once=True, atomic=True)
+    places = [place for place in places if not again.never(place) or again.depends(place)]
+    stands = [(place, slots.peek(frame, place)) for place in places]
+    for place, found in stands:
+        if found is value:
+            if place[-1].kind == "global":
+                return by_globals(frame.f_globals, value, sources(frame))
+            if held := _member(slots, frame, place):
+                return held
+    for place, found in stands:  # the arguments of a call with `*` or `**`
+        has = type(found) in (tuple, dict) and any(part is value for part in gc.get_referents(found))
+        if has and (held := _member(slots, frame, place)):
+            return dataclasses.replace(held, text=f"an item of {held.text}")
+    return None
+
+
+def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
+    """A place in words if it is an attribute or an item, else None."""
+    last = place[-1]
+    if last.kind not in ("attribute", "item"):
+        return None
+    owner = type(slots.peek(frame, place[:-1])).__name__
+    if last.kind == "attribute":
+        return Held("attribute", f"attribute `{last.name}` of {owner}", source=last)
+    named = f"item {last.name!r} of a {owner}" if isinstance(last.name, str | int) else f"a {owner}"
+    return Held("item", named, source=last)
+
+
+def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | None:
+    """`held`; if it is the place that the call loaded the value from, with the reason why that place is not dead, or
+    None if none is known.
+
+    `refusals` are the reasons why no slot is dead at this call, although the result is stored there.
+    """
+    if held.source is None:
+        return held
+    site = site_of(frame)
+    stored = {event.place[-1] for event in site.events if event.does == "store"}
+    again = ReadAgain(frame, flow_of(frame.f_code), site, Slots([]), at_once=True, atomic=True)
+    fields = {place[-1] for place in loaded(flow_of(frame.f_code), site.at) if again.depends(place)}
+    if held.source not in stored | fields:
+        if held.kind == "global":
+            return held  # its text says enough
+        why = ", to which the result is not assigned at once"
+    elif refusals:
+        return dataclasses.replace(held, text=f"{held.text}: {refusals[0]}", onlooker=refusals[0])
+    elif waits_for_c(frame) and interruptible():
+        why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
+    else:
+        return None
+    return dataclasses.replace(held, text=held.text + why)
+
+
+def meddling(frame: FrameType) -> str:
+    """Another thread that may read a place that the instructions behind the call overwrite, in words; empty if there is
+    none, or all these are out of its reach."""
+    if not (thread := meddler()):
+        return ""
+    try:
+        places = [event.place for event in site_of(frame).events if event.does == "store"]
+    except NotTrusted:
+        return thread
+    slots, stack = Slots([]), StackVariables()
+    stack.add(frame)
+    return "" if places and all(slots.is_private(frame, place, stack) for place in places) else thread
+
+
+def in_handlers(frame: FrameType, value: Any) -> str:
+    """The variable of the callers that has the value and is read again only if the call raises, in words; else ""."""
+    above: FrameType | None = frame
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            break
+        site, names = site_of(above), above.f_code.co_varnames
+        for number in site.dead(True, True) - site.dead(False, False):
+            if variable(above, number) is value:
+                return f"`{names[number]}` in {place_in(above, None)}, which an exception handler reads"
+        above = above.f_back
+    return ""
+
+
+def in_threads(value: Any) -> Held | None:
+    """The variable of another thread that has the value."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, top in other_frames().items():
+        frame: FrameType | None = top
+        while frame is not None:
+            for number, name in enumerate(frame.f_code.co_varnames):
+                if variable(frame, number) is value:
+                    text = f"`{name}` in thread {names.get(ident, ident)!r}, {place_in(frame, None)}"
+                    return Held("thread", text, frame.f_code.co_filename, frame.f_lineno)
+            frame = frame.f_back
+    return None
