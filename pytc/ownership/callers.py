@@ -316,8 +316,10 @@ def follow(
         overwritten = slots_of(args, kwargs, leaves, who, outcome, walked)
         overwritten.call(below, 1 + waits_for_c(frame))
         del walked
+    reader = ""
     for level in route:
         site, readable = looked_up(frame, references)
+        readable = reader = reader or readable  # whoever has a frame has those above it, by `f_back`
         # How the frame waits matters to slots, to what is on the stack, to handlers, and to the frames above.
         waits = (
             overwritten is not None or level.starred or level.containers or site.is_read_by_handlers or len(route) > 1
@@ -404,6 +406,7 @@ def levels(
     slots.call(below, 1 + waits_for_c(frame))
     if slots.onlooker:
         refusals.append(slots.onlooker)
+    reader = ""
     for level in range(HIGHEST):
         try:
             site, readable = looked_up(frame, references)
@@ -411,6 +414,7 @@ def levels(
             refusals.append(str(why))
             slots.forget()
             return
+        readable = reader = reader or readable  # whoever has a frame has those above it, by `f_back`
         if readable:
             refusals.append(readable)
         given = args if level == 0 else ()

@@ -18,6 +18,45 @@ from tests.ownership.fuzz_compiled import Compiled, automatic, plain
 from tests.ownership.harness import Stub, both, first
 
 PROGRAMS = {
+    "a helper that looks at its caller": """
+        import inspect
+        def logged(x):
+            x = f(x)
+            read(list(inspect.currentframe().f_back.f_locals.values()))
+            return x
+        def run():
+            x = new()
+            y = logged(x)
+            return y
+        run(); run(); run()
+        """,
+    "a helper that looks at a field of its caller's": """
+        import sys
+        def logged(x):
+            x = f(x)
+            read(sys._getframe(1).f_locals["state"])
+            return x
+        def run():
+            state = {"a": new(), "b": new()}
+            y = logged(state["a"])
+            read(state["b"])
+            return y
+        run(); run(); run()
+        """,
+    "a helper whose frame is held while it runs": """
+        import sys
+        def frame(): return sys._getframe(1)
+        def inner(x): return f(x)
+        def middle(x, held):
+            held.append(frame())
+            x = inner(x)
+            read(held.pop().f_back.f_locals["x"])
+            return x
+        def run():
+            x = new()
+            return middle(x, [])
+        run(); run(); run()
+        """,
     "a thread that reads a local's list": """
         import threading
         kept = [new()]
