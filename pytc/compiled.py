@@ -29,6 +29,7 @@ class Compiled(Protocol[P, R_co]):
     """A function with the signature of the one that was compiled, as a method too, and what `jax.jit` gives its own."""
 
     __name__: str
+    __qualname__: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run the compiled program; see `pytc.compile`."""

@@ -54,6 +54,12 @@ def test_it_is_a_plain_function_with_the_name_doc_and_signature():
         assert inspect.getfullargspec(compiled) == inspect.getfullargspec(jax.jit(step))
 
 
+def test_help_on_a_function_without_a_docstring_shows_nothing_of_ours():
+    step = pytc.compile(lambda x: x)
+    assert inspect.getdoc(step) is None
+    assert inspect.getcomments(step) is None
+
+
 def test_what_has_no_name_is_called_after_its_function_or_class(x):
     class Scale:
         def __call__(self, x):

@@ -373,9 +373,9 @@ def _called_from_nowhere(function: Function, args: tuple[Any, ...], kwargs: dict
 def wrap(function: Function) -> Callable[..., Any]:
     """The plain function that a user calls."""
 
-    # `cloudpickle` copies this function with its globals, modules by reference. So whatever changes at run time is in a
-    # module, or in `function`, and never a global here.
     def compiled(*args: Any, **kwargs: Any) -> Any:
+        # `cloudpickle` copies this function with its globals, modules by reference. So whatever changes at run time is
+        # in a module, or in `function`, and never a global here. (A comment in front would be `help`'s text.)
         # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
         # `leaves`, and the caller is one frame up.
         try:
