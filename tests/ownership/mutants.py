@@ -799,6 +799,10 @@ def _evaluated(text: str, _: Any = None) -> Any:
     return eval(text, {}, sys._getframe(1).f_locals)
 
 
+def _evaluated_above(text: str) -> Any:
+    return eval(text, {}, sys._getframe(2).f_locals)
+
+
 def _read_by_name(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     f(x)
@@ -813,7 +817,7 @@ def _read_by_name_in_the_next_call(s: Stub, f: Any, f2: Any) -> None:
 def _read_by_name_behind_the_call(s: Stub, f: Any, f2: Any) -> None:
     def evaluate(text: str, x: Any) -> None:
         x = f(x)
-        s.read(eval(text, {}, sys._getframe(1).f_locals))
+        s.read(_evaluated_above(text))  # whoever looks at frames itself is not believed about those above
 
     x = s.new()
     evaluate("x if x is not None else 0", x)
