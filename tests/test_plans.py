@@ -27,7 +27,8 @@ from pytc import ownership
 from pytc.calls import asking
 from pytc.calls.plan import Planner
 from pytc.emit import Emitted
-from pytc.ownership import callers, proof
+from pytc.ownership import proof
+from pytc.ownership.bytecode import sites
 from tests.threads import another_thread
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
@@ -1154,18 +1155,18 @@ READS = "def caller(step, state, kept):\n    for _ in range(6):\n        new = s
 
 
 def test_one_signature_is_compiled_twice_at_most_whatever_its_callers_hold():
-    step, sites = pytc.compile(lambda state: grown(state)), []
+    step, places = pytc.compile(lambda state: grown(state)), []
     for source, names in itertools.product(
         (HOLDS, READS), itertools.chain(*(itertools.combinations("wnm", r) for r in range(4)))
     ):
         space = {}
         exec(source.format(", ".join(f"state['{name}']" for name in names)), space)
-        sites.append(space["caller"])
-    states = [new_parts() for _ in sites * 3]
+        places.append(space["caller"])
+    states = [new_parts() for _ in places * 3]
     before = len(compilations)
     for number, state in enumerate(states):
         kept = []
-        sites[number * 5 % len(sites)](step, state, kept)
+        places[number * 5 % len(places)](step, state, kept)
         for array in kept:
             array.block_until_ready()
     assert len(compilations) - before == 2
@@ -1237,18 +1238,18 @@ def test_nothing_is_left_behind_by_calls_that_copy():
 def test_liveness_is_computed_once_for_each_call_site(monkeypatch):
     made = []
 
-    class Counted(callers.CallSite):
+    class Counted(sites.CallSite):
         def __init__(self, *args):
             made.append(1)
             super().__init__(*args)
 
-    class Flow(callers.ControlFlow):
+    class Flow(sites.ControlFlow):
         def dead(self, *args, **kwargs):
             made.append(2)
             return super().dead(*args, **kwargs)
 
-    monkeypatch.setattr(callers, "CallSite", Counted)
-    monkeypatch.setattr(callers, "ControlFlow", Flow)
+    monkeypatch.setattr(sites, "CallSite", Counted)
+    monkeypatch.setattr(sites, "ControlFlow", Flow)
     step = pytc.compile(lambda x: x + 1)
 
     class Trainer:

@@ -24,7 +24,7 @@ variables by other means than its bytecode shows (`introspection`), and who else
 
     proof            which leaves are dead: the quick look, where the call site is known; else the careful one, `look`
     answers          what is said of a call besides: before the proof, which leaves outlive it; in words, what holds one
-    callers          the frames above a call, and the dead places in them
+    callers, frames  the frames above a call, and the dead places in them; one such frame
     slots            what the next instructions overwrite, in objects
     arrays           the arrays among the arguments: where they stand, and who shares their buffers
     references       who refers to an object, and what dies with it
@@ -41,7 +41,8 @@ from pytc.ownership.arrays.executions import executed
 from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.callsite import CallSite
-from pytc.ownership.callers import Outcome, known_site
+from pytc.ownership.bytecode.sites import known_site
+from pytc.ownership.callers import Outcome
 from pytc.ownership.guesses.surviving import Surviving
 from pytc.ownership.others.collector import collected_since, collections_so_far
 from pytc.ownership.others.collector import resume as resume_collections

@@ -14,7 +14,8 @@ from pytc.ownership.arrays.alive import is_dear
 from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.callsite import CallSite
-from pytc.ownership.callers import NotTrusted, Outcome, distance, follow, known_site, remember, site_of
+from pytc.ownership.bytecode.sites import NotTrusted, known_site, site_of
+from pytc.ownership.callers import Outcome, distance, follow, remember
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.look import look_everywhere
 from pytc.ownership.references import counts

@@ -8,6 +8,7 @@ Vars are never reused: a jaxpr that is inlined gets new vars, so that it can be 
 
 from __future__ import annotations
 
+import abc
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,7 +36,7 @@ def is_flat(primitive: Primitive) -> bool:
     return primitive.name in _FLAT and home(primitive) == "jax"
 
 
-class Once:
+class Once(abc.ABC):
     """What `changed`, of a subclass, makes of a jaxpr, open or closed: asked once of each."""
 
     def __init__(self) -> None:
@@ -48,9 +49,9 @@ class Once:
             self._done[id(jaxpr)] = jaxpr, self.changed(jaxpr)
         return self._done[id(jaxpr)][1]
 
+    @abc.abstractmethod
     def changed(self, jaxpr: Any) -> Any:
         """What becomes of a jaxpr that has not been seen yet."""
-        raise NotImplementedError
 
 
 class Memo(Once):

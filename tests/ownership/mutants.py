@@ -25,9 +25,9 @@ from unittest import mock
 import jax
 
 from pytc.classes import defines
-from pytc.ownership import callers, look, proof, slots
+from pytc.ownership import callers, frames, look, proof, slots
 from pytc.ownership.arrays import buffers, executions, placed, walk
-from pytc.ownership.bytecode import behind, events, fields, introspection, liveness, replacing, strings, symbolic
+from pytc.ownership.bytecode import behind, events, fields, introspection, liveness, replacing, sites, strings, symbolic
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.cpython import interpreter, native, plain
 from pytc.ownership.others import collector, watchers
@@ -180,7 +180,8 @@ def c_code_calls_nobody() -> Any:
 
 def callers_read_nothing() -> Any:
     """What a helper's argument is in besides counts as dead variables of its callers."""
-    return mock.patch.object(callers, "dead_above", lambda frame, site, atomic, lengths, address, most: most)
+    modules = frames, callers
+    return _patches(*(mock.patch.object(module, "dead_above", lambda *arguments: arguments[-1]) for module in modules))
 
 
 def sharing_does_not_count() -> Any:
@@ -227,7 +228,7 @@ def all_that_shares_is_kept_for_itself() -> Any:
 
 def frames_are_trusted() -> Any:
     """Nobody asks who has hold of a frame."""
-    return mock.patch.object(callers, "getrefcount", lambda frame: _Any())
+    return _patches(*(mock.patch.object(module, "getrefcount", lambda frame: _Any()) for module in (frames, callers)))
 
 
 class _Any:
@@ -318,10 +319,10 @@ def classes_stay_as_they_are() -> Any:
             return []
         return fields.fields_but(nodes, [(step.name, getattr(nodes[0], step.name)) for step in read])
 
-    return _patches(mock.patch.object(callers, "unread", unread), mock.patch.object(callers, "PLAIN", _Everything()))
+    return _patches(mock.patch.object(frames, "unread", unread), mock.patch.object(frames, "PLAIN", _Everything()))
 
 
-_unread = callers.unread
+_unread = frames.unread
 
 
 def all_numbers_are_small() -> Any:
@@ -543,7 +544,7 @@ def old_values_may_be_stored() -> Any:
 
 def c_code_in_between_is_ignored() -> Any:
     """What C code may still do after it has called back is not thought of."""
-    return mock.patch.object(callers, "calls_directly", lambda *_: True)
+    return mock.patch.object(frames, "calls_directly", lambda *_: True)
 
 
 def everything_dies_quietly() -> Any:
@@ -641,12 +642,12 @@ def a_store_does_not_load() -> Any:
 
 def nobody_interrupts() -> Any:
     """Handlers of signals that raise are ignored."""
-    return mock.patch.object(callers, "interrupter", lambda: "")
+    return mock.patch.object(frames, "interrupter", lambda: "")
 
 
 def ctrl_c_waits_for_the_store() -> Any:
     """That the interpreter looks for signals behind calls through C is not thought of."""
-    return mock.patch.object(callers, "interruptible", lambda: False)
+    return mock.patch.object(frames, "interruptible", lambda: False)
 
 
 def starred_calls_are_never_over() -> Any:
@@ -728,7 +729,7 @@ def _patches(*patches: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def broken(mutant: Mutant) -> Iterator[None]:
     """The prover with one obligation broken, and nothing remembered from before."""
-    remembered = (callers._sites, callers._flows, plain._left_to_objects)
+    remembered = (sites._sites, sites._flows, plain._left_to_objects)
     for each in remembered:
         each.clear()
     try:

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from pytc.ownership import callers, look
+from pytc.ownership import callers, frames, look
 from pytc.ownership.others import watchers
 from tests.ownership import fuzz_compiled, mutants
 from tests.ownership.fuzz_callers import ASKED, Tally, Wrong, check, check_beside_a_thread
@@ -79,7 +79,7 @@ def gives_away_too_much(seed: int) -> bool:
 LAZY: dict[str, Callable[[], Any]] = {
     "slots": lambda: mock.patch.object(look, "onlookers", lambda *_: watchers.Onlookers("somebody", "")),
     "frames above": lambda: mock.patch.object(callers, "HIGHEST", 1),
-    "handlers": lambda: mock.patch.object(callers, "interrupter", lambda: "somebody"),
+    "handlers": lambda: mock.patch.object(frames, "interrupter", lambda: "somebody"),
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.callers import site_of
+from pytc.ownership.bytecode.sites import site_of
 from pytc.ownership.references import loops
 from tests.ownership.harness import Stub, first
 

@@ -1,7 +1,8 @@
 """What a function's code tells of a call in it, found once and remembered with the code.
 
 callsite         one place in the code, which is all of the below: what is dead there, and what it overwrites
-instructions     what CPython's instructions do
+sites            these places, and the functions' code, as far as analysed
+    instructions     what CPython's instructions do
 liveness         the local variables that are read on some path behind a call
 strings          those that a string names which may be code
 introspection    code that reads variables by other means than its bytecode shows

@@ -7,7 +7,7 @@ and what the variable is read for tells whether the function itself does:
     every instruction that may read the variable loads it, and the next one takes a member of it under a constant name
 
 Then the container never leaves the variable, and the members under other names are as dead as a variable that is not
-read again. (Dead variables of the callers may refer to the container, too: `callers.dead_above`.) Taking an item of an
+read again. (Dead variables of the callers may refer to the container, too: `frames.dead_above`.) Taking an item of an
 exact dictionary, list or tuple runs no code, now and at any time (`plain`; nobody can put another key there), so these
 may be read whenever the function likes. An attribute may become a property later, if somebody changes the class. So of
 other objects the fields count only if all is read right behind the call, before any code could run that does that:

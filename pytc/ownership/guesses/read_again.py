@@ -15,9 +15,9 @@ from pytc.ownership.bytecode.events import Call, Event, Place, Step, fast
 from pytc.ownership.bytecode.fields import attributes_read
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.replacing import copied
-from pytc.ownership.callers import dead_above
 from pytc.ownership.cpython.interpreter import variable
 from pytc.ownership.cpython.plain import NotPlain
+from pytc.ownership.frames import dead_above
 from pytc.ownership.references.counts import PLAIN
 from pytc.ownership.references.private import held_by_others
 from pytc.ownership.slots import Slots

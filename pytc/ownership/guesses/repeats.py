@@ -9,9 +9,9 @@ from types import FrameType
 
 from pytc.ownership.bytecode.events import Place
 from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.symbolic import places_loaded, renamed
-from pytc.ownership.callers import NotTrusted, flow_of, site_of
 
 
 @dataclasses.dataclass(frozen=True)

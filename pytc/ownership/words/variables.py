@@ -18,9 +18,9 @@ from typing import Any
 
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.symbolic import loaded
-from pytc.ownership.callers import NotTrusted, flow_of, site_of
 from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.others.watchers import interruptible, meddler, other_frames

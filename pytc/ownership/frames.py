@@ -1,0 +1,131 @@
+"""One frame of a caller: whether its variables can be relied on, how it waits, and what in them is dead."""
+
+from __future__ import annotations
+
+from types import FrameType
+from typing import Any, NamedTuple
+
+from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.bytecode.fields import unread
+from pytc.ownership.bytecode.lengths import Lengths
+from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
+from pytc.ownership.bytecode.stack import HIGHEST, Starred
+from pytc.ownership.cpython.interpreter import calls_directly, getrefcount, variable
+from pytc.ownership.others.watchers import interrupter, interruptible
+from pytc.ownership.references.counts import PLAIN
+from pytc.ownership.references.private import addresses, held_by_others
+from pytc.ownership.references.starred import called_from_the_stack
+
+
+def looked_up(frame: FrameType, references: int) -> tuple[CallSite, str]:
+    """The site of a frame, and how something other than its own bytecode may read its variables; "" if nothing may.
+
+    Variables that others may read count as slots. `references` is how many variables of ours refer to the frame object,
+    without the one here. Raises `NotTrusted` if the frame's code cannot be analysed.
+    """
+    if getrefcount(frame) != references + 3:  # the interpreter, the variable here, and `getrefcount`'s argument
+        return site_of(frame), (
+            f"something else has hold of the frame of {frame.f_code.co_qualname}: a traceback, a debugger, or code "
+            "that asked for it"
+        )
+    site = site_of(frame)
+    return site, site.refusal
+
+
+class Waiting(NamedTuple):
+    """How a frame waits for the function in the frame below."""
+
+    starred: Starred | None
+    """Where the stack has what the frame's call keeps, if that is a starred call through C code; else None."""
+    at_once: bool
+    """Whether nothing runs between that function's return and the frame's next instruction."""
+    atomic: bool
+    """Whether nothing has been donated if the frame's call raises."""
+    lengths: Lengths
+    """Those of what the call returns."""
+
+
+IN_SOME_WAY = Waiting(None, at_once=False, atomic=False, lengths=None)
+"""For frames where this is not looked at: nothing is assumed."""
+
+
+def waiting(
+    frame: FrameType,
+    site: CallSite,
+    below: FrameType,
+    readable: str,
+    args: tuple[Any, ...],
+    atomic: bool,
+    lengths: Lengths,
+) -> Waiting:
+    """How `frame` waits for the function in the frame `below`.
+
+    `readable` says how others may read the frame's variables, or is empty. `args` are the positional arguments of the
+    function in `below`, if they are known; `atomic` and `lengths` are about its outcome.
+    """
+    starred = site.starred
+    if starred is not None and (readable or not called_from_the_stack(frame, starred, below, args)):
+        starred = None
+    direct = starred is not None or calls_directly(frame, below)
+    at_once = direct and (starred is None or not interruptible())
+    atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
+    return Waiting(starred, at_once, atomic, lengths if direct else None)
+
+
+def dead_locals(site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths) -> frozenset[int]:
+    """The dead locals of a frame at `site`. The compiled function evaluates no strings in it; any other function that
+    runs above the frame may yet do so."""
+    dead = site.dead(atomic, site.fits(lengths))
+    return dead if calls_compiled or not site.evaluated else dead - site.evaluated
+
+
+def dead_above(frame: FrameType, site: CallSite, atomic: bool, lengths: Lengths, address: int, most: int) -> int:
+    """How many dead variables of the functions that have called `frame`'s refer to the object at this address. Up to
+    `most` are looked for; the other arguments are what is known in `frame`, as for `dead_locals`.
+
+    In `state = helper(state)` the helper's parameter has what the caller has in a variable that the result overwrites.
+
+    No code that the callers still run reads what they have in such variables. So an object to which nothing else refers
+    but a variable of `frame`'s function is as good as that function's own. The variables are looked at in the frames
+    themselves, each of which waits and is in nobody's hands, so what was counted of them stays so.
+    """
+    found = 0
+    below, above = frame, frame.f_back
+    for _ in range(HIGHEST):
+        atomic, lengths = atomic and site.passes_on(lengths), site.returned(lengths)
+        if found >= most or above is None:
+            break
+        try:
+            site, readable = looked_up(above, 1)
+        except NotTrusted:
+            break
+        if readable:
+            break
+        _, _, atomic, lengths = waiting(above, site, below, readable, (), atomic, lengths)
+        if at := [n for n, each in enumerate(addresses(above)) if each == address]:
+            found += len(dead_locals(site, False, atomic, lengths).intersection(at))
+        below = above
+        above = below.f_back
+    return found
+
+
+def unread_in(
+    frame: FrameType, site: CallSite, local: int, calls_compiled: bool, atomic: bool, lengths: Lengths
+) -> list[Any]:
+    """What is in a local variable's dictionary, list or tuple and is not read again; see `dead_locals`. Others that
+    refer to that may be dead variables of the callers."""
+    flow, fits = flow_of(frame.f_code), site.fits(lengths)
+    # The route belongs to the innermost site: another function may be here this time, with fewer variables.
+    if not flow.locals >> local & 1 or (local in site.evaluated and not calls_compiled):
+        return []
+    nodes = [variable(frame, local)]
+    if type(nodes[0]) not in PLAIN:
+        return []
+    read = site.members_read(flow, local, atomic, fits)
+    # A handler of signals may raise in the midst of the call, once that has donated.
+    if atomic and read != (handled := site.members_read(flow, local, False, fits)) and interrupter():
+        read = handled
+    if read is None:
+        return []
+    more = held_by_others(nodes, 0)
+    return unread(nodes, read, more and dead_above(frame, site, atomic, lengths, id(nodes[0]), more))
