@@ -8,7 +8,7 @@ of `u`, so `v` is the one to be copied, and the second result is what is written
 
 Where the program needs memory for anything else, that can have the copies' places when they have been read, and both
 pairs are as good as one. And what one loop or one `cond` makes of several arguments mostly does not cross
-(`Temporaries.may_cross`).
+(`Temporaries.carried_with`, `may_cross`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def uncrossed(
 ) -> list[Alias]:
     """`pairs`, which are of one type, with one in place of each two that need each other's input.
 
-    `pair_of` makes a pair of an input and an output. Takes time linear in the pairs that read each other's inputs.
+    `pair_of` makes a pair of an input and an output. Takes time linear in the pairs that read each other's inputs, but
+    for carries of one loop.
     Where these are many (all results of a `cond` read all that it reads), those are not looked at whose loops cannot
     read all temporaries between them.
     """
@@ -42,7 +43,7 @@ def uncrossed(
 
     # The one that is made last is kept as it is, if there is a choice: mostly it is written when the other has been.
     for output in sorted(left, key=lambda output: memory.flow.outputs[output] or 0, reverse=True):
-        crossing = _crossing(output, left, read)
+        crossing = _crossing(output, left, read, memory)
         if len(crossing) > _FEW and len(memory.read_by(output)) + most_read() < len(memory.all):
             continue
         for other in crossing:
@@ -55,10 +56,11 @@ def uncrossed(
     return sorted(left.values(), key=lambda pair: pair.input)
 
 
-def _crossing(output: int, pairs: Mapping[int, Alias], read: Reads) -> list[Alias]:
-    """Those of `pairs` (by output) whose outputs need the input of this output's pair, as it needs theirs."""
+def _crossing(output: int, pairs: Mapping[int, Alias], read: Reads, memory: Temporaries) -> list[Alias]:
+    """Those of `pairs` (by output) whose outputs need the input of this output's pair, as it needs theirs, but not
+    those that are carries of one loop with it."""
     pair = pairs.get(output)
-    needed_by = set_bits(read.loops[pair.input]) if pair else []
+    needed_by = set_bits(read.loops[pair.input] & ~memory.carried_with(output)) if pair else []
     others = [pairs[other] for other in needed_by if other in pairs and other != output]
     return [other for other in others if read.loops[other.input] >> output & 1]
 

@@ -145,25 +145,46 @@ class Temporaries:
     def may_cross(self, one: Alias, other: Alias) -> bool:
         """Whether two outputs, each of which is made of the other's input, too, may each need it while it is written.
 
-        Not so for the carries of one loop, each of which is written over its own argument, whatever else the loop
-        reads; and of one `cond` only if the two cross in a branch."""
+        Of one `cond` only if the two cross in a branch. (`carried_with` knows the carries of one loop.)"""
         step = self._maker(one.output)
-        if step is None or step is not self._maker(other.output):
-            return True
-        results = [step.makes.index(self._root[self.flow.outputs[pair.output] or 0]) for pair in (one, other)]
-        if step.name in ("scan", "while"):
-            return not all(step.over[k] for k in results)
-        if step.name != "cond":
+        if step is None or step is not self._maker(other.output) or step.name != "cond":
             return True
         places = self._places(step)
         first, second = (places.get(self._root[self.flow.inputs[pair.input]], ()) for pair in (one, other))
         if not (first and second):
             return True  # one is read before
-        k, m = results
+        k, m = (self._position[self._root[self.flow.outputs[pair.output] or 0]] for pair in (one, other))
         return any(
             any(self._reads(flow, k, n) for n in second) and any(self._reads(flow, m, n) for n in first)
             for flow in self.flow.branches[step.makes[0]].flows
         )
+
+    def carried_with(self, output: int) -> int:
+        """The outputs, as bits, that are carries of one loop with this one. None needs another's input while it is
+        written: each is written over its own argument, whatever else the loop reads."""
+        value = self.flow.outputs[output]
+        step = self._maker(output)
+        if value is None or step is None or not self._is_carry(step, value):
+            return 0
+        return self._carries[step.makes[0]]
+
+    @functools.cached_property
+    def _carries(self) -> Mapping[int, int]:
+        """The outputs, as bits, that are carries of a loop, by the first value that it makes."""
+        carries: dict[int, int] = {}
+        for output, value in enumerate(self.flow.outputs):
+            step = self._maker(output)
+            if value is not None and step is not None and self._is_carry(step, value):
+                carries[step.makes[0]] = carries.get(step.makes[0], 0) | 1 << output
+        return carries
+
+    def _is_carry(self, step: Step, value: int) -> bool:
+        return step.name in ("scan", "while") and bool(step.over[self._position[self._root[value]]])
+
+    @functools.cached_property
+    def _position(self) -> Mapping[int, int]:
+        """Which result of its step a value is."""
+        return {value: k for step in self.flow.steps for k, value in enumerate(step.makes)}
 
     def _places(self, cond: Step) -> Mapping[int, Sequence[int]]:
         """Which operands of a `cond`, by number, a value is. Remembered, as many pairs may be of one `cond`."""

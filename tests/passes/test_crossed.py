@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from pytc.passes.temporaries import Temporaries
 from pytc.program import Alias, Program
 from tests.passes.test_alias import SQUARE, of, planned, total
 from tests.passes.test_temporaries import ALIGNMENT
@@ -86,6 +87,19 @@ def test_a_loop_writes_each_carry_over_its_own_argument(side: int) -> None:
         program = planned(fun, *(jax.ShapeDtypeStruct((side, side), jnp.float32) for _ in range(2)))
         assert [(pair.input, pair.output) for pair in program.aliases] == [(0, 0), (1, 1)]
         assert total(program) <= least(program) + ALIGNMENT
+
+
+def test_carries_of_a_loop_are_not_compared_two_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps(*carry: Any) -> Any:
+        def step(xs: Any, _: None) -> Any:
+            return tuple(x + y for x, y in zip(xs, xs[1:] + xs[:1], strict=True)), None
+
+        return jax.lax.scan(step, carry, length=4)[0]
+
+    asked: list[Any] = []
+    monkeypatch.setattr(Temporaries, "may_cross", lambda *pairs: asked.append(pairs) or True)
+    assert len(planned(steps, *[SMALL] * 40).aliases) == 40
+    assert asked == []
 
 
 def moved_on(a: Any, b: Any) -> Any:
