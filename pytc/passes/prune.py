@@ -86,9 +86,12 @@ def _swept(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
 
 def _without_dead_equations(jaxpr: Jaxpr) -> Jaxpr:
     """The jaxpr without what none of its outputs and effects needs, all inputs kept; itself if there is nothing, or if
-    an effect would go with it (that of a dead `Ref`), which the equation around it says that it has."""
+    an effect would go with it (that of a dead `Ref`), which the equation around it says that it has, or a part of a
+    loop inside (`while_loops.narrows_inside`)."""
     alive, _ = rules.dce(jaxpr, [True] * len(jaxpr.outvars), True)
-    return jaxpr if alive.effects != jaxpr.effects or _same_equations(alive, jaxpr, set()) else alive
+    if alive.effects != jaxpr.effects or while_loops.narrows_inside(jaxpr, alive):
+        return jaxpr
+    return jaxpr if _same_equations(alive, jaxpr, set()) else alive
 
 
 def _unread(program: Program, index: int) -> str | tuple[int, str]:

@@ -6,7 +6,8 @@ alive: the least fixed point of that, found by JAX's dead-code elimination on th
 A loop that would be left with one array stays whole. XLA takes dead carries out itself, but what it does with a loop
 it does with a tuple of arrays: that a counter which starts at 0 will end at 2 it finds out of a tuple, and computes
 what is made of the 2 while it compiles, by other code than at run time. Whether a loop is a tuple must not change.
-So does one that would be left with constants alone: XLA would move it out of loops around it.
+So does one that would be left with constants alone: XLA would move it out of loops around it. And so does one with
+another loop inside of which a part would go (`narrows_inside`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
                 read = {v for e in jaxpr.eqns for v in e.invars if isinstance(v, Var)}
                 read.update(v for v in jaxpr.outvars if isinstance(v, Var))
             narrow = _without_dead_carries(eqn, [v in read for v in eqn.outvars])
-            if not (becomes_one_array(eqn, narrow) or of_constants_alone(narrow, constants)):
+            if not (
+                becomes_one_array(eqn, narrow)
+                or of_constants_alone(narrow, constants)
+                or any(
+                    narrows_inside(*each) for each in zip(jaxprs.subjaxprs(eqn), jaxprs.subjaxprs(narrow), strict=True)
+                )
+            ):
                 eqn = narrow
         eqns.append(eqn)
         if has_loops and of_constants_alone(eqn, constants):
@@ -99,6 +106,22 @@ def becomes_one_array(before: JaxprEqn, after: JaxprEqn) -> bool:
     body = jaxprs.inner(before.params["body_jaxpr"])
     carried = body.invars[before.params["body_nconsts"] :]
     return sum(map(operator.is_not, carried, body.outvars)) > 1 and may_be_one_array(after)
+
+
+def narrows_inside(before: Jaxpr, after: Jaxpr) -> bool:
+    """Whether an equation of `after`, at some depth, has fewer results than the one of `before` that it was made of.
+
+    JAX narrows a `scan` in the program, but in what its rules leave whole it is lowered with all that it carries and
+    stacks. The CPU's compiler, which computes bfloat16 in float32, takes the dead parts out only when it has decided
+    where to round.
+    """
+    made_of = {v: eqn for eqn in before.eqns for v in eqn.outvars}
+    for eqn in after.eqns:
+        old = next((made_of[v] for v in eqn.outvars if v in made_of), eqn)
+        inside = zip(jaxprs.subjaxprs(old), jaxprs.subjaxprs(eqn), strict=True)
+        if len(old.outvars) > len(eqn.outvars) or any(narrows_inside(*each) for each in inside):
+            return True
+    return False
 
 
 def may_be_one_array(eqn: JaxprEqn) -> bool:

@@ -101,6 +101,29 @@ def test_a_captured_array_is_an_input_of_a_loop_that_starts_from_an_argument() -
     assert [given.leaf for given in program.inputs] == [None, 0]
 
 
+def test_a_loop_within_one_that_jax_leaves_whole_keeps_its_results() -> None:
+    """Of `value_and_grad` the loop keeps the value alone. Without what only the gradient needs, the CPU's compiler
+    rounds to bfloat16 at other places."""
+    rng = np.random.default_rng(0)
+    w, x = (jnp.asarray(rng.normal(size=size) / 2, jnp.bfloat16) for size in ((2, 16, 16), (4, 16)))
+
+    def loss(w: Any, x: Any) -> Any:
+        def layer(c: Any, w: Any) -> Any:
+            return c + jax.nn.silu(c @ w), None
+
+        return jnp.mean(lax.scan(layer, x, w, unroll=2)[0].astype(jnp.float32) ** 2)
+
+    def fun(w: Any, x: Any) -> Any:
+        def body(carry: Any) -> Any:
+            k, _ = carry
+            value, _ = jax.value_and_grad(loss)(w, x + k.astype(x.dtype))
+            return k + 1, value
+
+        return lax.while_loop(lambda carry: carry[0] < 2, body, (0, jnp.float32(0)))[1]
+
+    assert same(pytc.compile(fun)(w, x), jax.jit(fun)(w, x))
+
+
 @pytest.mark.parametrize(
     ("step", "one"),
     [
