@@ -39,7 +39,7 @@ from pytc.jax_compat import avals, jaxprs, rewriting, rules
 from pytc.jax_compat.effects import calls_in_order, makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.jax_compat.origins import home
-from pytc.passes import subjaxprs
+from pytc.passes import subjaxprs, while_loops
 from pytc.passes.constants import constant_in_regions, is_constant
 from pytc.passes.subjaxprs import Atom
 from pytc.passes.unknown import Unknown
@@ -61,9 +61,13 @@ def finalise(program: Program) -> Program:
     if calls_in_order(program.jaxpr.jaxpr):  # what they are given may be there for a wrapper alone
         return program.noted("finalise", ["nothing is replaced: XLA may fail on calls with ordered effects"])
     finaliser = _Finaliser(program.jaxpr, compiled=True)
-    if finaliser.closed is program.jaxpr and not (finaliser.unregistered or finaliser.enclosed):
+    notes = []
+    if finaliser.replaced and _narrows_loops(program.jaxpr, finaliser.closed):
+        finaliser = _Finaliser(program.jaxpr, compiled=True, needed=True)
+        notes = ["wrappers stay: a loop would lose results that only they read, and XLA might compute other bits of it"]
+    if finaliser.closed is program.jaxpr and not (notes or finaliser.unregistered or finaliser.enclosed):
         return program
-    notes = [
+    notes += [
         f"{n} `{name}` replaced by what {'it stands' if n == 1 else 'they stand'} for"
         for name, n in sorted(finaliser.replaced.items())
     ]
@@ -106,6 +110,26 @@ def _with_primal_functions(closed: ClosedJaxpr) -> ClosedJaxpr:
     return rewriting.close(alive, closed.consts)
 
 
+def _narrows_loops(closed: ClosedJaxpr, finalised: ClosedJaxpr) -> bool:
+    """Whether JAX, which goes into loops to take out what is dead (from 0.12 on), would take more from one that is
+    `finalised` than bits allow, and more than from the program as it is.
+
+    A wrapper reads all its operands and computes all its results, what it stands for may not. So what only a wrapper
+    reads is alive to JAX, and stays when it lowers the program.
+    """
+    if not rules.goes_into(rules.WHILE) or not subjaxprs.has(closed.jaxpr, "while"):
+        return False
+
+    def alive(closed: ClosedJaxpr) -> ClosedJaxpr:
+        jaxpr, _ = rules.dce(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
+        return rewriting.close(jaxpr, closed.consts)
+
+    if not while_loops.narrows_too_far(finalised.jaxpr, alive(finalised).jaxpr):
+        return False
+    finalised = _Finaliser(alive(closed), compiled=True).closed  # without what is dead to JAX as well
+    return while_loops.narrows_too_far(finalised.jaxpr, alive(finalised).jaxpr)
+
+
 class _Unwrapped(NamedTuple):
     """What an equation stands for: `body` called with `operands`."""
 
@@ -118,11 +142,13 @@ class _Unwrapped(NamedTuple):
 class _Finaliser:
     """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, `unregistered` are
     the primitives that are not JAX's and have no rule, and `enclosed` those that stay because there is no place for the
-    arrays that come with what they stand for. What is about to be `compiled` keeps what decides over bits."""
+    arrays that come with what they stand for. What is about to be `compiled` keeps what decides over bits. If only what
+    is `needed` goes, what JAX can lower as it is stays."""
 
-    def __init__(self, closed: ClosedJaxpr, *, compiled: bool = False) -> None:
+    def __init__(self, closed: ClosedJaxpr, *, compiled: bool = False, needed: bool = False) -> None:
         closed = _with_primal_functions(closed)
         self._compiled = compiled
+        self._needed = needed
         self.replaced: Counter[str] = Counter()
         self.unregistered: set[str] = set()
         self.enclosed: set[str] = set()
@@ -233,6 +259,8 @@ class _Finaliser:
         unwrapped: _Unwrapped | None = None
         if eqn.primitive in _FINALISATIONS:
             unwrapped = self._by_rule(eqn, _FINALISATIONS[eqn.primitive])
+        elif self._needed and (name in _WRAPPERS or name in _MEANING_IS_IMPL):
+            return None
         elif name in _WRAPPERS:
             unwrapped = _WRAPPERS[name](eqn)
         elif name == "jit":

@@ -1,4 +1,5 @@
-"""Dead carries of `while` loops, for the versions of JAX whose own rules leave a `while` whole (up to 0.10).
+"""Dead carries of `while` loops: which may go, and taking them out where JAX's own rules leave a `while` whole (up to
+0.10).
 
 A carry is alive if it is read after the loop, by the condition, or by what the body computes for a carry that is
 alive: the least fixed point of that, found by JAX's dead-code elimination on the condition and the body.
@@ -66,6 +67,28 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
     if all(map(operator.is_, eqns, jaxpr.eqns)):
         return jaxpr
     return rewriting.with_equations(jaxpr, eqns)
+
+
+def narrows_too_far(before: Jaxpr, after: Jaxpr, *, in_loop: bool = False) -> bool:
+    """Whether `after`, which is `before` without dead code, has a loop, at some depth, that has become one of a single
+    array, or of constants alone and is `in_loop`, out of which XLA would move it."""
+    made_of = {v: eqn for eqn in before.eqns for v in eqn.outvars}
+    constants: set[Var] = {*after.constvars}
+    for eqn in after.eqns:
+        old = next((made_of[v] for v in eqn.outvars if v in made_of), eqn)
+        of_constants = of_constants_alone(eqn, constants)
+        if eqn.primitive.name == "while":
+            if len(eqn.outvars) < len(old.outvars) and becomes_one_array(old, eqn):
+                return True
+            if in_loop and of_constants and not of_constants_alone(old, constants):
+                return True
+        inside = zip(jaxprs.subjaxprs(old), jaxprs.subjaxprs(eqn), strict=True)
+        is_loop = in_loop or eqn.primitive.name in ("scan", "while")
+        if any(narrows_too_far(*each, in_loop=is_loop) for each in inside):
+            return True
+        if of_constants:
+            constants.update(eqn.outvars)
+    return False
 
 
 def _without_dead_carries(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:

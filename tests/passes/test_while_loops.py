@@ -13,8 +13,8 @@ import pytest
 from jax import lax
 
 import pytc
-from pytc.jax_compat import jaxprs
-from pytc.passes import finalise, hoist, prune
+from pytc.jax_compat import jaxprs, rules
+from pytc.passes import finalise, hoist, prune, subjaxprs
 from pytc.passes.verify import same
 from pytc.passes.while_loops import may_be_one_array
 from tests.comparison import run
@@ -42,6 +42,40 @@ def through_scan(x: Any) -> Any:
     return lax.scan(lambda c, _: (c + counted(lambda _, v: (squeezed(v),), x)[0], None), x, None, length=2)[0]
 
 
+def wrapped(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun` with a derivative of its own, so that JAX takes all its results and operands for alive if any is."""
+    result = jax.custom_vjp(fun)
+    result.defvjp(lambda *args: (fun(*args), args), lambda args, _: args)
+    return result
+
+
+@jax.custom_jvp
+def next_of_both(i: Any, v: Any) -> Any:
+    return i + 1, v * 2
+
+
+next_of_both.defjvp(lambda primals, tangents: (next_of_both(*primals), tangents))
+
+
+def steps_and_last(step: Callable[..., Any], y: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < 2, lambda c: tuple(step(*c)), (0, y))
+
+
+WRAPPED = {
+    "read by a custom_jvp of several results": lambda y: slope(steps_and_last(next_of_both, y)[0]),
+    "read by a custom_vjp of several results": lambda y: slope(
+        steps_and_last(wrapped(lambda i, v: (i + 1, jnp.sin(v))), y)[0]
+    ),
+    "read by a wrapper that does not use it": lambda y: slope(
+        steps_and_last(lambda i, v: (wrapped(lambda i, v: i + 1)(i, v), v * 2), y)[0]
+    ),
+    "read behind the loop": lambda y: wrapped(lambda i, v: slope(i))(*steps_and_last(lambda i, v: (i + 1, v * 2), y)),
+    "in a scan": lambda y: lax.scan(
+        lambda c, _: (c + slope(steps_and_last(next_of_both, y)[0]), None), y, None, length=2
+    )[0],
+}
+"""Carries that are alive to JAX for a wrapper alone."""
+
 LOOPS = {
     "a dead carry": lambda y: counted(lambda i, v: (jnp.sin(v) * y,), y)[0],
     "dead carries that follow each other": lambda y: counted(lambda i, v, w: (w, jnp.atleast_1d(v)[0]), 1.0, 1.0)[0],
@@ -68,6 +102,7 @@ LOOPS = {
     "an effect that reads a captured array": lambda y: (
         counted(lambda i: jax.debug.callback(lambda _: None, jnp.asarray(TABLE)[i]) or ())[0] * y
     ),
+    **WRAPPED,
 }
 
 
@@ -77,6 +112,40 @@ def test_results_are_those_of_jit_to_the_bit(loop: Callable[..., Any]) -> None:
     for got in (pytc.compile(loop)(Y), run_after(prune, loop), run_after(finalise, loop), run_after(hoist, loop)):
         for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
             assert same(a, b)
+
+
+@pytest.mark.parametrize("loop", WRAPPED.values(), ids=WRAPPED)
+def test_wrappers_stay_where_jax_would_narrow_a_loop_without(loop: Callable[..., Any]) -> None:
+    (note,) = (note.text for note in finalise(pytc.stage(loop, Y)).notes)
+    assert note.startswith("wrappers stay") is rules.goes_into(rules.WHILE)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(lambda y: steps_and_last(lambda i, v: (i + 1, jax.nn.relu(v)), y), id="nothing is dead"),
+        pytest.param(
+            lambda y: steps_and_last(lambda i, v: (jax.nn.relu(i) + 1, v * 2), y)[0],
+            id="dead to JAX as well",
+        ),
+        pytest.param(
+            lambda y: wrapped(lambda y: slope(steps_and_last(lambda i, v: (i + 1, v * 2), y)[0]))(y),
+            id="dead to JAX within the wrapper",
+        ),
+        pytest.param(
+            lambda y: lax.while_loop(
+                lambda c: c[0] < 2,
+                lambda c: tuple(wrapped(lambda i, v, w: (i + 1, jnp.sin(v), jnp.cos(w)))(*c)),
+                (0, y, y),
+            )[:2],
+            id="two are left",
+        ),
+    ],
+)
+def test_no_wrapper_stays_for_a_loop_that_may_become_what_it_would(loop: Callable[..., Any]) -> None:
+    jaxpr = finalise(pytc.stage(loop, Y)).jaxpr
+    assert not any(eqn.primitive.name.startswith("custom_") for eqn in subjaxprs.equations(jaxpr.jaxpr))
+    assert same(pytc.compile(loop)(Y), jax.jit(loop)(Y))
 
 
 def run_after(each: Callable[..., Any], fun: Callable[..., Any]) -> list[Any]:
