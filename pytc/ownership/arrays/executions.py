@@ -42,7 +42,8 @@ class _Execution:
 
     def is_spent(self) -> bool:
         """Whether its results cannot be found any more."""
-        return self.marks[-1]() is None
+        oldest = self.marks[-1]()
+        return oldest is None or bool(oldest.is_deleted())
 
     def span(self, alive: list[Any], start: int) -> tuple[int, int] | None:
         """From where to where its results are in the list of all arrays, from `start` on; None if not there."""
@@ -138,17 +139,23 @@ def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
     found: list[Any] = []
     others: list[Any] = []
     marks: tuple[Mark, ...] = ()
-    at = missing = 0
+    start = at = missing = 0  # `start`: where the results begin that follow each other without a gap up to `at`
+    count = len(alive)
     for execution in _recent[:most]:
-        span = execution.span(alive, at)
-        if span is None:
-            missing += 1
-            continue
-        first, end = span
-        others += alive[at:first]
-        found += alive[first:end]
+        # Mostly its results come next and are all there, and this may be one of hundreds.
+        end = at + execution.results
+        if not (end <= count and alive[at] is execution.marks[0]() and alive[end - 1] is execution.marks[-1]()):
+            span = execution.span(alive, at)
+            if span is None:
+                missing += 1
+                continue
+            first, end = span
+            found += alive[start:at]
+            others += alive[at:first]
+            start = first
         marks = marks or execution.marks
         at = end
+    found += alive[start:at]
     if missing > _MOST_MISSING:
         _forget_spent()
     return Fresh(found, others, marks)
