@@ -294,16 +294,21 @@ def scan(d: Draw, pool: list[Array]) -> list[Array]:
 
 
 def while_loop(d: Draw, pool: list[Array]) -> list[Array]:
-    carry, extra, inside = _operands(d, pool), _operands(d, pool, 2), d.inner()
+    carry, extra, at_once = _operands(d, pool), _operands(d, pool, 2), d.rng.random() < 0.3
+    inside = d.inner(effects=not at_once)
     body, n = block(inside, carry), d.rng.randint(0, 3)
     dead = d.rng.random() < 0.5
 
-    def step(state: tuple[Array, list[Array]]) -> tuple[Array, list[Array]]:
-        i, c = state
+    def step(i: Array, c: list[Array], extra: list[Array]) -> tuple[Array, list[Array]]:
         return i + 1, body(*c, *extra)
 
-    i, out = lax.while_loop(lambda state: state[0] < n, step, (0, carry))
-    return [i] if dead else [i, *out]
+    if at_once:  # then JAX takes all of its results for alive if any is
+        plain, step = step, jax.custom_vjp(step)
+        step.defvjp(lambda *xs: (plain(*xs), xs), lambda xs, _: xs)
+    i, out = lax.while_loop(lambda state: state[0] < n, lambda state: step(*state, extra), (jnp.int32(0), carry))
+    # Has other bits when it is computed while compiling, which XLA does if it finds the number of steps.
+    slope = jax.grad(lambda v: jnp.tanh(jnp.sin(v)))(i.astype(jnp.float32))
+    return [i, slope] if dead else [i, slope, *out]
 
 
 def fori(d: Draw, pool: list[Array]) -> list[Array]:
