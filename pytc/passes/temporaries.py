@@ -20,8 +20,8 @@ well. So if all copies are for such pairs, two of them gain nothing either; with
 buffer.
 
 A pair is also kept if the loop may in the end read the input in step with its writing, because one operation undoes
-another (`x.T` twice, a slice of a `pad`) and XLA removes both; and, on a CPU, if another output can be written over the
-copy.
+another (`x.T` twice, a slice of a `pad`) and XLA removes both; and, on a CPU, if it is the only copy and another output
+can be written over it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pointless(pairs: Sequence[Alias], memory: Temporaries) -> list[Alias]:
     if sum(pair.copied for pair in tiny) > TINY:
         tiny, large = [], large or tiny
     if large and all(memory.is_copied_twice(pair) for pair in large):
-        return tiny + ([] if memory.gain_twice(large, written) else large)
+        return tiny + ([] if memory.gain_twice(large) else large)
     return tiny + [pair for pair in large if len(large) == 1 and not memory.gains(pair, written)]
 
 
@@ -121,18 +121,17 @@ class Temporaries:
         is_made_of_it = pair.input in near or pair.input in torn or read.read_after(pair.input, pair.output)
         return self.platform == "cpu" and pair.copied > 0 and not is_made_of_it
 
-    def gain_twice(self, pairs: Sequence[Alias], written: Set[int]) -> bool:
+    def gain_twice(self, pairs: Sequence[Alias]) -> bool:
         """Whether copies of both the inputs and the outputs of these pairs may take less memory than buffers for the
         outputs.
 
-        Temporaries of elementwise steps do not count: they take one buffer at most, and the two copies take two.
+        Temporaries of elementwise steps do not count: they take one buffer at most, and the two copies take two. Nor
+        does another output that could be written over a copy, as it leaves the other one.
         """
         most = max(pair.copied for pair in pairs)
         has_temporaries = any(step.kind in _IN_MEMORY and step.nbytes > TINY for step in self.flow.steps)
-        if sum(pair.copied for pair in pairs) > 2 * most or has_temporaries or self._is_needed_inside_of_steps(most):
-            return True
-        others = set(range(len(self.flow.outputs))) - written
-        return any(self.can_be_written_over_the_copy(output, pair) for output in others for pair in pairs)
+        take_turns = sum(pair.copied for pair in pairs) > 2 * most
+        return take_turns or has_temporaries or self._is_needed_inside_of_steps(most)
 
     def can_be_written_over_the_copy(self, output: int, pair: Alias) -> bool:
         """Whether a CPU's compiler can write this output over the copy of the pair's input: they are of one size, and

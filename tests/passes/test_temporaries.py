@@ -120,6 +120,20 @@ def test_what_is_not_made_of_its_input_is_copied_as_well() -> None:
     assert len(of(apply, [SQUARE] * 3, [SQUARE] * 3)) == 6
 
 
+@pytest.mark.parametrize("third", [lambda a, b: a.reshape(-1) * 2, lambda a, b: a * 2, lambda a, b: jnp.sin(a) + b])
+def test_results_that_change_types_crosswise_are_not_written_over_arguments(third: Any) -> None:
+    """Though the third result could have the place of a copy."""
+
+    def fun(a: Any, b: Any) -> Any:
+        return a.astype(jnp.int32), b.astype(jnp.float32), third(a, b)
+
+    args = SQUARE, jax.ShapeDtypeStruct(SQUARE.shape, jnp.int32)
+    program = planned(fun, *args)
+    forced = dataclasses.replace(program, aliases=(Alias(0, 1), Alias(1, 0)))
+    assert total(program) <= total(forced) + ALIGNMENT
+    assert copies(program) < copies(forced)
+
+
 def test_a_temporary_that_the_last_loop_reads_is_there_with_the_copy() -> None:
     def fun(a: Any, w: Any) -> Any:
         return a.T + w @ w
