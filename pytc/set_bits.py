@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+_MANY = 64
+
 
 def set_bits(number: int) -> list[int]:
     """The places of the bits that are set, ascending."""
+    if number.bit_count() > _MANY:
+        octets = np.frombuffer(number.to_bytes((number.bit_length() + 7) // 8, "little"), np.uint8)
+        places: list[int] = np.flatnonzero(np.unpackbits(octets, bitorder="little")).tolist()
+        return places
     digits = bin(number)[:1:-1]
     found = []
     at = digits.find("1")

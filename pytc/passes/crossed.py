@@ -8,7 +8,7 @@ of `u`, so `v` is the one to be copied, and the second result is what is written
 
 Where the program needs memory for anything else, that can have the copies' places when they have been read, and both
 pairs are as good as one. And what one loop or one `cond` makes of several arguments mostly does not cross
-(`Temporaries.carried_with`, `may_cross`).
+(`Temporaries.apart`, `may_cross`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def uncrossed(
     """`pairs`, which are of one type, with one in place of each two that need each other's input.
 
     `pair_of` makes a pair of an input and an output. Takes time linear in the pairs that read each other's inputs, but
-    for carries of one loop.
-    Where these are many (all results of a `cond` read all that it reads), those are not looked at whose loops cannot
-    read all temporaries between them.
+    for what one step makes apart. Where these are many, those are not looked at whose loops cannot read all temporaries
+    between them.
     """
     left = {pair.output: pair for pair in pairs}
+    unsure = sum(1 << pair.output for pair in pairs if memory.is_read_before(pair))  # and those that have been changed
 
     @functools.cache
     def most_read() -> int:
@@ -43,7 +43,7 @@ def uncrossed(
 
     # The one that is made last is kept as it is, if there is a choice: mostly it is written when the other has been.
     for output in sorted(left, key=lambda output: memory.flow.outputs[output] or 0, reverse=True):
-        crossing = _crossing(output, left, read, memory)
+        crossing = _crossing(output, left, unsure, read, memory)
         if len(crossing) > _FEW and len(memory.read_by(output)) + most_read() < len(memory.all):
             continue
         for other in crossing:
@@ -52,15 +52,16 @@ def uncrossed(
             if kept := _one_of(left[output], other, pair_of, memory):
                 del left[output], left[other.output]
                 left[kept.output] = kept
+                unsure |= 1 << kept.output
                 break
     return sorted(left.values(), key=lambda pair: pair.input)
 
 
-def _crossing(output: int, pairs: Mapping[int, Alias], read: Reads, memory: Temporaries) -> list[Alias]:
-    """Those of `pairs` (by output) whose outputs need the input of this output's pair, as it needs theirs, but not
-    those that are carries of one loop with it."""
+def _crossing(output: int, pairs: Mapping[int, Alias], unsure: int, read: Reads, memory: Temporaries) -> list[Alias]:
+    """Those of `pairs` (by output) whose outputs need the input of this output's pair, as it needs theirs; but not
+    those that one step makes apart, if their pairs are what it is sure of."""
     pair = pairs.get(output)
-    needed_by = set_bits(read.loops[pair.input] & ~memory.carried_with(output)) if pair else []
+    needed_by = set_bits(read.loops[pair.input] & ~(memory.apart(pair) & ~unsure)) if pair else []
     others = [pairs[other] for other in needed_by if other in pairs and other != output]
     return [other for other in others if read.loops[other.input] >> output & 1]
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 
 from pytc.passes.dataflow import Flow, Kind, Step
@@ -62,7 +63,12 @@ class Reads:
     def beside(self) -> tuple[int, ...]:
         """For each input, the outputs that are read, or may be, to make one that is made straight from the input; as
         bits. A new gradient, where a new weight is made of that and the last one."""
-        return tuple(functools.reduce(operator.or_, (self.needs[k] for k in set_bits(bits)), 0) for bits in self.loops)
+        # All that one step reads, a `cond` say, is often read to make the same outputs: they are looked through once.
+        needs = {
+            bits: functools.reduce(operator.or_, map(self.needs.__getitem__, set_bits(bits)), 0)
+            for bits in {*self.loops}
+        }
+        return tuple(needs[bits] for bits in self.loops)
 
 
 def reads(flow: Flow) -> Reads:
@@ -83,7 +89,8 @@ class _Walk:
         self.near: list[Mapping[int, int]] = [_NOWHERE] * n
         self.needs = [0] * n
         self.needed = [0] * len(flow.inputs)
-        self.loops = [0] * len(flow.inputs)
+        self.reads: dict[frozenset[int], int] = {}
+        """By what is read in writing an output: the outputs, as bits. Those that one step makes often read the same."""
         self.position: dict[int, int] = {}
         for position, value in enumerate(flow.outputs):
             if value is not None:
@@ -131,9 +138,17 @@ class _Walk:
             nearest=tuple(near for near, _, _ in each),
             torn=tuple(torn for _, torn, _ in each),
             needed=tuple(self.needed),
-            loops=tuple(self.loops),
+            loops=tuple(self.loops()),
             needs=tuple(needs for _, _, needs in each),
         )
+
+    def loops(self) -> list[int]:
+        """`Reads.loops`."""
+        loops = [0] * len(self.flow.inputs)
+        for inputs, outputs in self.reads.items():
+            for given in inputs:
+                loops[given] |= outputs
+        return loops
 
     def elementwise(self, step: Step) -> None:
         (made,) = step.makes
@@ -169,15 +184,17 @@ class _Walk:
 
     def in_memory(self, step: Step) -> None:
         """A step that makes its results in memory: over some operands, with the others read whole."""
+        readers = Counter(given for value in {*step.reads} for given in self.bytes_of[value])
+        inputs = frozenset(readers)
         for number, made in enumerate(step.makes):
             over = step.over[number] if step.over else ()
             self.near[made] = _nearer([self.near[value] for value in over], 1)
             self.same[made] = _NONE.union(*(self.same[value] for value in over))
             # What it is written over is made in the same buffer. Of the rest only what is read straight from an
             # input's buffer counts; other operands were made in memory before.
-            self.whole[made] = _NONE.union(
-                *(self.bytes_of[value] for value in step.reads if value not in over),
-                *(self.torn[value] | self.whole[value] for value in over),
+            own = Counter(given for value in {*over}.intersection(step.reads) for given in self.bytes_of[value])
+            self.whole[made] = (inputs - {given for given, count in own.items() if count == readers[given]}).union(
+                *(self.torn[value] | self.whole[value] for value in over)
             )
 
     def written(self, value: int, needs: int) -> tuple[Mapping[int, int], frozenset[int]]:
@@ -185,8 +202,8 @@ class _Walk:
         near, torn = self.near[value], self.torn[value] | self.whole[value]
         # Not what steps before have read whole: they read it when they ran (`read_by`), whatever came of it since.
         self.readers(self.same[value] | self.torn[value], needs)
-        for given in self.same[value] | torn:
-            self.loops[given] |= 1 << self.position[value]
+        inputs = self.same[value] | torn
+        self.reads[inputs] = self.reads.get(inputs, 0) | 1 << self.position[value]
         self.same[value] = self.torn[value] = _NONE
         if value in self.read:
             self.needs[value] = needs | 1 << self.position[value]

@@ -27,12 +27,14 @@ can be written over it.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pytc.passes.dataflow import UPDATES, Flow, Kind, Step
 from pytc.passes.reads import Reads, reads
 from pytc.program import Alias
+from pytc.set_bits import set_bits
 
 TINY = 1 << 16
 """In bytes. Buffers up to this size are not worth a copy."""
@@ -88,8 +90,8 @@ class Temporaries:
         self.platform = "cpu" if platform == "cpu" else "gpu"
         self._inside: dict[int, bool] = {}
         self._read_by: dict[int, Set[int]] = {}
-        self._read_inside: dict[int, Reads] = {}
-        """What is read in the branches of a `cond`."""
+        self._readers_in: dict[int, Sequence[int]] = {}
+        """For each input of a branch of a `cond`, the results that are written while it is read, as bits."""
         self._places_in: dict[int, Mapping[int, Sequence[int]]] = {}
 
     def gains(self, pair: Alias, written: Set[int]) -> bool:
@@ -144,7 +146,7 @@ class Temporaries:
     def may_cross(self, one: Alias, other: Alias) -> bool:
         """Whether two outputs, each of which is made of the other's input, too, may each need it while it is written.
 
-        Of one `cond` only if the two cross in a branch. (`carried_with` knows the carries of one loop.)"""
+        Of one `cond` only if the two cross in a branch. (`apart` knows the carries of one loop.)"""
         step = self._maker(one.output)
         if step is None or step is not self._maker(other.output) or step.name != "cond":
             return True
@@ -154,18 +156,51 @@ class Temporaries:
             return True  # one is read before
         k, m = (self._position[self._root[self.flow.outputs[pair.output] or 0]] for pair in (one, other))
         return any(
-            any(self._reads(flow, k, n) for n in second) and any(self._reads(flow, m, n) for n in first)
+            any(self._readers(flow, n) >> k & 1 for n in second) and any(self._readers(flow, n) >> m & 1 for n in first)
             for flow in self.flow.branches[step.makes[0]].flows
         )
 
-    def carried_with(self, output: int) -> int:
-        """The outputs, as bits, that are carries of one loop with this one. None needs another's input while it is
-        written: each is written over its own argument, whatever else the loop reads."""
-        value = self.flow.outputs[output]
-        step = self._maker(output)
-        if value is None or step is None or not self._is_carry(step, value):
+    def apart(self, pair: Alias) -> int:
+        """The outputs, as bits, that do not need the pair's input while they are written, as one step makes them and
+        the pair's output.
+
+        Those are all carries of one loop, of which each is written over its own argument, whatever else the loop reads.
+        Of a `cond` those that read the input in no branch.
+        """
+        value, step = self.flow.outputs[pair.output], self._maker(pair.output)
+        if value is None or step is None:
             return 0
-        return self._carries[step.makes[0]]
+        if self._is_carry(step, value):
+            return self._carries[step.makes[0]]
+        places = self._places(step).get(self._root[self.flow.inputs[pair.input]], ()) if step.name == "cond" else ()
+        if not places:
+            return 0
+        made = self._made_by[step.makes[0]]
+        needing = 0
+        for flow in self.flow.branches[step.makes[0]].flows:
+            results = functools.reduce(operator.or_, (self._readers(flow, n) for n in places))
+            needing |= functools.reduce(operator.or_, (made[k] for k in set_bits(results) if k in made), 0)
+        return functools.reduce(operator.or_, made.values()) & ~needing
+
+    def is_read_before(self, pair: Alias) -> bool:
+        """Whether a `cond` that makes the output does not have the input as an operand."""
+        step = self._maker(pair.output)
+        return (
+            step is not None
+            and step.name == "cond"
+            and self._root[self.flow.inputs[pair.input]] not in self._places(step)
+        )
+
+    @functools.cached_property
+    def _made_by(self) -> Mapping[int, Mapping[int, int]]:
+        """By the first value that a step makes, and by result: the outputs that are this result, as bits."""
+        made: dict[int, dict[int, int]] = {}
+        for output, value in enumerate(self.flow.outputs):
+            step = self._maker(output)
+            if value is not None and step is not None:
+                of_step, result = made.setdefault(step.makes[0], {}), self._position[self._root[value]]
+                of_step[result] = of_step.get(result, 0) | 1 << output
+        return made
 
     @functools.cached_property
     def _carries(self) -> Mapping[int, int]:
@@ -195,13 +230,16 @@ class Temporaries:
             self._places_in[cond.makes[0]] = places
         return self._places_in[cond.makes[0]]
 
-    def _reads(self, branch: Flow, result: int, given: int) -> bool:
-        """Whether a branch reads what it is given while it writes a result."""
-        if branch.outputs[result] == branch.inputs[given]:
-            return True
-        if id(branch) not in self._read_inside:
-            self._read_inside[id(branch)] = reads(branch)
-        return bool(self._read_inside[id(branch)].loops[given] >> result & 1)
+    def _readers(self, branch: Flow, given: int) -> int:
+        """The results, as bits, that a branch reads what it is given for, while it writes them."""
+        if id(branch) not in self._readers_in:
+            readers = [*reads(branch).loops]
+            number = {value: n for n, value in enumerate(branch.inputs)}
+            for result, value in enumerate(branch.outputs):
+                if value in number:
+                    readers[number[value]] |= 1 << result
+            self._readers_in[id(branch)] = readers
+        return self._readers_in[id(branch)][given]
 
     def has_others(self, outputs: Iterable[int], nbytes: int) -> bool:
         """Whether there are temporaries that the loops which write these outputs, of `nbytes`, do not read."""

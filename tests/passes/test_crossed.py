@@ -89,13 +89,20 @@ def test_a_loop_writes_each_carry_over_its_own_argument(side: int) -> None:
         assert total(program) <= least(program) + ALIGNMENT
 
 
-def test_carries_of_a_loop_are_not_compared_two_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    def steps(*carry: Any) -> Any:
-        def step(xs: Any, _: None) -> Any:
-            return tuple(x + y for x, y in zip(xs, xs[1:] + xs[:1], strict=True)), None
+def neighbours(xs: Any) -> Any:
+    return tuple(x + y for x, y in zip(xs, xs[1:] + xs[:1], strict=True))
 
-        return jax.lax.scan(step, carry, length=4)[0]
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(lambda *xs: jax.lax.scan(lambda c, _: (neighbours(c), None), xs, length=4)[0], id="scan"),
+        pytest.param(
+            lambda *xs: jax.lax.cond(xs[0][0, 0] > 0, lambda xs: [2 * x for x in xs], lambda xs: [*xs], xs), id="cond"
+        ),
+    ],
+)
+def test_what_one_step_makes_apart_is_not_compared_two_by_two(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(Temporaries, "may_cross", lambda *pairs: asked.append(pairs) or True)
     assert len(planned(steps, *[SMALL] * 40).aliases) == 40
