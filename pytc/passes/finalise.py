@@ -143,7 +143,7 @@ class _Finaliser:
     """One run over one jaxpr: `closed` is the result, `replaced` how many of each primitive went, `unregistered` are
     the primitives that are not JAX's and have no rule, and `enclosed` those that stay because there is no place for the
     arrays that come with what they stand for. What is about to be `compiled` keeps what decides over bits. If only what
-    is `needed` goes, what JAX can lower as it is stays."""
+    is `needed` goes, all stays that JAX can lower as it is."""
 
     def __init__(self, closed: ClosedJaxpr, *, compiled: bool = False, needed: bool = False) -> None:
         closed = _with_primal_functions(closed)
@@ -201,7 +201,7 @@ class _Finaliser:
                 continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
-            if eqn.primitive.name in _HAND_ON:
+            if eqn.primitive.name in _HAND_ON and not self._needed:
                 inlined, results = [], list(eqn.invars)
             elif not stays and (unwrapped := self._unwrapped(eqn, constants)) is not None:
                 before = len(constants or ())
@@ -213,7 +213,7 @@ class _Finaliser:
                 eqns.append(eqn)
                 if may_hand_on:
                     self._note_known(eqn, fixed)
-                if not stays and (handed_on := subjaxprs.handed_on(eqn)):
+                if not (stays or self._needed) and (handed_on := subjaxprs.handed_on(eqn)):
                     names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
                 continue
             self.replaced[eqn.primitive.name] += 1

@@ -4,11 +4,11 @@
 A carry is alive if it is read after the loop, by the condition, or by what the body computes for a carry that is
 alive: the least fixed point of that, found by JAX's dead-code elimination on the condition and the body.
 
-A loop that would be left with one array stays whole. XLA takes dead carries out itself, but what it does with a loop
-it does with a tuple of arrays: that a counter which starts at 0 will end at 2 it finds out of a tuple, and computes
-what is made of the 2 while it compiles, by other code than at run time. Whether a loop is a tuple must not change.
-So does one that would be left with constants alone: XLA would move it out of loops around it. And so does one with
-another loop inside of which a part would go (`narrows_inside`).
+A loop that would be left with one array, carried or only read, stays whole. XLA takes out itself what is dead, but what
+it does with a loop it does with a tuple of arrays: that a counter which starts at 0 will end at 2 it finds out of a
+tuple, and computes what is made of the 2 while it compiles, by other code than at run time. Whether a loop is a tuple
+must not change. So does one that would be left with constants alone: XLA would move it out of loops around it. And so
+does one with another loop inside of which a part would go (`narrows_inside`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def narrows_too_far(before: Jaxpr, after: Jaxpr, *, in_loop: bool = False) -> bo
         old = next((made_of[v] for v in eqn.outvars if v in made_of), eqn)
         of_constants = of_constants_alone(eqn, constants)
         if eqn.primitive.name == "while":
-            if len(eqn.outvars) < len(old.outvars) and becomes_one_array(old, eqn):
+            if _most_arrays(eqn) < _most_arrays(old) and becomes_one_array(old, eqn):
                 return True
             if in_loop and of_constants and not of_constants_alone(old, constants):
                 return True
@@ -122,13 +122,20 @@ def _without_dead_carries(eqn: JaxprEqn, used: list[bool]) -> JaxprEqn:
 
 
 def becomes_one_array(before: JaxprEqn, after: JaxprEqn) -> bool:
-    """Whether a loop of several arrays may be one of a single array for XLA once `after` has taken its place.
+    """Whether a loop of several arrays may be one of a single array for XLA once `after` has taken its place."""
+    return _most_arrays(before) > 1 and may_be_one_array(after)
+
+
+def _most_arrays(eqn: JaxprEqn) -> int:
+    """How many arrays a loop may have for XLA: those that it carries, and those that it reads in each step.
 
     Carries that every step hands on unchanged do not count: they are taken out of the loop before XLA sees it.
     """
-    body = jaxprs.inner(before.params["body_jaxpr"])
-    carried = body.invars[before.params["body_nconsts"] :]
-    return sum(map(operator.is_not, carried, body.outvars)) > 1 and may_be_one_array(after)
+    cond, body = (jaxprs.inner(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+    of_cond, of_body = cond.invars[: eqn.params["cond_nconsts"]], body.invars[: eqn.params["body_nconsts"]]
+    read = {v for each in (cond, body) for inner in each.eqns for v in inner.invars if isinstance(v, Var)}
+    changed = sum(map(operator.is_not, body.invars[len(of_body) :], body.outvars))
+    return changed + len(read.intersection(of_cond)) + len(read.intersection(of_body))
 
 
 def narrows_inside(before: Jaxpr, after: Jaxpr) -> bool:

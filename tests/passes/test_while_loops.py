@@ -74,7 +74,7 @@ WRAPPED = {
         lambda c, _: (c + slope(steps_and_last(next_of_both, y)[0]), None), y, None, length=2
     )[0],
 }
-"""Carries that are alive to JAX for a wrapper alone."""
+"""Arrays of loops that are alive to JAX for a wrapper alone."""
 
 LOOPS = {
     "a dead carry": lambda y: counted(lambda i, v: (jnp.sin(v) * y,), y)[0],
@@ -83,6 +83,9 @@ LOOPS = {
     "read by a dead loop alone": lambda y: counted(
         lambda i, v: (lax.scan(lambda s, _: (s * 2, None), v, None, length=3), y)[1:], y
     )[0],
+    "not carried, and read by what is dead": lambda y: slope(
+        lax.while_loop(lambda i: i < 2, lambda i: (jnp.remainder(y, 2), i + 1)[1], jnp.int32(0))
+    ),
     "unchanged, but for a call": lambda y: counted(lambda i, v: (squeezed(v),), y),
     "unchanged, but for a select": lambda y: counted(lambda i, v: (jnp.where(v > 0, v, v),), y),
     "unchanged in an inner jit": lambda y: jax.jit(lambda v: counted(lambda i, w: (squeezed(w),), v))(y),
@@ -131,6 +134,10 @@ def test_wrappers_stay_where_jax_would_narrow_a_loop_without(loop: Callable[...,
         pytest.param(
             lambda y: wrapped(lambda y: slope(steps_and_last(lambda i, v: (i + 1, v * 2), y)[0]))(y),
             id="dead to JAX within the wrapper",
+        ),
+        pytest.param(
+            lambda y: slope(lax.while_loop(lambda i: i < 2, lambda i: wrapped(lambda i, v: i + 1)(i, y), jnp.int32(0))),
+            id="dead to JAX, and not carried",
         ),
         pytest.param(
             lambda y: lax.while_loop(
