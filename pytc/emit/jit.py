@@ -93,7 +93,8 @@ class Emitted:
         """For each invar the kind of memory that its leaf is in; None where it is captured."""
         self._captured = [program.inputs[i].captured for i in captured]
         read = (place[given.leaf] for given in program.inputs if given.leaf is not None)
-        self._read = range(len(passed)) if options.get("keep_unused") else sorted(read)
+        self._keeps_unused = bool(options.get("keep_unused"))
+        self._read = range(len(passed)) if self._keeps_unused else sorted(read)
         """Which arguments the program is where they are: `jax.jit` leaves out what nothing reads, unless it is told not
         to."""
         self._captured_at: dict[Any, list[Any]] = {}
@@ -162,7 +163,7 @@ class Emitted:
         closed = self.program.jaxpr
         given = [values[place] for place in self.place_of_input]
         with uncollected():
-            results = inlined(closed, given, self._memories, Retrace)
+            results = inlined(closed, given, self._memories, Retrace, self._keeps_unused)
         results = [results[i] for i in self._order]
         return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 

@@ -37,9 +37,13 @@ UNTOLD = "unpinned_host"
 
 
 def inlined(
-    closed: ClosedJaxpr, operands: Sequence[Any], memories: Sequence[str | None], refused: type[Exception]
+    closed: ClosedJaxpr,
+    operands: Sequence[Any],
+    memories: Sequence[str | None],
+    refused: type[Exception],
+    keeps_unused: bool = False,
 ) -> list[Any]:
-    """What `evaluate` traces.
+    """What `evaluate` traces; without dead code, unless it `keeps_unused`.
 
     To lower it raises `refused` where an operand is in another kind of memory than `memories` says (None: in any), as
     far as its type does not tell.
@@ -62,7 +66,9 @@ def inlined(
         names = [""] * len(closed.consts) + input_names(jaxpr)
         jaxpr = with_inputs(closed, constants=(), invars=[*jaxpr.constvars, *jaxpr.invars], names=names).jaxpr
     # As JAX does itself with what is traced: what nothing reads is no argument of the compiled program.
-    jaxpr, read = dce(jaxpr, [True] * len(jaxpr.outvars))
+    read = [True] * len(jaxpr.invars)
+    if not keeps_unused:
+        jaxpr, read = dce(jaxpr, [True] * len(jaxpr.outvars))
     bound = itertools.compress([*closed.consts, *operands], read)
     of_bound = tuple(itertools.compress([*(None for _ in closed.consts), *memories], read))
     results: list[Any] = INLINED.bind(*bound, jaxpr=jaxpr, memories=of_bound, refused=refused)

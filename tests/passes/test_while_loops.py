@@ -117,6 +117,14 @@ def test_results_are_those_of_jit_to_the_bit(loop: Callable[..., Any]) -> None:
             assert same(a, b)
 
 
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_nor_do_they_change_where_jax_leaves_dead_code_to_xla(loop: Callable[..., Any]) -> None:
+    wanted = jax.jit(lambda y: loop(y), keep_unused=True)(Y)  # `jax.jit` may know the loop itself without the option
+    got = pytc.compile(loop, keep_unused=True)(Y)
+    for a, b in zip(jax.tree.leaves(wanted), jax.tree.leaves(got), strict=True):
+        assert same(a, b)
+
+
 @pytest.mark.parametrize("loop", WRAPPED.values(), ids=WRAPPED)
 def test_wrappers_stay_where_jax_would_narrow_a_loop_without(loop: Callable[..., Any]) -> None:
     (note,) = (note.text for note in finalise(pytc.stage(loop, Y)).notes)
