@@ -296,7 +296,9 @@ def scan(d: Draw, pool: list[Array]) -> list[Array]:
 def while_loop(d: Draw, pool: list[Array]) -> list[Array]:
     carry, extra, at_once = _operands(d, pool), _operands(d, pool, 2), d.rng.random() < 0.3
     inside = d.inner(effects=not at_once)
-    body, n = block(inside, carry), d.rng.randint(0, 3)
+    # What a custom_vjp closes over cannot be differentiated.
+    like = [jnp.zeros(x.shape, x.dtype) if at_once and not _is_key(x) else x for x in carry]
+    body, n = block(inside, like), d.rng.randint(0, 3)
     dead = d.rng.random() < 0.5
 
     def step(i: Array, c: list[Array], extra: list[Array]) -> tuple[Array, list[Array]]:
