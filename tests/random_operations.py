@@ -279,15 +279,21 @@ def _floats(d: Draw, pool: list[Array]) -> list[Array]:
     return [_as(d.pick(pool, "float"), "float32") for _ in range(d.rng.randint(1, 2))]
 
 
+def _handing_on(d: Draw) -> Callable[[Array], Array]:
+    """A function that returns its argument, for some of which JAX does not see that."""
+    mark = d.rng.choice([lambda x: x, lax.stop_gradient, lambda x: checkpoint_name(x, "x")])
+    return lambda x: x if _is_key(x) else mark(x)
+
+
 def scan(d: Draw, pool: list[Array]) -> list[Array]:
     carry, extra, inside = _operands(d, pool), _operands(d, pool, 2), d.inner()
     xs = _like(d.pick(pool), jnp.zeros((3, 2), "float32"))
-    body, ys = block(inside, carry), block(inside)
+    body, ys, same = block(inside, carry), block(inside), _handing_on(d)
     invariant = d.rng.random() < 0.5
 
     def step(c: list[Array], x: Array) -> tuple[list[Array], list[Array]]:
         new = body(*c, *extra, x)
-        return ([c[0], *new[1:]] if invariant else new), [*ys(*c, x), x]
+        return ([same(c[0]), *new[1:]] if invariant else new), [*ys(*c, x), same(x)]
 
     out, stacked = lax.scan(step, carry, xs, reverse=d.rng.random() < 0.3, unroll=d.rng.choice([1, 1, 2]))
     return [*out, *stacked]
@@ -323,7 +329,8 @@ def fori(d: Draw, pool: list[Array]) -> list[Array]:
 def cond(d: Draw, pool: list[Array]) -> list[Array]:
     operands, inside = _operands(d, pool), d.inner()
     like = _operands(d, pool, 2)
-    branches = [block(inside, like) for _ in range(d.rng.randint(2, 3))]
+    blocks, same = [block(inside, like) for _ in range(d.rng.randint(2, 3))], _handing_on(d)
+    branches = [lambda *xs, run=run: [same(xs[0]), *run(*xs)] for run in blocks]
     if len(branches) == 2:
         return lax.cond(_like(d.pick(pool, "bool"), jnp.bool_(True)), *branches, *operands)
     return lax.switch(_like(d.pick(pool, "int"), jnp.int32(0)), branches, *operands)

@@ -121,23 +121,3 @@ def _has_constant_loop(jaxpr: Jaxpr, fixed: set[Var], known: dict[tuple[int, fro
         if alone:
             fixed.update(eqn.outvars)
     return False
-
-
-def constant_in_regions(eqn: JaxprEqn, constants: set[Var]) -> dict[str, tuple[bool, ...]]:
-    """For a loop or a `cond`: for each parameter with jaxprs, which of their invars are constant. Empty if none is.
-
-    A loop's carry that starts as a constant counts as constant, because it may turn out never to change.
-    """
-    name = eqn.primitive.name
-    if name not in ("cond", "scan", "while"):
-        return {}
-    given = [is_constant(v, constants) for v in eqn.invars]
-    if not any(given):
-        return {}
-    if name == "cond":
-        return {"branches": tuple(given[1:])}
-    if name == "scan":
-        consts, carry, slices = jaxprs.split_scan(eqn, given)
-        return {"jaxpr": (*consts, *carry, *(False for _ in slices))}
-    cond, body, carry = jaxprs.split_while(eqn, given)
-    return {"cond_jaxpr": (*cond, *carry), "body_jaxpr": (*body, *carry)}

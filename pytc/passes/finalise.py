@@ -12,11 +12,12 @@ often it is called, and a thousand copies of one would be slower to compile.
 
 What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
 
-In a `Program`, which is to be compiled, every inner `jit` stays, and what it hands on is read from its result. JAX
-emits an inner `jit` as a call of a function. XLA begins to simplify each function by itself and inlines calls only
-later. So what it fuses, and what it computes while it compiles, depends on where the calls are, and with that the last
-bits: `jnp.maximum(x, 0)` under a `jit` of its own may round otherwise than without. For the same reason what is handed
-on is not read where it came from either if it may be a constant to XLA (`unknown`).
+In a `Program`, which is to be compiled, every inner `jit` stays. JAX emits an inner `jit` as a call of a function. XLA
+begins to simplify each function by itself and inlines calls only later. So what it fuses, and what it computes while it
+compiles, depends on where the calls are, and with that the last bits: `jnp.maximum(x, 0)` under a `jit` of its own may
+round otherwise than without. For the same reason what is handed on is read where it came from only where nothing is
+computed from it: a result of the program that is an argument. Of `x + 0.1`, handed on by a loop, and `0.3` added to
+that, XLA would make `x + 0.4`.
 
 Name stacks (profiles, `jax.named_scope`), tracebacks and effects stay. Nobody differentiates the result: the rules
 for that are what was taken out.
@@ -26,8 +27,6 @@ Cost: one visit to each equation at every depth.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -40,9 +39,7 @@ from pytc.jax_compat.effects import calls_in_order, makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
 from pytc.jax_compat.origins import home
 from pytc.passes import subjaxprs, while_loops
-from pytc.passes.constants import constant_in_regions, is_constant
 from pytc.passes.subjaxprs import Atom
-from pytc.passes.unknown import Unknown
 from pytc.program import Program
 
 _ALWAYS_INLINED = 3  # Equations in the body of a `jit`: what `jnp.where`, `clip` and the like are made of.
@@ -157,19 +154,19 @@ class _Finaliser:
             _count_call_sites(closed.jaxpr, self._sites)
         self._sizes: dict[int, int] = {}
         self._uses: dict[Primitive, set[Primitive]] = {}  # by primitive: those with rules that its rule uses
-        self._by_xla = Unknown()
-        self._regions: dict[tuple[bool, ...], _Region] = {}
-        self._inner = self._region(())
+        self._inner = _Inner(self)
         self._open = subjaxprs.Memo(lambda jaxpr, _: self._finalised(jaxpr, None))
-        self.closed = self._closed(closed)
+        self.closed = self.finalised(closed)
+        if compiled and not needed:
+            self.closed = _with_handed_on_inputs(self.closed)
         # They refer to this, and what is captured should go when the program does.
-        del self._inner, self._open, self._regions
+        del self._inner, self._open
 
-    def _closed(self, closed: ClosedJaxpr, given: Sequence[bool] = ()) -> ClosedJaxpr:
+    def finalised(self, closed: ClosedJaxpr) -> ClosedJaxpr:
         """The jaxpr without wrappers, with the consts of what was inlined besides its own."""
         constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
         known = len(constants)
-        jaxpr = self._finalised(closed.jaxpr, constants, given)
+        jaxpr = self._finalised(closed.jaxpr, constants)
         if jaxpr is closed.jaxpr:
             return closed
         changed = rewriting.close(jaxpr, closed.consts)
@@ -178,43 +175,30 @@ class _Finaliser:
         names = jaxprs.input_names(jaxpr)
         return rewriting.with_inputs(changed, constants=constants, invars=jaxpr.invars, names=names)
 
-    def _finalised(
-        self,
-        jaxpr: Jaxpr,
-        constants: list[tuple[Var, Any]] | None,
-        given: Sequence[bool] = (),
-    ) -> Jaxpr:
+    def _finalised(self, jaxpr: Jaxpr, constants: list[tuple[Var, Any]] | None) -> Jaxpr:
         """The jaxpr without wrappers. Consts of an inlined body are added to `constants`; where that is None, as for a
-        `remat` or a `shard_map`, whose jaxprs have no consts, a wrapper with consts of its own stays. `given` says
-        which of the invars may be constants to XLA."""
+        `remat` or a `shard_map`, whose jaxprs have no consts, a wrapper with consts of its own stays."""
         names: dict[Var, Atom] = {}
         eqns: list[JaxprEqn] = []
-        fixed = {*jaxpr.constvars, *itertools.compress(jaxpr.invars, given)}
-        may_hand_on = self._compiled and not all(subjaxprs.is_flat(eqn.primitive) for eqn in jaxpr.eqns)
         todo = jaxpr.eqns[::-1]
         while todo:
             eqn = subjaxprs.rename(todo.pop(), names)
             if subjaxprs.is_flat(eqn.primitive) and eqn.primitive not in _FINALISATIONS:
                 eqns.append(eqn)
-                if may_hand_on:
-                    self._note_known(eqn, fixed)
                 continue
             inlined: list[JaxprEqn]
             stays = self._compiled and eqn.primitive.name in _CALLS and not jaxprs.inlined_late(eqn)
             if eqn.primitive.name in _HAND_ON and not self._needed:
                 inlined, results = [], list(eqn.invars)
             elif not stays and (unwrapped := self._unwrapped(eqn, constants)) is not None:
-                before = len(constants or ())
                 inlined, results = _inlined(eqn, unwrapped, constants)
-                fixed.update(var for var, _ in (constants or ())[before:])
             else:
                 if eqn.primitive.name not in subjaxprs.OPAQUE:
-                    eqn = self._inside(eqn, fixed)
+                    inner = self._inner if eqn.primitive.name in jaxprs.HOLD_CONSTS else self._open
+                    eqn = subjaxprs.map_subjaxprs(eqn, inner)
                 eqns.append(eqn)
-                if may_hand_on:
-                    self._note_known(eqn, fixed)
-                if not (stays or self._needed) and (handed_on := subjaxprs.handed_on(eqn)):
-                    names.update((v, a) for v, a in handed_on.items() if not (self._compiled and is_constant(a, fixed)))
+                if not self._compiled:
+                    names.update(subjaxprs.handed_on(eqn))
                 continue
             self.replaced[eqn.primitive.name] += 1
             for old, new in zip(eqn.outvars, results, strict=True):
@@ -229,29 +213,6 @@ class _Finaliser:
         if unchanged and all(map(operator.is_, outvars, jaxpr.outvars)):
             return jaxpr
         return rewriting.with_equations(jaxpr, eqns, outvars=outvars)
-
-    def _note_known(self, eqn: JaxprEqn, fixed: set[Var]) -> None:
-        """Add to `fixed` the results that may be constants to XLA."""
-        results = self._by_xla.results(eqn, [not is_constant(v, fixed) for v in eqn.invars])
-        fixed.update(v for v, is_unknown in zip(eqn.outvars, results, strict=True) if not is_unknown)
-
-    def _inside(self, eqn: JaxprEqn, fixed: set[Var]) -> JaxprEqn:
-        """The equation with its jaxprs finalised."""
-        if eqn.primitive.name not in jaxprs.HOLD_CONSTS:
-            return subjaxprs.map_subjaxprs(eqn, self._open)
-        given = constant_in_regions(eqn, fixed) if self._compiled else {}
-        if not given:
-            return subjaxprs.map_subjaxprs(eqn, self._inner)
-        for name, constant in given.items():
-            eqn = subjaxprs.map_subjaxprs(eqn, self._region(constant), name)
-        return eqn
-
-    def _region(self, given: tuple[bool, ...]) -> _Region:
-        """What finalises a jaxpr of which these invars are constants."""
-        key = given if any(given) else ()
-        if key not in self._regions:
-            self._regions[key] = _Region(self, key)
-        return self._regions[key]
 
     def _unwrapped(self, eqn: JaxprEqn, constants: list[tuple[Var, Any]] | None) -> _Unwrapped | None:
         """What the equation stands for, or None if it stands for itself."""
@@ -339,17 +300,34 @@ class _Finaliser:
             return None
 
 
-class _Region(subjaxprs.Once):
-    """Finalises the jaxprs of equations of `HOLD_CONSTS`, which may have more consts then. `given` says which of their
-    invars may be constants to XLA."""
+class _Inner(subjaxprs.Once):
+    """Finalises the jaxprs of equations of `HOLD_CONSTS`, which may have more consts then."""
 
-    def __init__(self, finaliser: _Finaliser, given: tuple[bool, ...]) -> None:
+    def __init__(self, finaliser: _Finaliser) -> None:
         super().__init__()
-        self._closed = functools.partial(finaliser._closed, given=given)
+        self._finaliser = finaliser
 
     def changed(self, jaxpr: Any) -> Any:
         """The jaxpr without wrappers, with the consts of what was inlined."""
-        return self._closed(jaxpr)
+        return self._finaliser.finalised(jaxpr)
+
+
+def _with_handed_on_inputs(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The jaxpr with its inputs as outputs, where these are what loops and branches hand on of them."""
+    jaxpr = closed.jaxpr
+    inputs = {*jaxpr.invars}
+    names: dict[Var, Atom] = {}
+    for eqn in jaxpr.eqns:
+        if not subjaxprs.is_flat(eqn.primitive):
+            names.update(subjaxprs.handed_on(eqn))
+    origins = [subjaxprs.renamed(v, names) for v in jaxpr.outvars]
+    outvars = [
+        origin if isinstance(origin, Var) and origin in inputs else v
+        for v, origin in zip(jaxpr.outvars, origins, strict=True)
+    ]
+    if all(map(operator.is_, outvars, jaxpr.outvars)):
+        return closed
+    return rewriting.close(rewriting.with_equations(jaxpr, jaxpr.eqns, outvars=outvars), closed.consts)
 
 
 def _inlined(

@@ -15,9 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.jax_compat import jaxprs
-from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, shape_of
-from pytc.passes import subjaxprs
+from pytc.jax_compat.jaxprs import JaxprEqn, Literal, shape_of
 
 # The result is the first operand's elements: moved, repeated, or each changed in a way that loses nothing.
 _MOVES = frozenset(
@@ -36,36 +34,6 @@ _ON_FLOATS = frozenset(
 _REDUCED = ("reduce_max", "reduce_min")
 _RANDOM = frozenset("random_bits random_fold_in random_split random_unwrap random_wrap threefry2x32".split())
 _ORDERED = frozenset("ge gt le lt".split())
-
-
-class Unknown:
-    """As `results_unknown`, of any equation: calls and branches are looked into, once for each way in which their
-    operands are known; a loop on anything unknown returns what is unknown."""
-
-    def __init__(self) -> None:
-        self._called: dict[tuple[int, tuple[bool, ...]], tuple[Jaxpr, list[bool]]] = {}
-
-    def results(self, eqn: JaxprEqn, unknown: Sequence[bool]) -> list[bool]:
-        """Which results XLA is sure not to know."""
-        if subjaxprs.is_flat(eqn.primitive) or not (bodies := list(jaxprs.subjaxprs(eqn))):
-            return results_unknown(eqn, unknown)
-        if (body := jaxprs.called(eqn)) is not None:
-            return self._of(body, unknown)
-        if eqn.primitive.name == "cond":
-            of_branches = [self._of(body, unknown[1:]) for body in bodies]
-            return [all(of_result) for of_result in zip(*of_branches, strict=True)]
-        return [any(unknown)] * len(eqn.outvars)
-
-    def _of(self, body: Jaxpr, unknown: Sequence[bool]) -> list[bool]:
-        key = id(body), tuple(unknown)
-        if key not in self._called:
-            found = {v for v, is_unknown in zip(body.invars, unknown, strict=True) if is_unknown}
-            for eqn in body.eqns:
-                results = self.results(eqn, [not isinstance(v, Literal) and v in found for v in eqn.invars])
-                found.update(v for v, is_unknown in zip(eqn.outvars, results, strict=True) if is_unknown)
-            # The jaxpr is kept so that its id is not reused.
-            self._called[key] = body, [not isinstance(v, Literal) and v in found for v in body.outvars]
-        return self._called[key][1]
 
 
 def results_unknown(eqn: JaxprEqn, unknown: Sequence[bool]) -> list[bool]:

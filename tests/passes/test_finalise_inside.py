@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.extend
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
@@ -150,6 +151,47 @@ def test_a_result_that_every_branch_hands_on_is_read_where_it_came_from() -> Non
     program = finalise(program_of(fun, True, X, Y))
     assert program.jaxpr.jaxpr.outvars[0] is program.jaxpr.jaxpr.invars[1]
     assert program.jaxpr.jaxpr.outvars[1] is not program.jaxpr.jaxpr.invars[2]
+
+
+def by_branches(a: Any, x: Any) -> Any:
+    return lax.cond(
+        x[0] > 0,
+        lambda a, x: (checkpoint_name(a, "a"), x * 2),
+        lambda a, x: (lax.stop_gradient(a), jnp.sin(x)),
+        a,
+        x,
+    )
+
+
+def by_steps(a: Any, x: Any) -> Any:
+    return lax.scan(lambda c, _: ((lax.stop_gradient(c[0]), jnp.sin(c[0] + c[1])), None), (a, x), None, length=3)[0]
+
+
+def by_slices(a: Any, x: Any) -> Any:
+    return lax.scan(lambda c, s: (jnp.sin(c + s), lax.stop_gradient(s)), x[0], a)[::-1]
+
+
+@pytest.mark.parametrize("hand_on", [by_branches, by_steps, by_slices])
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (lambda x: x + 0.1, lambda a: a + 0.3),  # a + 0.4 to XLA
+        (lambda x: jnp.exp(x), lambda a: a * a),
+        (lambda x: jnp.sqrt(x * x + 1), jnp.log),
+    ],
+)
+def test_what_is_computed_is_read_from_what_hands_it_on(hand_on: Any, first: Any, last: Any) -> None:
+    """XLA joins two steps, but not with a loop or a branch in between."""
+
+    def fun(x: Any) -> Any:
+        a, b = hand_on(first(x), x)
+        return last(a), b
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=37), jnp.float32)
+    program = finalise(program_of(fun, x))
+    assert not any(eqn.primitive.name in ("name", "stop_gradient") for eqn in subjaxprs.equations(program.jaxpr.jaxpr))
+    for wanted, got in zip(jax.jit(fun)(x), pytc.compile(fun)(x), strict=True):
+        assert same(wanted, got)
 
 
 @pytest.mark.parametrize(
