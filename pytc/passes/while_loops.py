@@ -127,15 +127,16 @@ def becomes_one_array(before: JaxprEqn, after: JaxprEqn) -> bool:
 
 
 def _most_arrays(eqn: JaxprEqn) -> int:
-    """How many arrays a loop may have for XLA: those that it carries, and those that it reads in each step.
+    """How many arrays a loop may have for XLA: those that its steps read, and those that they change.
 
-    Carries that every step hands on unchanged do not count: they are taken out of the loop before XLA sees it.
+    The others, carries that every step only hands on, are taken out of the loop before XLA sees it.
     """
     cond, body = (jaxprs.inner(eqn.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
-    of_cond, of_body = cond.invars[: eqn.params["cond_nconsts"]], body.invars[: eqn.params["body_nconsts"]]
     read = {v for each in (cond, body) for inner in each.eqns for v in inner.invars if isinstance(v, Var)}
-    changed = sum(map(operator.is_not, body.invars[len(of_body) :], body.outvars))
-    return changed + len(read.intersection(of_cond)) + len(read.intersection(of_body))
+    of_cond, of_body = cond.invars[: eqn.params["cond_nconsts"]], body.invars[: eqn.params["body_nconsts"]]
+    carries = zip(cond.invars[len(of_cond) :], body.invars[len(of_body) :], body.outvars, strict=True)
+    carried = sum(new is not old or old in read or checked in read for checked, old, new in carries)
+    return carried + len(read.intersection(of_cond)) + len(read.intersection(of_body))
 
 
 def narrows_inside(before: Jaxpr, after: Jaxpr) -> bool:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 import pytc
 from pytc.jax_compat import jaxprs, rules
@@ -85,6 +86,13 @@ LOOPS = {
     )[0],
     "not carried, and read by what is dead": lambda y: slope(
         lax.while_loop(lambda i: i < 2, lambda i: (jnp.remainder(y, 2), i + 1)[1], jnp.int32(0))
+    ),
+    "unchanged, and read by what is dead": lambda y: slope(
+        lax.while_loop(
+            lambda c: c[0] < 2,
+            lambda c: (jnp.remainder(c[1], 2), (c[0] + 1, checkpoint_name(c[1], "y")))[1],
+            (jnp.int32(0), y),
+        )[0]
     ),
     "unchanged, but for a call": lambda y: counted(lambda i, v: (squeezed(v),), y),
     "unchanged, but for a select": lambda y: counted(lambda i, v: (jnp.where(v > 0, v, v),), y),
