@@ -371,6 +371,26 @@ def test_a_program_that_calls_back_is_each_wrappers_own():
     assert dead() is None
 
 
+def test_a_class_whose_method_has_itself_as_a_static_argument_can_be_let_go_of():
+    """Its programs are the method's, and refer to it by that argument."""
+
+    def used():
+        class Model:
+            @functools.partial(pytc.compile, static_argnums=0)
+            def step(self, x):
+                return x + 1
+
+        model = Model()
+        model.step(X)
+        return weakref.ref(Model), weakref.ref(model)
+
+    dead = used()
+    jax.clear_caches()
+    pytc.compile(lambda x: x)(X)
+    gc.collect()
+    assert [each() for each in dead] == [None, None]
+
+
 def test_a_callback_that_waits_for_a_thread():
     """Which calls another wrapper of the function."""
     waits, done = [], []

@@ -173,6 +173,11 @@ class Shared:
             if described not in self._known:
                 self._being_made.pop(described, None)
 
+    def is_spent(self) -> bool:
+        """Whether no call will use any of the staged programs any more."""
+        known = [*itertools.chain.from_iterable(list(self._known.values()))]
+        return bool(known) and all(each.staged.context.is_spent() for each in known)
+
     def make_room(self, signature: Signature) -> None:
         """As `Signatures.make_room`."""
         known = itertools.chain.from_iterable(list(self._known.values()))
