@@ -65,8 +65,7 @@ class Reads:
         bits. A new gradient, where a new weight is made of that and the last one."""
         # All that one step reads, a `cond` say, is often read to make the same outputs: they are looked through once.
         needs = {
-            bits: functools.reduce(operator.or_, map(self.needs.__getitem__, set_bits(bits)), 0)
-            for bits in {*self.loops}
+            bits: functools.reduce(operator.or_, (self.needs[k] for k in set_bits(bits)), 0) for bits in {*self.loops}
         }
         return tuple(needs[bits] for bits in self.loops)
 
