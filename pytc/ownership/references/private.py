@@ -51,8 +51,9 @@ class StackVariables:
             if left <= 0 or above is None:
                 break
             # The interpreter, the variable here, and `getrefcount`'s argument.
-            if getrefcount(above) == 3:
-                left -= addresses(above).count(address)
+            if getrefcount(above) != 3:
+                break  # whoever has it has those above it, by `f_back`
+            left -= addresses(above).count(address)
             above = above.f_back
         return left == 0
 
