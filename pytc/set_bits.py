@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 _MANY = 64
+"""From about so many on, NumPy is faster."""
 
 
 def set_bits(number: int) -> list[int]:

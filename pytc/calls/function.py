@@ -90,10 +90,8 @@ class Function:
         self.share = share
         if any(options.get(name) is not None for name in ("device", "backend")):
             pipeline = [each for each in pipeline if each is not _passes.forward]  # what is returned is put there, too
-        if options.get("keep_unused"):
-            pipeline = [
-                each for each in pipeline if each is not _passes.prune
-            ]  # `jax.jit` leaves dead code to XLA, too
+        if options.get("keep_unused"):  # with which `jax.jit` leaves dead code to XLA
+            pipeline = [each for each in pipeline if each is not _passes.prune]
         self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.directly = Ways(share, python_scalars)
         self.tree: PyTreeDef | None = None

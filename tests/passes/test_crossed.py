@@ -103,10 +103,20 @@ def neighbours(xs: Any) -> Any:
     ],
 )
 def test_what_one_step_makes_apart_is_not_compared_two_by_two(steps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(Temporaries, "may_cross", lambda *pairs: asked.append(pairs) or True)
+    asked = 0
+    may_cross = Temporaries.may_cross
+
+    def counted(memory: Temporaries, one: Alias, other: Alias) -> bool:
+        nonlocal asked
+        asked += 1
+        return may_cross(memory, one, other)
+
+    monkeypatch.setattr(Temporaries, "may_cross", counted)
     assert len(planned(steps, *[SMALL] * 40).aliases) == 40
-    assert asked == []
+    assert asked == 0
+    monkeypatch.setattr(Temporaries, "apart", lambda memory, pair: 0)
+    planned(steps, *[SMALL] * 40)
+    assert asked >= 39  # so that the count above would have told
 
 
 def moved_on(a: Any, b: Any) -> Any:
