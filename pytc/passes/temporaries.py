@@ -167,20 +167,19 @@ class Temporaries:
         Those are all carries of one loop, of which each is written over its own argument, whatever else the loop reads.
         Of a `cond` those that read the input in no branch.
         """
-        value, step = self.flow.outputs[pair.output], self._maker(pair.output)
-        if value is None or step is None:
+        step = self._maker(pair.output)
+        if step is None or not self._together.get(step.makes[0], 0) >> pair.output & 1:
             return 0
-        if self._is_carry(step, value):
-            return self._carries[step.makes[0]]
-        places = self._places(step).get(self._root[self.flow.inputs[pair.input]], ()) if step.name == "cond" else ()
-        if not places:
-            return 0
-        made = self._made_by[step.makes[0]]
         needing = 0
-        for flow in self.flow.branches[step.makes[0]].flows:
-            results = functools.reduce(operator.or_, (self._readers(flow, n) for n in places))
-            needing |= functools.reduce(operator.or_, (made[k] for k in set_bits(results) if k in made), 0)
-        return functools.reduce(operator.or_, made.values()) & ~needing
+        if step.name == "cond":
+            places = self._places(step).get(self._root[self.flow.inputs[pair.input]], ())
+            if not places:
+                return 0
+            made = self._made_by[step.makes[0]]
+            for flow in self.flow.branches[step.makes[0]].flows:
+                results = functools.reduce(operator.or_, (self._readers(flow, n) for n in places))
+                needing |= functools.reduce(operator.or_, (made[k] for k in set_bits(results) if k in made), 0)
+        return self._together[step.makes[0]] & ~needing
 
     def is_read_before(self, pair: Alias) -> bool:
         """Whether a `cond` that makes the output does not have the input as an operand."""
@@ -203,17 +202,16 @@ class Temporaries:
         return made
 
     @functools.cached_property
-    def _carries(self) -> Mapping[int, int]:
-        """The outputs, as bits, that are carries of a loop, by the first value that it makes."""
-        carries: dict[int, int] = {}
-        for output, value in enumerate(self.flow.outputs):
-            step = self._maker(output)
-            if value is not None and step is not None and self._is_carry(step, value):
-                carries[step.makes[0]] = carries.get(step.makes[0], 0) | 1 << output
-        return carries
-
-    def _is_carry(self, step: Step, value: int) -> bool:
-        return step.name in ("scan", "while") and bool(step.over[self._position[self._root[value]]])
+    def _together(self) -> Mapping[int, int]:
+        """By the first value that a `cond` or a loop makes: the outputs that it makes, of a loop its carries, as
+        bits."""
+        return {
+            step.makes[0]: functools.reduce(
+                operator.or_, (bits for k, bits in made.items() if step.name == "cond" or step.over[k]), 0
+            )
+            for step in self.flow.steps
+            if step.name in _LOOPS and (made := self._made_by.get(step.makes[0]))
+        }
 
     @functools.cached_property
     def _position(self) -> Mapping[int, int]:

@@ -14,7 +14,7 @@ does one with another loop inside of which a part would go (`narrows_inside`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pytc.jax_compat import jaxprs, rewriting, rules
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
@@ -72,10 +72,8 @@ def _narrowed(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
 def narrows_too_far(before: Jaxpr, after: Jaxpr, *, in_loop: bool = False) -> bool:
     """Whether `after`, which is `before` without dead code, has a loop, at some depth, that has become one of a single
     array, or of constants alone and is `in_loop`, out of which XLA would move it."""
-    made_of = {v: eqn for eqn in before.eqns for v in eqn.outvars}
     constants: set[Var] = {*after.constvars}
-    for eqn in after.eqns:
-        old = next((made_of[v] for v in eqn.outvars if v in made_of), eqn)
+    for old, eqn in _what_became(before, after):
         of_constants = of_constants_alone(eqn, constants)
         if eqn.primitive.name == "while":
             if _most_arrays(eqn) < _most_arrays(old) and becomes_one_array(old, eqn):
@@ -146,13 +144,18 @@ def narrows_inside(before: Jaxpr, after: Jaxpr) -> bool:
     stacks. The CPU's compiler, which computes bfloat16 in float32, takes the dead parts out only when it has decided
     where to round.
     """
-    made_of = {v: eqn for eqn in before.eqns for v in eqn.outvars}
-    for eqn in after.eqns:
-        old = next((made_of[v] for v in eqn.outvars if v in made_of), eqn)
+    for old, eqn in _what_became(before, after):
         inside = zip(jaxprs.subjaxprs(old), jaxprs.subjaxprs(eqn), strict=True)
         if len(old.outvars) > len(eqn.outvars) or any(narrows_inside(*each) for each in inside):
             return True
     return False
+
+
+def _what_became(before: Jaxpr, after: Jaxpr) -> Iterator[tuple[JaxprEqn, JaxprEqn]]:
+    """Each equation of a jaxpr without dead code, behind the one that it was made of."""
+    made_of = {v: eqn for eqn in before.eqns for v in eqn.outvars}
+    for eqn in after.eqns:
+        yield next((made_of[v] for v in eqn.outvars if v in made_of), eqn), eqn
 
 
 def may_be_one_array(eqn: JaxprEqn) -> bool:
