@@ -39,7 +39,7 @@ from tests.ownership import test_strange as strange
 from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
 from tests.ownership.harness import Stub, both, first, of_length, of_lengths
-from tests.ownership.odd_objects import Last, LastOfNothing, capturing
+from tests.ownership.odd_objects import Last, LastOfNothing, Node, capturing
 
 Mutant = Callable[[], Any]
 Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
@@ -229,6 +229,11 @@ def all_that_shares_is_kept_for_itself() -> Any:
 def frames_are_trusted() -> Any:
     """Nobody asks who has hold of a frame."""
     return _patches(*(mock.patch.object(module, "getrefcount", lambda frame: _Any()) for module in (frames, callers)))
+
+
+def frames_beneath_are_trusted() -> Any:
+    """Nobody asks who has hold of pytc's own frames, from which one gets at the caller's."""
+    return mock.patch.object(proof, "_held_below", lambda frame: False)
 
 
 class _Any:
@@ -689,6 +694,7 @@ ALL: tuple[Mutant, ...] = (
     c_code_calls_nobody, sharing_does_not_count,
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
+    frames_beneath_are_trusted,
     observers_are_ignored, onlookers_are_ignored, threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
     frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,
@@ -1003,6 +1009,34 @@ def _frame(s: Stub, f: Any, f2: Any) -> None:
     grab()
     f(x)
     s.read(_variable(frames[0]))
+
+
+@jax.tree_util.register_pytree_node_class
+class Keeper(Node):
+    """A node that keeps the frame of the function that was called with it."""
+
+    def tree_flatten(self) -> Any:
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "compiled":
+            frame = frame.f_back
+        if frame is not None:
+            _beneath.append(frame)
+        return (self.x,), None
+
+
+_beneath: list[types.FrameType] = []
+
+
+def _above(frame: types.FrameType) -> Any:
+    return frame.f_back.f_locals["x"]  # type: ignore[union-attr]
+
+
+def _frame_beneath(s: Stub, f: Any, f2: Any) -> None:
+    """The frame of what was called is kept, and the caller's variables are read by that."""
+    x = Keeper(s.new())
+    f(x)
+    s.read(_above(_beneath.pop()).x)
+    _beneath.clear()
 
 
 def _locals(s: Stub, f: Any, f2: Any) -> None:
@@ -1343,7 +1377,7 @@ PROGRAMS: tuple[Program, ...] = (
     _read_by_one_of_two_objects,
     _vars_of_the_owner_of_a_builtin, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
-    _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _locals,
+    _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _frame_beneath, _locals,
     _tracer, _thread, _thread_with_a_list, _thread_with_a_weak_reference, _thread_with_a_part,
     _thread_with_the_attributes, _thread_with_a_frame, _property, _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,

@@ -233,6 +233,18 @@ def in_a_frame(trainer: Trainer, f: Callable[..., Any]) -> None:
     trainer.fit(f)
 
 
+def of_a_frame_below_in_hand(stub: Stub, f: Callable[..., Any]) -> None:
+    trainer = Trainer(stub)
+    in_a_frame_in_hand([trainer], f)
+    stub.read(trainer.state)
+
+
+def in_a_frame_in_hand(box: list[Trainer], f: Callable[..., Any]) -> None:
+    held = [sys._getframe()]
+    in_a_frame(box.pop(), f)
+    held.clear()
+
+
 def while_handling(stub: Stub, f: Callable[..., Any]) -> None:
     trainer = Trainer(stub)
     try:
@@ -242,7 +254,7 @@ def while_handling(stub: Stub, f: Callable[..., Any]) -> None:
     stub.read(trainer.state)
 
 
-@pytest.mark.parametrize("run", [of_a_frame_in_hand, while_handling])
+@pytest.mark.parametrize("run", [of_a_frame_in_hand, of_a_frame_below_in_hand, while_handling])
 def test_a_frame_that_somebody_has_is_read_by_others(made: Functions, run: Callable[..., Any]) -> None:
     stub, f, _ = made
     expect_kept_beside_a_thread_alone(stub, lambda: run(stub, f))
