@@ -206,11 +206,11 @@ class Temporaries:
         """By the first value that a `cond` or a loop makes: the outputs that it makes, of a loop its carries, as
         bits."""
         return {
-            step.makes[0]: functools.reduce(
+            first: functools.reduce(
                 operator.or_, (bits for k, bits in made.items() if step.name == "cond" or step.over[k]), 0
             )
-            for step in self.flow.steps
-            if step.name in _LOOPS and (made := self._made_by.get(step.makes[0]))
+            for first, made in self._made_by.items()
+            if (step := self._makers[first]).name in _LOOPS
         }
 
     @functools.cached_property

@@ -119,6 +119,23 @@ def test_what_one_step_makes_apart_is_not_compared_two_by_two(steps: Any, monkey
     assert asked >= 39  # so that the count above would have told
 
 
+def test_a_branch_or_a_loop_may_make_nothing() -> None:
+    """They write a `Ref`."""
+
+    def written(a: Any, b: Any) -> Any:
+        ref = jax.new_ref(a)
+
+        def write() -> None:
+            ref[...] = a + b
+
+        jax.lax.cond(a[0, 0] > 0, write, lambda: None)
+        jax.lax.scan(lambda _, __: (write(), None), None, length=2)
+        return rotated(ref[...], b)
+
+    program = planned(written, SQUARE, SQUARE)
+    assert total(program) <= least(program) + ALIGNMENT
+
+
 def moved_on(a: Any, b: Any) -> Any:
     b = 0.9 * b + 1
     return a - b, b
