@@ -159,11 +159,13 @@ class Function:
         may_share = (
             not self.share or signature.passes_one_twice or (keys and any(sys.getrefcount(leaves[i]) > 3 for i in keys))
         )
-        given: Sequence[Any] = leaves
+        given: Sequence[Any]
         try:
             plan = site.plan
             if plan.proven:
                 plan, given = decide.prove(self.planner, signature, site, frame, args, kwargs, leaves)
+            else:
+                given = leaves
             emitted = plan.emitted
             copied = [] if given is leaves else [i for i in emitted.program.donated if given[i] is not leaves[i]]
             if may_share:
@@ -229,7 +231,13 @@ class Function:
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            with contextlib.closing(self.lookup.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
+            found = self.lookup.candidates(
+                signatures,
+                leaves,
+                lambda: self.lookup.of_other_kinds(args, kwargs, leaves, tree),
+                lambda: self.stageable.stage(args, kwargs, share=self.share),
+            )
+            with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:
                         result = self.run(signature, frame, args, kwargs, leaves, landed)
@@ -259,7 +267,13 @@ class Function:
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            with contextlib.closing(self.lookup.candidates(signatures, args, kwargs, leaves, tree)) as candidates:
+            found = self.lookup.candidates(
+                signatures,
+                leaves,
+                lambda: self.lookup.of_other_kinds(args, kwargs, leaves, tree),
+                lambda: self.stageable.stage(args, kwargs, share=self.share),
+            )
+            with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:
                         emitted = self.planner.plan_moved(signature, leaves, moved).emitted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -17,6 +17,7 @@ from pytc.calls.layout import UNSHARED, Describe, Described, Layout
 from pytc.calls.plan import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
+from pytc.program import Program
 from pytc.stage import Stageable
 
 
@@ -103,10 +104,9 @@ class Lookup:
     def candidates(
         self,
         signatures: Signatures,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
         leaves: Sequence[Any],
-        tree: PyTreeDef,
+        of_other_kinds: Callable[[], Sequence[Signature]],
+        stage: Callable[[], Program],
     ) -> Generator[Signature, None, None]:
         """The known signatures with leaves like these, those of programs that others have staged, those that serve
         them too, then a newly staged one: JAX accepts one of them.
@@ -116,19 +116,19 @@ class Lookup:
         would wait for each other, each calls the other's function, which one thread alone would do for ever.)
         """
         described = signatures.shared.describe_all(leaves)
+        del leaves
         known = signatures.alike(described)
         yield from known
         with signatures.shared.being_made(described):
             yield from (signature for signature in signatures.alike(described) if signature not in known)
             del known  # what makes room is let go of there
-            for signature in itertools.chain(
-                self.of_others(signatures, described), self.of_other_kinds(args, kwargs, leaves, tree)
-            ):
-                signatures.make_room(signature)
-                yield signature
+            for alike in functools.partial(self.of_others, signatures, described), of_other_kinds:
+                for signature in alike():
+                    signatures.make_room(signature)
+                    yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
             try:
-                prepared = self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share))
+                prepared = self.planner.prepared(stage())
             except StopIteration as stop:
                 raise Stopped(stop) from stop
             signature = Signature(Staged(prepared, self.describe, described))
@@ -148,7 +148,7 @@ class Lookup:
 
     def of_other_kinds(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], tree: PyTreeDef
-    ) -> Generator[Signature, None, None]:
+    ) -> Sequence[Signature]:
         """Signatures made of those of calls with arrays where NumPy data or Python scalars are here, or the reverse,
         which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
         mostly not compiled again."""
@@ -156,8 +156,8 @@ class Lookup:
         mesh = self._mesh()
         own = self.layouts.get((tree, types, mesh))
         if own is None or (own.may_share and own.sharing(leaves) is not None):
-            return
-        named = None
+            return ()
+        named, found = None, []
         for (other_tree, other_types, other_mesh), layout in list(self.layouts.items()):
             if layout is own or (other_tree, other_mesh) != (tree, mesh):
                 continue
@@ -172,4 +172,5 @@ class Lookup:
                 plans = self.planner.inherited(signature.plans, leaves)
                 compiled = {plan.could_donate: plan.emitted for plan in plans}
                 described = tuple(self.describe(leaf) for leaf in leaves)
-                yield Signature(Staged(program, self.describe, described, compiled), plans)
+                found.append(Signature(Staged(program, self.describe, described, compiled), plans))
+        return found

@@ -231,9 +231,9 @@ def frames_are_trusted() -> Any:
     return _patches(*(mock.patch.object(module, "getrefcount", lambda frame: _Any()) for module in (frames, callers)))
 
 
-def frames_beneath_are_trusted() -> Any:
-    """Nobody asks who has hold of pytc's own frames, from which one gets at the caller's."""
-    return mock.patch.object(proof, "_held_below", lambda frame: False)
+def parts_of_the_call_are_trusted() -> Any:
+    """Nobody asks who has a frame of pytc's own, from which one gets at the caller's, or the lists of the arguments."""
+    return mock.patch.object(proof, "_is_taken", lambda *_: False)
 
 
 class _Any:
@@ -694,7 +694,7 @@ ALL: tuple[Mutant, ...] = (
     c_code_calls_nobody, sharing_does_not_count,
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
-    frames_beneath_are_trusted,
+    parts_of_the_call_are_trusted,
     observers_are_ignored, onlookers_are_ignored, threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
     frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,

@@ -877,14 +877,14 @@ def test_what_is_shown_at_each_step_is_looked_for_where_it_was_the_last_time(mad
         return ask(array)
 
     with mock.patch.object(buffers, "_address", counted):
-        for k in (2, 2, 2, 2, 5, 5):
+        for k in (2, 2, 2, 2, 2, 5, 5):
             asked.append(0)
             state = f(state)
             shares(state[k])
             shares(state[k + 1])
-    expect_dead(stub, 6, leaves=32)
-    expect(asked[2:4] == [4, 4])
-    expect(asked[5] > 32)
+    expect_dead(stub, 7, leaves=32)
+    expect(asked[3:5] == [4, 4])
+    expect(asked[6] > 32)
     stub.read(state)
 
 
