@@ -398,12 +398,19 @@ def reference(d: Draw, pool: list[Array]) -> list[Array]:
         return []
     ref, body = jax.new_ref(d.pick(pool)), block(d.inner())
     before = ref[...]
-    if d.rng.random() < 0.5:
-        ref[...] = _like(body(*_operands(d, pool))[0], before)
+
+    def write(*operands: Array) -> None:
+        ref[...] = _like(body(*operands)[0], before)
+
+    way = d.rng.random()
+    if way < 0.4:
+        write(*_operands(d, pool))
+    elif way < 0.6:
+        lax.cond(jnp.any(d.pick(pool) > 0), write, lambda *_: None, *_operands(d, pool))  # which makes nothing
     else:
 
         def step(i: Array, c: Array) -> Array:
-            ref[...] = _like(body(ref[...], i)[0], ref[...])
+            write(ref[...], i)
             return c
 
         lax.fori_loop(0, 2, step, 0)
