@@ -219,13 +219,13 @@ def deliver(landed: Sequence[Any], *raised: BaseException) -> tuple[Any, ...]:
         if len(raised) > 1:
             raise raised[-1]
         return ()
-    emitted, leaves, results = landed
+    emitted, handed_back, results = landed
     others = [each for each in raised if not _is_of_full(each)]
     from_threads = [each for each in others if not _is_by_ctrl_c(each)]
     if from_threads and (not emitted.certain or any(_handlers(each) for each in from_threads)):
         return ()
     thread = this_thread()
-    delivered = (emitted.result(results, leaves),)
+    delivered = (emitted.result(results, handed_back),)
     if len(from_threads) < len(others):
         _RAISE_SIGNAL[signal.SIGINT]  # from here on nothing but returns
     if from_threads:

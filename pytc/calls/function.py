@@ -139,9 +139,10 @@ class Function:
     ) -> Any:
         """Run the plan for this call site and return the result; raises `Retrace` if it is not for these leaves.
 
-        `landed` has [emitted, leaves] when the program is about to run, and [emitted, leaves, results] once it has
-        taken over its arguments: from then on the call must return a result, whatever is raised. PRNG keys in `leaves`
-        are replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
+        `landed` has [emitted, handed back] when the program is about to run, and [emitted, handed back, results] once
+        it has taken over its arguments: from then on the call must return a result, whatever is raised. (What it hands
+        back it does not take over: whoever has got hold of `landed` finds nothing deleted.) PRNG keys in `leaves` are
+        replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
         """
         keys = signature.keys
         if keys and [leaves[i].dtype for i in keys] != signature.key_dtypes:
@@ -171,7 +172,7 @@ class Function:
             if may_share:
                 given = decide.apart(given, emitted.program)
             warm = not emitted.is_new
-            landed[:] = emitted, leaves
+            landed[:] = emitted, emitted.hand_back(leaves)
             collections = ownership.collections_so_far()
             emitted.call(given, landed)
             site.count(emitted.program, copied)
@@ -195,7 +196,7 @@ class Function:
             site.go_back()
         if warm and given is leaves and type(emitted) is EmittedWhole:
             self.directly.went_well(site, looked)
-        return emitted.result(landed[2], leaves)
+        return emitted.result(landed[2], landed[1])
 
     def _start_over(
         self,
@@ -280,7 +281,7 @@ class Function:
                         results: list[Any] = []
                         given = [bits_of(leaf) for leaf in leaves]
                         emitted.call(decide.apart(given, emitted.program), results)
-                        result = emitted.result(results[0], given)
+                        result = emitted.result(results[0], emitted.hand_back(given))
                     except Retrace:
                         continue
                     except (RuntimeError, ValueError) as error:

@@ -39,7 +39,7 @@ from pytc.jax_compat.inlined import inlined
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
 from pytc.jax_compat.layouts import memory_of
-from pytc.picking import picker
+from pytc.picking import Picker, picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected
 
@@ -65,7 +65,7 @@ class _Path(str):
 
 
 class Emitted:
-    """A program compiled for calls: `call` appends results to a list, and `result(results, leaves)` is what
+    """A program compiled for calls: `call` appends results to a list, and `result(results, hand_back(leaves))` is what
     the caller gets of them.
 
     The first call, or `lower`, traces and compiles. A call that JAX would trace again, or whose arguments are in
@@ -112,6 +112,8 @@ class Emitted:
         self._passed = [program.leaves[i] for i in passed]
         self._keys_in = key_types([leaf.aval for leaf in self._passed] + [program.in_avals[i] for i in captured])
         self._keys_out = key_types(program.out_avals[i] for i in self._order)
+        self.hand_back: Picker
+        """Picks, of the leaves, those that the result has as they are."""
         self._take = None if passed == tuple(range(len(program.leaves))) else picker(passed)
         self._arrange = self._arrangement()
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
@@ -168,8 +170,8 @@ class Emitted:
         return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 
     def _arrangement(self) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
-        """A function that puts the leaves of the result together, of the flat function's results and the leaves of the
-        arguments (keys as their bits). None where they are the flat function's results as they are."""
+        """A function that puts the leaves of the result together, of the flat function's results and what `hand_back`
+        picks (keys as their bits). None where they are the flat function's results as they are."""
         outputs = self.program.outputs
         position = {outvar: i for i, outvar in enumerate(self._order)}
         passed = list(dict.fromkeys(o.origin.leaf for o in outputs if isinstance(o.origin, Passed)))
@@ -186,20 +188,20 @@ class Emitted:
                 case Kept():
                     wanted.append(next(next_kept))
         pick = picker(wanted)
-        hand_back = picker(passed)
-        handed_back = key_types(self.program.leaves[i].aval for i in passed)
-        keys = [*self._keys_out.items(), *((len(position) + k, key_type) for k, key_type in handed_back.items())]
+        self.hand_back = picker(passed)
+        passed_keys = key_types(self.program.leaves[i].aval for i in passed)
+        keys = [*self._keys_out.items(), *((len(position) + k, key_type) for k, key_type in passed_keys.items())]
         if keys:
 
-            def with_keys(results: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
-                values = [*results, *hand_back(leaves), *kept]
+            def with_keys(results: Sequence[Any], handed_back: Sequence[Any]) -> Sequence[Any]:
+                values = [*results, *handed_back, *kept]
                 for k, key_type in keys:
                     values[k] = key_type(values[k])
                 return pick(values)
 
             return with_keys
         if passed or kept:
-            return lambda results, leaves: pick([*results, *hand_back(leaves), *kept])
+            return lambda results, handed_back: pick([*results, *handed_back, *kept])
         return None if wanted == list(range(len(position))) else lambda results, _: pick(results)
 
     def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
@@ -254,9 +256,9 @@ class Emitted:
             raise RecursionError("maximum recursion depth exceeded")
         call_into(landed, functools.partial(self._jitted, **kwargs) if kwargs else self._jitted, args)
 
-    def result(self, results: Any, leaves: Sequence[Any]) -> Any:
-        """What the function returns, from what `call` appended and the leaves that it was given."""
-        return self._unflatten(results if self._arrange is None else self._arrange(results, leaves))
+    def result(self, results: Any, handed_back: Sequence[Any]) -> Any:
+        """What the function returns, from what `call` appended and what `hand_back` picks."""
+        return self._unflatten(results if self._arrange is None else self._arrange(results, handed_back))
 
     def remember(self, results: Any, in_one_go: bool) -> None:
         """Tell `ownership` that a call has made `results`; `in_one_go` says that no Python code ran meanwhile."""

@@ -52,9 +52,9 @@ class EmittedRows(EmittedMap):
         """As of any program; the leaves are this process's, or stand-ins for the whole."""
         return super().lower(self.given([bits_of(leaf) for leaf in leaves]))
 
-    def result(self, results: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    def result(self, results: Sequence[Any], handed_back: Sequence[Any]) -> Any:
         """What the function returns on this process."""
-        return super().result([_own(result) for result in results], leaves)
+        return super().result([_own(result) for result in results], handed_back)
 
 
 def emit_pmap(program: Program, **options: Any) -> Emitted:

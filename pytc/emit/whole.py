@@ -123,10 +123,10 @@ class EmittedWhole(Emitted):
         args, kwargs = self.tree.unflatten(super()._given(leaves)[0])
         return args, kwargs
 
-    def result(self, results: Any, leaves: Sequence[Any]) -> Any:
+    def result(self, results: Any, handed_back: Sequence[Any]) -> Any:
         """What the function returns: what `call` appended, with keys in the places of their bits."""
         if self._in_a_list:
-            return super().result(results, leaves)
+            return super().result(results, handed_back)
         if self._to_keys:
             results = _changed(results, self._to_keys)
         return self._put_back(results) if self._put_back else results

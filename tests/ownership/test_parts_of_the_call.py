@@ -17,6 +17,8 @@ import pytc
 KEPT: list[Any] = []
 STEP = pytc.compile(lambda node, static=None: jax.tree.map(lambda x: x + 1, node), static_argnames="static")
 
+BOTH = pytc.compile(lambda x, y, static: (x + 1, y), static_argnames="static")
+
 
 class Static:
     def __init__(self, take: Callable[[Any], None]) -> None:
@@ -87,6 +89,11 @@ def keep_the_variables(_: Any) -> None:
         KEPT.extend(frame.f_locals.get(name) for name in ("args", "kwargs", "leaves"))
 
 
+def keep_what_lands(_: Any) -> None:
+    if (frame := beneath("with_what_lands")) is not None:
+        KEPT.append(frame.f_locals.get("landed"))
+
+
 def with_a_frame() -> None:
     node = Node(jnp.zeros(1000), keep_the_frame)
     STEP(node)
@@ -115,6 +122,15 @@ def with_its_variables() -> None:
     read_all()
 
 
+def with_what_lands() -> None:
+    kept = jnp.zeros(1000)
+    BOTH(jnp.zeros(1000), kept, static=Static(keep_what_lands))
+    for landed in KEPT:
+        if landed:
+            _, handed_back, _ = landed
+            assert [float(each[0]) for each in handed_back] == [0]
+
+
 def read_all() -> None:
     parts = [part for part in KEPT if part is not None]
     for part in parts:
@@ -124,7 +140,9 @@ def read_all() -> None:
                 assert float(array[0]) == 0
 
 
-@pytest.mark.parametrize("use", [with_a_frame, with_a_tuple, with_a_dictionary, with_a_list, with_its_variables])
+@pytest.mark.parametrize(
+    "use", [with_a_frame, with_a_tuple, with_a_dictionary, with_a_list, with_its_variables, with_what_lands]
+)
 def test_nothing_that_is_in_it_is_taken_over(use: Any) -> None:
     for _ in range(6):
         KEPT.clear()
