@@ -4,17 +4,22 @@ the caller's by `f_back`; and the tuple, the dictionary and the list of the argu
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import pytc
 
 KEPT: list[Any] = []
+ARMED: list[Callable[[Any], Any]] = []
+PLAIN = pytc.compile(lambda x: x + 1)
 STEP = pytc.compile(lambda node, static=None: jax.tree.map(lambda x: x + 1, node), static_argnames="static")
 
 BOTH = pytc.compile(lambda x, y, static: (x + 1, y), static_argnames="static")
@@ -149,6 +154,66 @@ def test_nothing_that_is_in_it_is_taken_over(use: Any) -> None:
         use()
         assert KEPT
     KEPT.clear()
+
+
+class Told(np.ndarray):
+    """What a dying array of JAX's lets go of when JAX next gets to it: in the midst of the proof."""
+
+    def __del__(self) -> None:
+        if ARMED and (frame := beneath("with_a_slot")) is not None:
+            KEPT.append(ARMED.pop()(frame))
+
+
+def with_a_slot(take: Callable[[Any], Any], call: int) -> None:
+    holder = types.SimpleNamespace(x=jnp.zeros(1000))
+    for n in range(6):
+        told = jax.device_put(np.ones(4).view(Told))
+        if n == call:
+            ARMED.append(take)
+        del told
+        holder.x = PLAIN(holder.x)
+    ARMED.clear()
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+@pytest.mark.parametrize("take", [lambda frame: frame, lambda frame: frame.f_locals["args"]])
+def test_nor_what_a_finaliser_takes_while_it_is_proven(take: Callable[[Any], Any], call: int) -> None:
+    KEPT.clear()
+    with_a_slot(take, call)
+    for part in KEPT:
+        (array,) = part if type(part) is tuple else part.f_locals["args"]
+        assert float(array[0]) == call
+    assert KEPT
+    KEPT.clear()
+
+
+HOOKED = """
+import sys, types
+import jax.numpy as jnp
+import pytc
+
+step = pytc.compile(lambda x: x + 1)
+kept, armed = [], []
+
+def hook(event, arguments):
+    if armed and event == "sys._getframe" and arguments[0].f_code.co_name == "compiled":
+        armed.clear()
+        kept.append(arguments[0])
+
+sys.addaudithook(hook)
+for call in range(6):
+    holder = types.SimpleNamespace(x=jnp.zeros(1000))
+    for n in range(6):
+        if n == call:
+            armed.append(True)
+        holder.x = step(holder.x)
+    assert len(kept) == call + 1, kept
+    assert float(kept[-1].f_locals["args"][0][0]) == call
+"""
+
+
+def test_nor_what_an_audit_hook_is_shown() -> None:
+    subprocess.run([sys.executable, "-c", HOOKED], check=True)
 
 
 def test_where_nobody_has_one_they_are() -> None:
