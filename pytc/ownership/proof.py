@@ -117,16 +117,14 @@ def _is_taken(beneath: list[int], args: tuple[Any, ...], kwargs: dict[str, Any],
     audit hook) can have taken one from the interpreter or the garbage collector. So this is asked last, and tells no
     hook of anything. Cost: 0.3 us.
     """
-    count = interpreter.getrefcount
-    for below in beneath:
-        if interpreter.references(below) != 1:  # the interpreter's
-            return True
+    if not interpreter.have_one_reference(beneath):  # the interpreter's
+        return True
     # A variable of each of these functions and of this one, and `getrefcount`'s argument.
-    most = len(beneath) + 2
+    count, most = interpreter.getrefcount, len(beneath) + 2
     return (
-        (bool(args) and count(args) > most)  # there is but one empty tuple
-        or count(kwargs) > most
-        or (bool(leaves) and count(leaves) > most)
+        count(kwargs) > most
+        or (count(args) > most and args != ())  # there is but one empty tuple
+        or (count(leaves) > most and leaves != ())
     )
 
 

@@ -123,6 +123,14 @@ def references(address: int) -> int:
     return int(_word_at[(address >> 3) - 1])
 
 
+def have_one_reference(addresses: Sequence[int]) -> bool:
+    """Whether there is one reference to each of the objects at these addresses."""
+    for address in addresses:  # noqa: SIM110 - a generator takes longer than this
+        if _word_at[(address >> 3) - 1] != 1:
+            return False
+    return True
+
+
 def running(frame: FrameType) -> int:
     """The id of the function that runs in a frame."""
     return int(words(frame)[running_at])
