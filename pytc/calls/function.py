@@ -232,12 +232,7 @@ class Function:
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            found = self.lookup.candidates(
-                signatures,
-                leaves,
-                lambda: self.lookup.of_other_kinds(args, kwargs, leaves, tree),
-                lambda: self.stageable.stage(args, kwargs, share=self.share),
-            )
+            found = self.lookup.candidates(signatures, lambda: (args, kwargs, leaves, tree))
             with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:
@@ -268,12 +263,7 @@ class Function:
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            found = self.lookup.candidates(
-                signatures,
-                leaves,
-                lambda: self.lookup.of_other_kinds(args, kwargs, leaves, tree),
-                lambda: self.stageable.stage(args, kwargs, share=self.share),
-            )
+            found = self.lookup.candidates(signatures, lambda: (args, kwargs, leaves, tree))
             with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
@@ -17,7 +17,6 @@ from pytc.calls.layout import UNSHARED, Describe, Described, Layout
 from pytc.calls.plan import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
-from pytc.program import Program
 from pytc.stage import Stageable
 
 
@@ -104,9 +103,7 @@ class Lookup:
     def candidates(
         self,
         signatures: Signatures,
-        leaves: Sequence[Any],
-        of_other_kinds: Callable[[], Sequence[Signature]],
-        stage: Callable[[], Program],
+        given: Callable[[], tuple[tuple[Any, ...], dict[str, Any], Sequence[Any], PyTreeDef]],
     ) -> Generator[Signature, None, None]:
         """The known signatures with leaves like these, those of programs that others have staged, those that serve
         them too, then a newly staged one: JAX accepts one of them.
@@ -114,21 +111,22 @@ class Lookup:
         Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
         `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them. And where two traces
         would wait for each other, each calls the other's function, which one thread alone would do for ever.)
+
+        `given` returns the arguments, the keywords, their leaves and their tree. While this waits for the program to
+        run, it has none of these: the proof counts the references to each.
         """
-        described = signatures.shared.describe_all(leaves)
-        del leaves
+        described = signatures.shared.describe_all(given()[2])
         known = signatures.alike(described)
         yield from known
         with signatures.shared.being_made(described):
             yield from (signature for signature in signatures.alike(described) if signature not in known)
             del known  # what makes room is let go of there
-            for alike in functools.partial(self.of_others, signatures, described), of_other_kinds:
-                for signature in alike():
-                    signatures.make_room(signature)
-                    yield signature
+            for signature in itertools.chain(self.of_others(signatures, described), self.of_other_kinds(*given())):
+                signatures.make_room(signature)
+                yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
             try:
-                prepared = self.planner.prepared(stage())
+                prepared = self.planner.prepared(self.stageable.stage(*given()[:2], share=self.share))
             except StopIteration as stop:
                 raise Stopped(stop) from stop
             signature = Signature(Staged(prepared, self.describe, described))
