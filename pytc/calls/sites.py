@@ -138,8 +138,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.place = id(self.code), self.lasti
-        """What tables know it by. (`id` is a function that hooks of `sys.addaudithook` are told of, and none must run
-        between a call and the store of its result.)"""
+        """What tables know it by."""
 
     def count(self, program: Program, copied: Sequence[int]) -> None:
         """Note a call that has run, for which these leaves were copied."""

@@ -113,9 +113,8 @@ def _is_taken(beneath: list[int], args: tuple[Any, ...], kwargs: dict[str, Any],
     functions `beneath` the caller's, and with it that of the caller, by `f_back`; or the tuple, the dictionary or the
     list of the arguments.
 
-    Users' code that ran beneath these functions (a `tree_flatten`, the `__hash__` of a static argument, a finaliser, an
-    audit hook) can have taken one from the interpreter or the garbage collector. So this is asked last, and tells no
-    hook of anything. Cost: 0.3 us.
+    Users' code that ran beneath these functions (a `tree_flatten`, the `__hash__` of a static argument, a finaliser)
+    can have taken one from the interpreter or the garbage collector. So this is asked last. Cost: 0.3 us.
     """
     if not interpreter.have_one_reference(beneath):  # the interpreter's
         return True

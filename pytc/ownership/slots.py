@@ -287,8 +287,8 @@ class Slots:
         self._variables.append(len(variables) - bool(event.place) + above)
 
     def stands(self, places: Sequence[Any]) -> bool:
-        """Whether still nothing else refers to the objects of which fields were added: a hook of `sys.addaudithook` is
-        shown them, and may keep one. `places` has the values of all dead places."""
+        """Whether still nothing else refers to the objects of which fields were added: the metaclass of something that
+        was looked at, asked for `__class__`, may have kept one. `places` has the values of all dead places."""
         for at, ours in enumerate(self._variables):
             nodes = [self._owners[at]]
             ours += 1 + sum([value is nodes[0] for value in places])  # `_owners`, and `places`

@@ -536,52 +536,6 @@ def test_objects_that_are_asked_in_search_of_what_holds_a_leaf():
     assert not_deleted()
 
 
-AUDITED = """
-import sys, types
-import jax.numpy as jnp
-import pytc
-from pytc.emit import EmittedWhole
-from pytc.ownership.others import watchers
-
-box, stash, on, events, wanted = types.SimpleNamespace(a=None), [], [False], [0], [0]
-
-def hook(event, _):
-    if on[0]:
-        events[0] += 1
-        if events[0] == wanted[0]:
-            stash.append(box.a)
-
-sys.addaudithook(hook)
-
-def make():
-    step = pytc.compile(lambda state: {'p': {'w': state['p']['w'] * 2}})
-    def once():
-        box.a = step(box.a)
-    box.a = {'p': {'w': jnp.ones(1000)}}
-    for _ in range(6):
-        once()
-    return once
-
-def call(once):
-    events[0], on[0] = 0, True
-    once()
-    on[0] = False
-    return events[0]
-
-count = call(make())
-assert count > 3, count
-for number in range(1, count + 1):
-    once = make()
-    wanted[0] = number
-    call(once)
-assert stash and not any(each['p']['w'].is_deleted() for each in stash)
-"""
-
-
-def test_a_hook_that_is_shown_what_is_looked_into():
-    subprocess.run([sys.executable, "-c", AUDITED], check=True)
-
-
 # -- iterators that are no loop's, and frames that others read --
 
 

@@ -5,8 +5,6 @@ Each program keeps its state in an attribute, and has something look at that as 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import types
 import weakref
 
@@ -129,47 +127,3 @@ def test_call_sites_of_a_wrapper_that_is_gone():
     step = pytc.compile(fun)
     run()
     assert not any(box.seen)
-
-
-HOOK = """
-import sys, types
-import jax.numpy as jnp, numpy as np
-import pytc
-
-box = types.SimpleNamespace(a=jnp.zeros(4096))
-seen, on = [], []
-
-def hook(event, _):
-    if on and box.a.is_deleted():
-        seen.append(event)
-
-sys.addaudithook(hook)
-
-def run(call):
-    box.a = jnp.zeros(4096)
-    before = box.a.unsafe_buffer_pointer()
-    on.append(1)
-    for _ in range(12):
-        box.a = call(box.a)
-    on.clear()
-    places.add(box.a.unsafe_buffer_pointer() == before)
-
-places = set()
-step = pytc.compile(lambda x, *rest, **more: x + 1)
-static = pytc.compile(lambda x, n: x + n, static_argnums=1)
-several = pytc.compile(lambda x: (x + 1, x[0]))
-batch = {"b": jnp.ones(3)}
-kept = jnp.ones(4096)
-run(step)
-run(lambda x: step(x, 2.0))
-run(lambda x: step(x, np.zeros(3), batch))
-run(lambda x: step(x, kept, y=batch))
-run(lambda x: static(x, 3))
-run(lambda x: several(x)[0])
-print(seen, True in places)
-"""
-
-
-def test_hooks_that_are_told_of_what_runs():
-    done = subprocess.run([sys.executable, "-c", HOOK], capture_output=True, text=True, check=True)
-    assert done.stdout == "[] True\n"

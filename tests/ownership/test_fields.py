@@ -1263,51 +1263,6 @@ def test_a_helper_with_callers_of_fewer_variables() -> None:
     assert in_a_process(FEWER).split() == ["1"] * 12
 
 
-KEEPING = """
-import dataclasses, sys
-from typing import Any
-from tests.ownership.harness import Stub, first
-
-@dataclasses.dataclass
-class Record:
-    p: Any
-    n: int = 0
-
-def hook(event, args):
-    if left and event == "gc.get_referents":
-        if shown := [value for value in args[0] if type(value) is Record]:
-            left[0] -= 1
-            if not left[0]:
-                kept.extend(shown)
-
-def helper(record, step):
-    p = step(record.p)
-    n = record.n + 1
-    return p
-
-def copied(record, step):
-    return dataclasses.replace(record, p=step(record.p))
-
-kept, left, times = [], [], 0
-sys.addaudithook(hook)
-for run in (helper, copied):
-    for nth in range(1, 30):
-        stub = Stub()
-        left[:] = [nth]
-        result = run(Record(stub.new()), stub.compile(first))
-        left.clear()
-        times += len(kept)
-        stub.read([record.p for record in kept])
-        kept.clear()
-print(times)
-"""
-
-
-def test_a_hook_that_keeps_the_object() -> None:
-    """One of the times that it is shown it; a hook stays for good."""
-    assert int(in_a_process(KEEPING)) > 5
-
-
 def test_copy_replace_keeps(made: Functions) -> None:
     """It asks the class for `__replace__`, which is not followed."""
     stub, f, _ = made

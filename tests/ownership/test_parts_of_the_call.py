@@ -4,7 +4,6 @@ the caller's by `f_back`; and the tuple, the dictionary and the list of the argu
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -185,35 +184,6 @@ def test_nor_what_a_finaliser_takes_while_it_is_proven(take: Callable[[Any], Any
         assert float(array[0]) == call
     assert KEPT
     KEPT.clear()
-
-
-HOOKED = """
-import sys, types
-import jax.numpy as jnp
-import pytc
-
-step = pytc.compile(lambda x: x + 1)
-kept, armed = [], []
-
-def hook(event, arguments):
-    if armed and event == "sys._getframe" and arguments[0].f_code.co_name == "compiled":
-        armed.clear()
-        kept.append(arguments[0])
-
-sys.addaudithook(hook)
-for call in range(6):
-    holder = types.SimpleNamespace(x=jnp.zeros(1000))
-    for n in range(6):
-        if n == call:
-            armed.append(True)
-        holder.x = step(holder.x)
-    assert len(kept) == call + 1, kept
-    assert float(kept[-1].f_locals["args"][0][0]) == call
-"""
-
-
-def test_nor_what_an_audit_hook_is_shown() -> None:
-    subprocess.run([sys.executable, "-c", HOOKED], check=True)
 
 
 def test_where_nobody_has_one_they_are() -> None:

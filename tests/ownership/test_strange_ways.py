@@ -6,7 +6,6 @@ import _thread
 import ctypes
 import datetime
 import signal
-import subprocess
 import sys
 import time
 import types
@@ -415,39 +414,3 @@ def test_a_primitive_whose_lowering_calls_back():
         jax.block_until_ready(box.a)
     assert seen == [False] * 5
     assert float(box.a[0]) == 63
-
-
-KEEPING = """
-import sys
-import textwrap
-import threading
-import jax, jax.numpy as jnp
-import pytc
-
-kept = []
-sys.addaudithook(lambda event, args: kept.append(args) if event == "gc.get_referents" else None)
-
-def arrays(value, depth=5):
-    if isinstance(value, jax.Array):
-        yield value
-    elif depth and type(value) in (tuple, list, dict):
-        for part in value.values() if type(value) is dict else value:
-            yield from arrays(part, depth - 1)
-
-def trained(step, state):
-    for _ in range(5):
-        state = step(state)
-
-step = pytc.compile(lambda state: jax.tree.map(lambda x: x + 1, state))
-for make in (lambda x: {"a": x}, lambda x: [(x,)]):
-    for _ in range(3):
-        trained(step, make(jnp.zeros(9)))
-shown = [array for args in kept for array in arrays(args)]
-print(len(shown) > 0, any(array.is_deleted() for array in shown))
-"""
-
-
-def test_a_hook_that_keeps_what_it_is_shown():
-    """In a process of its own, since a hook stays for good."""
-    done = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["True", "False"]

@@ -221,7 +221,7 @@ class Walk:
 
         Counts are compared in sum. No surplus can hide in a sum, because each reference that is expected is known to
         be there, so no count is below its share. Containers are counted before they are opened, and once more at the
-        end: a hook of `sys.addaudithook` is shown what is opened, and `ending` may run users' code.
+        end: `ending` may run users' code.
         """
         # No variable here may keep anything of `seen`: that would be another reference to it.
         seen = self.arguments(args, kwargs)

@@ -107,9 +107,7 @@ def refers_to_more(frame: FrameType) -> bool:
     """Whether the frame of a function that runs refers to more than its variables, all of which dies with it: a
     function that traces it, a variable that was added from outside (CPython 3.13), or the dictionary that is there once
     `f_locals` was asked for (up to 3.12)."""
-    count = getrefcount(frame)
-    # A hook of `sys.addaudithook` is shown the frame, and may keep it.
-    return bool(words(frame)[namespace_at] or gc.get_referents(frame)) or getrefcount(frame) != count
+    return bool(words(frame)[namespace_at] or gc.get_referents(frame))
 
 
 def namespace(frame: FrameType) -> int:
@@ -322,12 +320,27 @@ if not refusal:
         version_at = _find_version()
 
 
+_audit: Any = sys.audit
+
+
+def is_audited() -> bool:
+    """Whether there is an audit hook, which is told of some of the proof's steps and shown what it looks into. It is
+    not told of this: only where there is a hook does `sys.audit` look at its argument, and refuses this one."""
+    try:
+        _audit(0)
+    except TypeError:
+        return True
+    return False
+
+
 if sys.version_info >= (3, 12):
     _tool = sys.monitoring.get_tool
     _NO_TOOLS = (None,) * 6
 
     def observer() -> str:
         """Who watches this thread and could read any variable at any time, in words; empty when nobody does."""
+        if is_audited():
+            return "an audit hook is active"
         if sys.gettrace() is not None:
             return "a debugger or tracer is active"
         if sys.getprofile() is not None:
@@ -340,6 +353,8 @@ else:
 
     def observer() -> str:
         """Who watches this thread and could read any variable at any time, in words; empty when nobody does."""
+        if is_audited():
+            return "an audit hook is active"
         if sys.gettrace() is not None:
             return "a debugger or tracer is active"
         if sys.getprofile() is not None:

@@ -99,7 +99,7 @@ def remainder(
         opened.append(_referents(*nodes))
         nodes = _openable(opened[-1])
     if any(sum(map(getrefcount, level)) != counted for level, counted in levels):
-        return 1  # a hook of `sys.addaudithook` was shown them, and has kept one
+        return 1  # the metaclass of one, asked for `__class__`, has kept another
     before, after = counted_twice(leaves, itertools.chain(roots, places, *opened, unshared))
     # Of each leaf: outside + 2 * inside + lists + unshared + 1 before;
     # outside + 3 * inside + lists + 2 * unshared + 1 after.
@@ -277,8 +277,8 @@ class Census:
         return only_marked(leaf) and self.remains(key) == 1 and only_marked(leaf)
 
     def stands(self) -> bool:
-        """Whether every reference to each opened container is still accounted for: a hook of `sys.addaudithook` is
-        shown what `gc.get_referents` opens, and may keep it."""
+        """Whether every reference to each opened container is still accounted for: the metaclass of one, asked for
+        `__class__`, may have kept another."""
         return not any(self.remains(key) for key in self._opened)
 
     def is_open(self, key: int) -> bool:

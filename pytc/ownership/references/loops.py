@@ -66,7 +66,6 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any, Any
     """
     kind = type(iterator)
     parts = gc.get_referents(iterator)
-    # Counted after `get_referents`, which shows the iterator to hooks of `sys.addaudithook`: they may keep it.
     if getrefcount(iterator) != references + 2:
         return []
     if kind in _OF_SEQUENCES:
