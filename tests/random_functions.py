@@ -47,7 +47,7 @@ BATCH = 200  # functions a process; what JAX keeps for one is of no use to the n
 QUICKLY = 19  # batches of twenty
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 BEGUN, FAILED, LOST = "-> ", "it failed\n", "jax.jit leaves out an effect of it\n"
-REFUSED = "XLA refuses it from jax.jit, too\n"
+REFUSED = "jax.jit raises the same\n"
 SIZES = (1, 1, 1, 2, 2, 3, 4, 8)  # operations of a function, and of the functions inside it up to this depth
 DEPTHS = (1, 2, 2, 3)
 SHAPES = ((), (3,), (4,), (2, 3), (3, 3), (1, 4))
@@ -258,11 +258,9 @@ def _batch(seeds: range, each: Callable[[int], None]) -> int:
             each(seed)
         except LostByJax:
             print(LOST, end="", flush=True)
-        except jax.errors.JaxRuntimeError:
+        except Exception as error:
             told = f"{seed}:\n{traceback.format_exc(limit=-3)}" + FAILED
-            print(REFUSED if _jax_is_refused(seed) else told, end="", flush=True)
-        except Exception:
-            print(f"{seed}:\n{traceback.format_exc(limit=-3)}", FAILED, sep="", end="", flush=True)
+            print(REFUSED if _jax_raises(type(error), seed) else told, end="", flush=True)
     return 0
 
 
@@ -271,11 +269,11 @@ def _only_jax(seed: int) -> None:
     by_jax_jit(case.fun, case.args, case.kwargs)
 
 
-def _jax_is_refused(seed: int) -> bool:
-    """Whether XLA fails on what `jax.jit` gives it as well."""
+def _jax_raises(kind: type[Exception], seed: int) -> bool:
+    """Whether `jax.jit` by itself raises such an error: JAX cannot lower the function, or XLA fails on it."""
     try:
         _only_jax(seed)
-    except jax.errors.JaxRuntimeError:
+    except kind:
         return True
     return False
 

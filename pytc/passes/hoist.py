@@ -28,10 +28,8 @@ becomes an input; nothing where nothing is captured.
 
 from __future__ import annotations
 
-import itertools
 import math
-import operator
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -350,19 +348,28 @@ def _entering(body: Jaxpr, consts: int, carry: Sequence[_Operand], once: bool) -
 
 
 def _counted(body: Jaxpr, operands: Sequence[_Operand], first: int, carries: int) -> list[int]:
-    """Marks what a loop returns that depends on constants alone, as a counter does: XLA may know how it ends. `first`
-    is the number of the first carry."""
-    varies = [mark == _VARYING for mark, _ in operands]
+    """Marks what a loop returns that depends on constants alone, as a counter does: XLA may know how it ends, unless a
+    captured array that it depends on is no constant. `first` is the number of the first carry."""
+    marks = [mark for mark, _ in operands]
     while True:
-        varying = set(itertools.compress(body.invars, varies))
+        known = dict(zip(body.invars, marks, strict=True))
+
+        def of(atoms: Iterable[Var | Literal], known: dict[Var, int] = known) -> int:
+            return _with_all(known.get(v, _CONSTANT) if isinstance(v, Var) else _CONSTANT for v in atoms)
+
         for eqn in body.eqns:
-            if eqn.effects or any(isinstance(v, Var) and v in varying for v in eqn.invars):
-                varying.update(eqn.outvars)
-        results = [isinstance(v, Var) and v in varying for v in body.outvars]
-        before = varies[first : first + carries]
-        varies[first : first + carries] = map(operator.or_, before, results)
-        if varies[first : first + carries] == before:
-            return [_VARYING if does else _CONSTANT for does in results]
+            known.update(dict.fromkeys(eqn.outvars, _VARYING if eqn.effects else of(eqn.invars)))
+        results = [of([v]) for v in body.outvars]
+        carried = [_with_all(pair) for pair in zip(marks[first:], results[:carries], strict=False)]
+        if carried == marks[first : first + carries]:
+            return results
+        marks[first : first + carries] = carried
+
+
+def _with_all(marks: Iterable[int]) -> int:
+    """The mark of what depends on all of these: it varies if one does."""
+    marks = [*marks]
+    return _VARYING if _VARYING in marks else _union(marks) or _CONSTANT
 
 
 def _either(operands: Sequence[_Operand]) -> _Operand:

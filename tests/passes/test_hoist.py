@@ -15,6 +15,9 @@ TABLE = jnp.arange(8.0) * 0.37 + 0.1
 HOST_TABLE = np.arange(8, dtype=np.float32) * 0.37 + 0.1
 WEIGHTS = jnp.asarray(np.random.default_rng(1).normal(size=(8, 8)), jnp.float32)
 
+OTHER_WEIGHTS = WEIGHTS + 1
+PLACES = jnp.array([1, 3, 2], jnp.int32)
+
 
 def hoisted(fun, *args):
     return hoist(pytc.stage(fun, *args))
@@ -75,6 +78,31 @@ def test_an_array_that_xla_would_compute_with_stays_a_constant(fun, why):
     program = hoisted(fun, x)
     assert not captured(program)
     assert all(why in note.text for note in program.notes)
+
+
+def test_a_loop_that_ends_with_a_captured_array_knows_as_much_as_that():
+    """What chooses the branch is in `PLACES`, by way of a loop. XLA knows it if that is a constant."""
+
+    def fun(x):
+        def step(carry, _):
+            _, before, y = carry
+            return (before, PLACES[1], y @ WEIGHTS), None
+
+        (place, _, y), _ = jax.lax.scan(step, (0, 0, x), None, length=3)
+        return jax.lax.cond(place > 2, lambda y: y @ OTHER_WEIGHTS, lambda y: y, y)
+
+    program = hoisted(fun, jnp.linspace(-1, 1, 8))
+    assert [given.captured.tolist() for given in captured(program)] == [WEIGHTS.tolist()]
+    again = hoist(program)
+    assert again.jaxpr is program.jaxpr
+
+
+def test_a_counter_is_made_of_no_captured_array():
+    def fun(x):
+        i, y = jax.lax.fori_loop(0, 3, lambda _, c: (c[0] + 1, c[1] @ WEIGHTS), (0, x))
+        return jnp.sin(jnp.float32(i) * 0.3) * y
+
+    assert len(captured(hoisted(fun, jnp.linspace(-1, 1, 8)))) == 1
 
 
 @pytest.mark.parametrize("value", [jnp.ones(8), jnp.zeros((8,)), jnp.array([2.0])])
