@@ -108,6 +108,9 @@ class Stub:
             lengths, classes = getattr(combine, "lengths", None), getattr(combine, "classes", frozenset())
             outcome = ownership.Outcome(calls_python=False, lengths=lengths, atomic=atomic, classes=classes)
             dead = frozenset(wanted).difference(self.prover(frame, args, kwargs, leaves, wanted, outcome))
+            for leaf in leaves:
+                if isinstance(leaf, int):
+                    int(leaf)  # as JAX asks numbers for their values
         else:
             self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)
         self.calls.append(Call({i: leaves[i] for i in wanted} if self.keeps else {}, dead))

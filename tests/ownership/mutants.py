@@ -236,6 +236,11 @@ def parts_of_the_call_are_trusted() -> Any:
     return mock.patch.object(proof, "_is_taken", lambda *_: False)
 
 
+def numbers_are_opened() -> Any:
+    """Numbers of users' classes are asked for nothing behind the proof."""
+    return mock.patch.object(counts, "NUMBERS", ())
+
+
 class _Any:
     def __eq__(self, other: object) -> bool:
         return True
@@ -694,7 +699,7 @@ ALL: tuple[Mutant, ...] = (
     c_code_calls_nobody, sharing_does_not_count,
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
-    parts_of_the_call_are_trusted,
+    parts_of_the_call_are_trusted, numbers_are_opened,
     observers_are_ignored, onlookers_are_ignored, threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
     frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,
@@ -1039,6 +1044,27 @@ def _frame_beneath(s: Stub, f: Any, f2: Any) -> None:
     _beneath.clear()
 
 
+class Scale(int):
+    """A number that keeps what it refers to when it is asked for its value."""
+
+    of: Any
+
+    def __int__(self) -> int:
+        _asked.append(self.of)
+        return 1
+
+
+_asked: list[Any] = []
+
+
+def _number(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    scale = Scale(1)
+    scale.of = x
+    f(x, scale)
+    s.read(_asked.pop())
+
+
 def _locals(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     f(x)
@@ -1378,6 +1404,7 @@ PROGRAMS: tuple[Program, ...] = (
     _vars_of_the_owner_of_a_builtin, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _frame_beneath, _locals,
+    _number,
     _tracer, _thread, _thread_with_a_list, _thread_with_a_weak_reference, _thread_with_a_part,
     _thread_with_the_attributes, _thread_with_a_frame, _property, _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,

@@ -47,6 +47,9 @@ _shut: set[type] = {
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
 }  # fmt: skip
 """Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen."""
+NUMBERS: tuple[type, ...] = (int, float, complex)
+"""Objects of users' classes that derive from these are not opened: JAX asks them for their values behind the proof, by
+their classes' own code."""
 PLAIN = frozenset({tuple, list, dict})
 """Types that are always opened."""
 
@@ -59,8 +62,8 @@ def opens(value: Any) -> bool:
     # Never `isinstance`, which asks the object for its `__class__`.
     if kind in _shut or issubclass(kind, type) or not gc.is_tracked(value):
         return False
-    if issubclass(kind, (int, float, complex)):
-        return False  # JAX asks it for its value behind the proof, by its class's own code
+    if issubclass(kind, NUMBERS):
+        return False
     if is_own_array(kind) and bits_of(value) is value:  # not a PRNG key, which holds its bits
         _shut.add(kind)
         return False
