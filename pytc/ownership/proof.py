@@ -33,8 +33,9 @@ def held(
     """The leaves among `wanted` that are not proven dead once the call has begun; empty when all are.
 
     `frame` is the frame that made the call. The counts rely on what the callers of this function hold: each frame
-    between `frame` and this one refers to `frame` by exactly one variable, and to the arguments by nothing but `args`,
-    `kwargs` and `leaves`. A `Wanted` remembers shapes and dtypes, so `wanted` must not be used for leaves of others.
+    between `frame` and this one refers to `frame` by exactly one variable, and to the arguments by nothing but one
+    variable each for `args`, `kwargs` and `leaves`. A `Wanted` remembers shapes and dtypes, so `wanted` must not be
+    used for leaves of others.
 
     The quick look follows the route that the last careful one has left at this site. If it does not prove everything,
     or there is none yet, the careful look decides, and leaves a new route.
