@@ -232,10 +232,13 @@ NESTED: tuple[Rule, ...] = (_several, _called, _scanned, _scanned, _looped, _bra
 def random_function(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function of that number, and its arguments, float32[rows,width] and float32[width,width]."""
     rng = random.Random(seed)
+    twins = random.Random(~seed)  # of its own, so that a function stays what its seed has always made
     rows, width, depth, inside = rng.choice(ROWS), rng.choice(WIDTHS), rng.choice((0, 1, 1, 2)), rng.getrandbits(64)
 
     def drawn(*shape: int) -> list[Any]:
         values = [np.random.default_rng(rng.getrandbits(32)).normal(size=shape) / shape[-1] ** 0.5 for _ in range(2)]
+        if twins.random() < 0.1:
+            values[1] = values[0]
         return [v.astype(np.float32) if rng.random() < 0.3 else jnp.asarray(v, jnp.float32) for v in values]
 
     weights = {

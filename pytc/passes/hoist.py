@@ -21,15 +21,18 @@ The last three depend on what the other operand is made of (`_Made`). XLA looks 
 unrolled ones, and moves what never changes out of a loop. So this is followed into every jaxpr and out of it, whether
 or not XLA would go there; at worst an array stays a constant, as under `jax.jit`.
 
+Equal constants are one to XLA, and so is what is computed with them; two inputs are not. So arrays with the same
+elements stay constants (`_twins`). JAX 0.12 makes several constants of one NumPy array, too.
+
 Cost: one visit to each equation at every depth, to that of an inner `jit` for each way in which its operands are
-constant, and to that of an unrolled loop at most one for each copy; each captured array is read once, and copied if it
-becomes an input; nothing where nothing is captured.
+constant, and to that of an unrolled loop at most one for each copy; each captured array is read once (and once more
+where another one is like it), and copied if it becomes an input; nothing where nothing is captured.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -87,7 +90,11 @@ def hoist(program: Program) -> Program:
         return program
     is_cut = any(is_over_several(leaf.placed) for leaf in program.leaves)
     captured = list(zip(lifted.jaxpr.constvars, lifted.consts, strict=True))
-    of_elements = [_of_its_elements(value, var.aval, is_cut) for var, value in captured]
+    twins = _twins(lifted.consts)
+    of_elements = [
+        _of_its_elements(value, var.aval, is_cut) or (_TWIN if i in twins else "")
+        for i, (var, value) in enumerate(captured)
+    ]
     looks = _Looks(lifted.jaxpr, [bool(why) for why in of_elements])
     hoisted: set[int] = set()
     notes = []
@@ -115,6 +122,13 @@ def hoist(program: Program) -> Program:
     )
 
 
+def _can_be_read(value: Any) -> bool:
+    """Whether the elements of a constant can be looked at here."""
+    if not hasattr(value, "size") or isinstance(value, jax.Ref):
+        return False
+    return not isinstance(value, jax.Array) or (value.is_fully_addressable and not is_extended(value.dtype))
+
+
 def _of_its_elements(value: Any, aval: AbstractValue, is_cut: bool) -> str:
     """Why a constant of this type and with these elements is not hoisted, or nothing; `is_cut` if arguments are."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
@@ -125,13 +139,38 @@ def _of_its_elements(value: Any, aval: AbstractValue, is_cut: bool) -> str:
         return "its type is of 64 bits, and 64-bit mode is off"
     if value.size <= 1:
         return "it has at most one element"
-    if isinstance(value, jax.Array) and (not value.is_fully_addressable or is_extended(value.dtype)):
+    if not _can_be_read(value):
         return ""
     if is_cut and not (isinstance(value, jax.Array) and is_over_several(value.sharding)):
         return "arguments are spread over devices, and XLA spreads a constant as it likes"
     with jax.transfer_guard("allow"):
         data = np.asarray(value)
     return "all its elements are equal" if bool((data == data.flat[0]).all()) else ""
+
+
+_TWIN = "another captured array has the same elements, and XLA makes one of what reads either"
+
+
+def _twins(values: Sequence[Any]) -> set[int]:
+    """Which of these constants (indices) have the bytes of another one. As inputs they would be two to XLA, which takes
+    equal constants for one, and then equal products with them."""
+    read = [k for k, value in enumerate(values) if _can_be_read(value) and value.size > 1]
+    with jax.transfer_guard("allow"):
+        data = {k: np.asarray(values[k]) for k in read}
+    few = _alike(read, lambda k: (data[k].nbytes, data[k].reshape(-1)[:: 1 + data[k].size // _SAMPLE].tobytes()))
+    return {k for group in few for each in _alike(group, lambda k: data[k].tobytes()) for k in each}
+
+
+_SAMPLE = 64
+"""Elements of an array that are compared first."""
+
+
+def _alike(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
+    """Those of the numbers that have the key of another one, in groups of equal keys."""
+    groups: dict[Hashable, list[int]] = {}
+    for k in numbers:
+        groups.setdefault(key(k), []).append(k)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 _Operand = tuple[int, _Made]
