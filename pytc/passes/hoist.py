@@ -21,6 +21,8 @@ The last three depend on what the other operand is made of (`_Made`). XLA looks 
 unrolled ones, and moves what never changes out of a loop. So this is followed into every jaxpr and out of it, whether
 or not XLA would go there; at worst an array stays a constant, as under `jax.jit`.
 
+A convolution that adds nothing up is an elementwise product to XLA (`_adds_up`).
+
 Equal constants are one to XLA, and so is what is computed with them; two inputs are not. So arrays with the same
 elements stay constants (`_twins`). JAX 0.12 makes several constants of one NumPy array, too.
 
@@ -323,6 +325,8 @@ def _may_read(eqn: JaxprEqn, given: Sequence[int]) -> bool:
     name = eqn.primitive.name
     if any(mark > 0 and i not in _READERS.get(name, ()) for i, mark in enumerate(given)):
         return False
+    if name == "conv_general_dilated" and any(mark > 0 for mark in given):
+        return _adds_up(eqn)
     return name != "dot_general" or _lies_as_multiplied(eqn, [mark > 0 for mark in given])
 
 
@@ -426,6 +430,13 @@ def _either(operands: Sequence[_Operand]) -> _Operand:
 
 def _captured(operands: Sequence[_Operand]) -> int:
     return _union([mark for mark, _ in operands])
+
+
+def _adds_up(convolution: JaxprEqn) -> bool:
+    """Whether the kernel has several elements for a feature of the result. With one, and a group for each feature, XLA
+    may make an elementwise product of the convolution."""
+    kernel, features = shape_of(convolution.invars[1]), convolution.params["dimension_numbers"].rhs_spec[0]
+    return math.prod(kernel) > int(kernel[features])
 
 
 def _lies_as_multiplied(dot: JaxprEqn, captured: Sequence[bool]) -> bool:

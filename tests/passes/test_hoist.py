@@ -98,6 +98,18 @@ def test_a_loop_that_ends_with_a_captured_array_knows_as_much_as_that():
     assert again.jaxpr is program.jaxpr
 
 
+@pytest.mark.parametrize("features", [2, 3])
+def test_a_convolution_that_adds_nothing_up_is_an_elementwise_product(features):
+    kernel = jnp.asarray(np.random.default_rng(0).normal(size=(features, 1, 1)), jnp.float32)
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(2, features, 7)), jnp.float32)
+
+    def fun(x):
+        return jax.lax.conv_general_dilated(x * 1.3, kernel, (1,), "SAME", feature_group_count=features)
+
+    assert not captured(hoisted(fun, x))
+    np.testing.assert_array_equal(pytc.compile(fun, donate="none")(x), jax.jit(fun)(x))
+
+
 TWIN = np.random.default_rng(0).normal(size=(1, 3, 17, 1)).astype(np.float32)
 
 
