@@ -1,4 +1,4 @@
-"""`compile`: the decorator and its options. The call path is in `pytc.calls.function`."""
+"""`compile`: the decorator and its options. The call path begins in `pytc.calls.wrapper`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from pytc import passes as _passes
 from pytc.arguments.leaves import PythonScalars
-from pytc.calls.function import Function, wrap
+from pytc.calls.function import Function
+from pytc.calls.wrapper import wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort

@@ -18,9 +18,10 @@ from jax.tree_util import tree_flatten, tree_structure
 from pytc import passes as _passes
 from pytc.arguments.leaves import StaticArgument, numbers_in
 from pytc.arguments.parted import put_together
-from pytc.calls.function import Function, wrap
+from pytc.calls.function import Function
 from pytc.calls.hiding import Hiding
 from pytc.calls.layout import Describe, describe
+from pytc.calls.wrapper import wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort

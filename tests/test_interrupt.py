@@ -291,7 +291,7 @@ def test_interrupts_of_the_first_call():
 
 def test_an_interrupt_while_an_error_is_passed_on():
     """It is not lost: nothing has run that a result could be delivered of."""
-    deliver, struck = pytc.calls.function.deliver, []
+    deliver, struck = pytc.calls.wrapper.deliver, []
 
     def interrupted(landed, *raised):
         if not struck:
@@ -303,7 +303,7 @@ def test_an_interrupt_while_an_error_is_passed_on():
         raise ValueError(x)
 
     x = jnp.ones(3)
-    with mock.patch.object(pytc.calls.function, "deliver", interrupted), pytest.raises(KeyboardInterrupt) as caught:
+    with mock.patch.object(pytc.calls.wrapper, "deliver", interrupted), pytest.raises(KeyboardInterrupt) as caught:
         pytc.compile(fail)(x)
     assert struck
     assert isinstance(caught.value.__context__, ValueError)
@@ -480,7 +480,7 @@ def test_what_a_handler_raises(kind, make, at_alarm):
 
 def functions():
     """Each function of pytc, with where it is bound, and `sys._getframe` as it is seen from where calls come in."""
-    found = {sys._getframe: [(pytc.calls.function.sys, "_getframe")]}
+    found = {sys._getframe: [(pytc.calls.wrapper.sys, "_getframe")]}
     for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == "pytc"]:
         for name, value in [*vars(module).items()]:
             spaces = [(module, name, value)]
@@ -526,7 +526,7 @@ class Anything(KeyError, IndexError, TypeError, ValueError, RuntimeError, Attrib
 @pytest.mark.parametrize("caller", [overwritten, read_again, in_an_attribute])
 def test_what_a_handler_raises_in_any_function(caller, kind, at_alarm, monkeypatch):
     """It is not taken for what was asked there."""
-    monkeypatch.setattr(pytc.calls.function, "sys", types.SimpleNamespace(**vars(sys)))
+    monkeypatch.setattr(pytc.calls.wrapper, "sys", types.SimpleNamespace(**vars(sys)))
     step = pytc.compile(lambda tree: {name: array + 1 for name, array in tree.items()})
     came = []
 

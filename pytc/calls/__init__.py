@@ -1,6 +1,7 @@
 """What happens at each call of a compiled function.
 
-function    the call path, from top to bottom
+wrapper     the plain function that a user calls
+function    the call path behind it, from top to bottom
 direct      calls that go straight to `jax.jit`, with nothing flattened
 lookup      which staged program serves a call
 sites       plans, and what the calls from a place that uses one have shown
