@@ -23,8 +23,7 @@ or not XLA would go there; at worst an array stays a constant, as under `jax.jit
 
 A convolution that adds nothing up is an elementwise product to XLA (`_adds_up`).
 
-Equal constants are one to XLA, and so is what is computed with them; two inputs are not. So arrays with the same
-elements stay constants (`_twins`). JAX 0.12 makes several constants of one NumPy array, too.
+Some arrays stay constants whatever reads them, for their type or their elements (`elements`).
 
 Cost: one visit to each equation at every depth, to that of an inner `jit` for each way in which its operands are
 constant, and to that of an unrolled loop at most one for each copy; each captured array is read once (and once more
@@ -34,17 +33,14 @@ where another one is like it), and copied if it becomes an input; nothing where 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-
 from pytc.jax_compat import arrays, jaxprs, rewriting
-from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes, short
+from pytc.jax_compat.avals import short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, shape_of
 from pytc.jax_compat.layouts import is_over_several
-from pytc.passes import while_loops
+from pytc.passes import elements, while_loops
 from pytc.passes.constants import CALCULATE, has_constant_loop, is_known, is_neutral, same_by_anyone
 from pytc.passes.unknown import may_be_anywhere, results_unknown
 from pytc.program import Input, Program
@@ -90,13 +86,9 @@ def hoist(program: Program) -> Program:
     lifted = rewriting.lift_inner_consts(program.jaxpr)
     if not lifted.jaxpr.constvars:
         return program
-    is_cut = any(is_over_several(leaf.placed) for leaf in program.leaves)
     captured = list(zip(lifted.jaxpr.constvars, lifted.consts, strict=True))
-    twins = _twins(lifted.consts)
-    of_elements = [
-        _of_its_elements(value, var.aval, is_cut) or (_TWIN if i in twins else "")
-        for i, (var, value) in enumerate(captured)
-    ]
+    is_cut = any(is_over_several(leaf.placed) for leaf in program.leaves)
+    of_elements = elements.reasons([(value, var.aval) for var, value in captured], is_cut)
     looks = _Looks(lifted.jaxpr, [bool(why) for why in of_elements])
     hoisted: set[int] = set()
     notes = []
@@ -122,57 +114,6 @@ def hoist(program: Program) -> Program:
         ),
         inputs=(*(Input(None, arrays.snapshot(value, var.aval)) for var, value in captured), *program.inputs),
     )
-
-
-def _can_be_read(value: Any) -> bool:
-    """Whether the elements of a constant can be looked at here."""
-    if not hasattr(value, "size") or isinstance(value, jax.Ref):
-        return False
-    return not isinstance(value, jax.Array) or (value.is_fully_addressable and not is_extended(value.dtype))
-
-
-def _of_its_elements(value: Any, aval: AbstractValue, is_cut: bool) -> str:
-    """Why a constant of this type and with these elements is not hoisted, or nothing; `is_cut` if arguments are."""
-    if not hasattr(value, "size") or isinstance(value, jax.Ref):
-        return ""
-    if on_axes(aval) is not None:
-        return "its type says where on a mesh it is"  # a snapshot is all of it everywhere
-    if arrays.is_narrowed(aval.dtype):
-        return "its type is of 64 bits, and 64-bit mode is off"
-    if value.size <= 1:
-        return "it has at most one element"
-    if not _can_be_read(value):
-        return ""
-    if is_cut and not (isinstance(value, jax.Array) and is_over_several(value.sharding)):
-        return "arguments are spread over devices, and XLA spreads a constant as it likes"
-    with jax.transfer_guard("allow"):
-        data = np.asarray(value)
-    return "all its elements are equal" if bool((data == data.flat[0]).all()) else ""
-
-
-_TWIN = "another captured array has the same elements, and XLA makes one of what reads either"
-
-
-def _twins(values: Sequence[Any]) -> set[int]:
-    """Which of these constants (indices) have the bytes of another one. As inputs they would be two to XLA, which takes
-    equal constants for one, and then equal products with them."""
-    read = [k for k, value in enumerate(values) if _can_be_read(value) and value.size > 1]
-    with jax.transfer_guard("allow"):
-        data = {k: np.asarray(values[k]) for k in read}
-    few = _alike(read, lambda k: (data[k].nbytes, data[k].reshape(-1)[:: 1 + data[k].size // _SAMPLE].tobytes()))
-    return {k for group in few for each in _alike(group, lambda k: data[k].tobytes()) for k in each}
-
-
-_SAMPLE = 64
-"""Elements of an array that are compared first."""
-
-
-def _alike(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:
-    """Those of the numbers that have the key of another one, in groups of equal keys."""
-    groups: dict[Hashable, list[int]] = {}
-    for k in numbers:
-        groups.setdefault(key(k), []).append(k)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 _Operand = tuple[int, _Made]
@@ -396,17 +337,18 @@ def _counted(body: Jaxpr, operands: Sequence[_Operand], first: int, carries: int
     marks = [mark for mark, _ in operands]
     while True:
         known = dict(zip(body.invars, marks, strict=True))
-
-        def of(atoms: Iterable[Var | Literal], known: dict[Var, int] = known) -> int:
-            return _with_all(known.get(v, _CONSTANT) if isinstance(v, Var) else _CONSTANT for v in atoms)
-
         for eqn in body.eqns:
-            known.update(dict.fromkeys(eqn.outvars, _VARYING if eqn.effects else of(eqn.invars)))
-        results = [of([v]) for v in body.outvars]
+            mark = _VARYING if eqn.effects else _with_all(_mark(v, known) for v in eqn.invars)
+            known.update(dict.fromkeys(eqn.outvars, mark))
+        results = [_mark(v, known) for v in body.outvars]
         carried = [_with_all(pair) for pair in zip(marks[first:], results[:carries], strict=False)]
         if carried == marks[first : first + carries]:
             return results
         marks[first : first + carries] = carried
+
+
+def _mark(atom: Var | Literal, known: Mapping[Var, int]) -> int:
+    return known.get(atom, _CONSTANT) if isinstance(atom, Var) else _CONSTANT
 
 
 def _with_all(marks: Iterable[int]) -> int:
