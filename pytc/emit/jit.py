@@ -39,7 +39,7 @@ from pytc.jax_compat.inlined import inlined
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
 from pytc.jax_compat.layouts import memory_of
-from pytc.picking import Picker, picker
+from pytc.picking import picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected
 
@@ -112,10 +112,11 @@ class Emitted:
         self._passed = [program.leaves[i] for i in passed]
         self._keys_in = key_types([leaf.aval for leaf in self._passed] + [program.in_avals[i] for i in captured])
         self._keys_out = key_types(program.out_avals[i] for i in self._order)
-        self.hand_back: Picker
+        handed_back = list(dict.fromkeys(o.origin.leaf for o in program.outputs if isinstance(o.origin, Passed)))
+        self.hand_back = picker(handed_back)
         """Picks, of the leaves, those that the result has as they are."""
         self._take = None if passed == tuple(range(len(program.leaves))) else picker(passed)
-        self._arrange = self._arrangement()
+        self._arrange = self._arrangement(handed_back)
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
         self.context: Context | None = None
         """The context that the program was staged in, if it must not be traced in another one."""
@@ -169,12 +170,11 @@ class Emitted:
         results = [results[i] for i in self._order]
         return [jax.random.key_data(r) if k in self._keys_out else r for k, r in enumerate(results)]
 
-    def _arrangement(self) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
-        """A function that puts the leaves of the result together, of the flat function's results and what `hand_back`
-        picks (keys as their bits). None where they are the flat function's results as they are."""
+    def _arrangement(self, passed: Sequence[int]) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]] | None:
+        """A function that puts the leaves of the result together, of the flat function's results and the leaves that
+        are handed back, `passed` (keys as their bits). None where they are the flat function's results as they are."""
         outputs = self.program.outputs
         position = {outvar: i for i, outvar in enumerate(self._order)}
-        passed = list(dict.fromkeys(o.origin.leaf for o in outputs if isinstance(o.origin, Passed)))
         place = {leaf: len(position) + k for k, leaf in enumerate(passed)}
         kept = [o.origin.value for o in outputs if isinstance(o.origin, Kept)]
         next_kept = itertools.count(len(position) + len(passed))
@@ -188,7 +188,6 @@ class Emitted:
                 case Kept():
                     wanted.append(next(next_kept))
         pick = picker(wanted)
-        self.hand_back = picker(passed)
         passed_keys = key_types(self.program.leaves[i].aval for i in passed)
         keys = [*self._keys_out.items(), *((len(position) + k, key_type) for k, key_type in passed_keys.items())]
         if keys:
