@@ -10,6 +10,7 @@ from pytc.explain.fold import fold
 from pytc.explain.sizes import size
 from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
 from pytc.explain.text import MOST_NOTES, more, times
+from pytc.ownership.cpython.interpreter import ACTIVE
 from pytc.ownership.words.holders import BY_C
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _TO_CALL = (
     "to have it reused: make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
     "`functools.partial` or object with a `__call__` in between"
 )
+_TO_WATCH_LESS = "to have it reused: run without it, since it could read or keep any array"
 _ONCE = ", at one of the calls"
 """Said of a reason that was searched for at one of several calls only; at others it may be another one."""
 
@@ -64,8 +66,11 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
         path, why = found.members[0]
         lines += wrapped(f"{found.texts[0]}{_ONCE if path in often else ''}: {why}", width, 12, 10)
     if others := [why for _, why in site.why if why != TOO_MANY]:
-        by_c = all(BY_C in why for why in others)
-        lines += wrapped(_TO_CALL if by_c else _TO_FREE, width, 12, 10)
+        if all(why.endswith(ACTIVE) for why in others):
+            advice = _TO_WATCH_LESS
+        else:
+            advice = _TO_CALL if all(BY_C in why for why in others) else _TO_FREE
+        lines += wrapped(advice, width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
         folds = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))

@@ -362,6 +362,26 @@ def test_what_c_code_holds_is_advised_to_be_called_by_python():
     assert "keep it in a local variable" not in text
 
 
+def test_where_a_profiler_is_active_the_advice_is_about_that():
+    compiled = new_step()
+
+    def train():
+        state = new_state()
+        for _ in range(5):
+            state = compiled(state, jnp.ones(4))
+
+    before = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        train()
+    finally:
+        sys.setprofile(before)
+    text = compiled.explain().text(200)
+    assert "a profiler is active" in text
+    assert "run without it" in text
+    assert "keep it in a local variable" not in text
+
+
 def with_a_star(compiled):
     box = types.SimpleNamespace(state=new_state())
     for batch in [(jnp.ones(4),)] * 5:
