@@ -166,6 +166,8 @@ def follow(
         if overwritten is not None:  # first, because it counts the references to what the frame has, as loops do next
             quietly = at_once and (starred is None or level is route[0])
             overwritten.add(frame, site, lengths, quietly, found, bool(readable), atomic)
+            if level is not route[-1]:
+                overwritten.leave(frame, site)
         if level.loops and not readable:
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
         if not readable:
@@ -184,7 +186,7 @@ def follow(
     if overwritten is not None:
         found += overwritten.values
         overwritten.values.clear()
-    found += [each.value for each in loops.dead(left, found)]
+    found += [each.value for each in loops.dead(left, found)] if left else ()
     return found, overwritten
 
 
@@ -260,6 +262,7 @@ def levels(
         # keeps dies before the store and is not examined, so from such a helper upwards no slot is dead.
         quietly = at_once and (starred is None or level == 0)
         slots.add(frame, site, lengths, quietly, places, bool(readable), atomic)
+        slots.leave(frame, site)
         if slots.onlooker not in ("", *refusals):
             refusals.append(slots.onlooker)
         left = [] if readable else loops.handed_out(frame, site.iterators)

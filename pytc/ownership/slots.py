@@ -56,8 +56,8 @@ from pytc.ownership.references.private import (
 class Slots:
     """The old values of the slots that the frames of a call overwrite right behind it, in order.
 
-    Fill it frame by frame, from the caller up: `call`, then `add` for each frame. `values` then has the values of the
-    slots that are proven dead.
+    Fill it frame by frame, from the caller up: `call`, then `add` for each frame, and `leave` where the next one
+    follows. `values` then has the values of the slots that are proven dead.
 
     `roots` are the arguments. `onlookers` says who may read slots before they are overwritten; where it is not only
     another thread, no slot is dead. `classes` are those of the containers in the result, if they are known. `walked`
@@ -148,6 +148,13 @@ class Slots:
             and self._end_quietly(roots, frame)
             and (self._stack is None or self._are_private(frame, site.events, readable, self._stack))
             and self._walk(frame, site.events, lengths, readable, site.dead(True, site.fits(lengths)))
+        )
+
+    def leave(self, frame: FrameType, site: CallSite) -> None:
+        """Go on to the frame above `frame`, which was added last: its slots may be dead if the function of `frame`
+        returns right behind its stores, and nothing that ends with it runs code."""
+        self._open = (
+            self._open
             and site.returns
             and not (site.drops and self._may_end_loudly())
             and self.dying.leaves_quietly(frame)

@@ -41,6 +41,61 @@ def in_an_attribute(s: Stub, f: Any, f2: Any) -> Iterator[None]:
         yield
 
 
+class Holder:
+    """What has its state in an attribute, and a method that replaces it."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def step(self, f: Any) -> None:
+        self.x = f(self.x)
+
+    def step_by_a_variable(self, f: Any) -> None:
+        x = self.x
+        self.x = f(x)
+
+    def step_by_two(self, f: Any) -> None:
+        x = self.x
+        y = f(x)
+        self.x = y
+
+    def step_by_a_helper(self, f: Any) -> None:
+        x = self.x
+        self.x = self.helper(f, x)
+
+    def helper(self, f: Any, x: Any) -> Any:
+        y = f(x)
+        return y  # noqa: RET504 - the variable is what this is about
+
+
+def in_an_attribute_of_self(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    holder = Holder([s.new()])
+    for _ in range(ROUNDS):
+        holder.step(f)
+        yield
+
+
+def in_an_attribute_and_a_variable(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    holder = Holder(s.new())
+    for _ in range(ROUNDS):
+        holder.step_by_a_variable(f)
+        yield
+
+
+def in_an_attribute_and_two_variables(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    holder = Holder([s.new()])
+    for _ in range(ROUNDS):
+        holder.step_by_two(f)
+        yield
+
+
+def in_an_attribute_and_variables_of_a_helper(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    holder = Holder(s.new())
+    for _ in range(ROUNDS):
+        holder.step_by_a_helper(f)
+        yield
+
+
 def in_a_dictionary(s: Stub, f: Any, f2: Any) -> Iterator[None]:
     state = {"p": s.new(), "n": 0}
     for _ in range(ROUNDS):
@@ -87,8 +142,10 @@ def in_a_list_that_is_gone_through(s: Stub, f: Any, f2: Any) -> Iterator[None]:
 
 
 CALLERS = [
-    in_a_variable, in_a_tree, in_an_attribute, in_a_dictionary, in_a_dictionary_for_a_helper, in_a_named_tuple,
-    in_a_named_tuple_that_is_copied, in_a_container_that_ends, in_a_list_that_is_gone_through,
+    in_a_variable, in_a_tree, in_an_attribute, in_an_attribute_of_self, in_an_attribute_and_a_variable,
+    in_an_attribute_and_two_variables, in_an_attribute_and_variables_of_a_helper, in_a_dictionary,
+    in_a_dictionary_for_a_helper, in_a_named_tuple, in_a_named_tuple_that_is_copied, in_a_container_that_ends,
+    in_a_list_that_is_gone_through,
 ]  # fmt: skip
 
 

@@ -113,10 +113,18 @@ class Dying:
         """Whether no code runs when the frame's function returns and what only it refers to dies. What others refer to
         as well lives on, or dies with something else that is examined here."""
         variables = variables_of(frame)
+        lists = self._lists
+        self._lists = *lists, variables
+        try:
+            return self._leaves_quietly(frame, variables)
+        finally:
+            self._lists = lists  # or `variables` would live on, and its references would count as somebody else's
+
+    def _leaves_quietly(self, frame: FrameType, variables: Sequence[Any]) -> bool:
+        """The same, with the values of the frame's variables."""
         function = interpreter.running(frame)
         for address in map(id, variables):
             self._leaving[address] += 1
-        self._lists += (variables,)
         self._leaving[function] += 1
         if interpreter.references(function) <= self._leaving[function] + self.listed(function):
             return False  # the function dies with its frame, and so does what it has captured
