@@ -38,10 +38,19 @@ def outcome_of(program: Program, leaves: Sequence[Any], doubt: str) -> ownership
     classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
     lengths = lengths_of(program.out_tree)
     return ownership.Outcome(
-        calls_python, lengths, not (calls_python or doubt), classes, tuple(_static(program)), doubt
+        calls_python, lengths, not (calls_python or doubt), classes, tuple(_static(program)), doubt, _made(program)
     )
 
 
+def _made(program: Program) -> int:
+    """How many objects a result is of, at the most: an array is one, a PRNG key two. A container that is no plain one
+    may have a `__dict__`, and be made from a few others."""
+    containers = sum(1 if issubclass(kind, _PLAIN_CONTAINERS) else 4 for kind, _ in nodes(program.out_tree))
+    leaves: int = program.out_tree.num_leaves
+    return containers + leaves + sum(map(is_key_type, program.out_avals))
+
+
+_PLAIN_CONTAINERS = (tuple, list, dict)
 _NUMBERS = frozenset((bool, int, float, complex))
 _HOST = (*_NUMBERS, np.ndarray, np.generic)
 _PLAIN_KEYS = _NUMBERS | {bytes, type(None)}

@@ -85,6 +85,7 @@ def wrap(function: Function) -> Callable[..., Any]:
         finally:
             if collector.PAUSED[0]:
                 collector.PAUSED[0] = False
+                collector.BALLAST[:] = ()
                 _ = -COLLECTING  # from here on nothing but returns
 
     _dress(compiled, function)

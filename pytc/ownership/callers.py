@@ -45,6 +45,8 @@ class Outcome:
     """Objects that the compiled function holds and that may also be in its arguments: static leaves and the like."""
     doubt: str = dataclasses.field(default="", compare=False)
     """What may raise as it puts the result together, in words; empty if nothing may."""
+    made: int = 0
+    """How many objects the result is of that the garbage collector counts, at the most."""
 
     @functools.cached_property
     def lasting(self) -> frozenset[int]:
@@ -146,8 +148,8 @@ def follow(
     references += 1  # the variable here
     atomic, lengths = outcome.atomic, outcome.lengths
     overwritten = None
-    if any(level.slots for level in route):
-        who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
+    if True in [level.slots for level in route]:
+        who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, outcome.made)
         walked = walk.arguments(args, kwargs) if walk is not None else ()
         overwritten = slots_of(args, kwargs, leaves, who, outcome, walked)
         overwritten.call(below, 1 + waits_for_c(frame))

@@ -30,7 +30,7 @@ def look_everywhere(
 
     `references` says how many frames up `frame` is; each frame in between refers to it by one variable.
     """
-    who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt)
+    who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, outcome.made)
     slots = slots_of(args, kwargs, leaves, who, outcome)
     look = Look(args, kwargs, leaves)
     for found in levels(frame, references, args, slots, outcome, look.places, look.refusals):

@@ -40,7 +40,7 @@ from pytc.ownership.bytecode.replacing import copied
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.cpython.interpreter import UNBOUND, variable
 from pytc.ownership.cpython.plain import NotPlain, attribute, is_small_number, item, method, of_strings, read
-from pytc.ownership.others.collector import WHILE_ALLOCATING
+from pytc.ownership.others.collector import MOST
 from pytc.ownership.others.watchers import NOBODY, Onlookers
 from pytc.ownership.references.counts import PLAIN, opens
 from pytc.ownership.references.dying import Dying, is_quiet, variables_of
@@ -94,6 +94,8 @@ class Slots:
         """Slots stored to so far: the id of the container, and the key."""
         self._counted: set[tuple[Any, int]] = set()
         """Those of them outside of frames: the key, and the value's id."""
+        self._made = 0
+        """How many objects are made before the next store, at the most."""
         self._loaded: set[int] = set()
         """Ids of values that are read behind the call."""
         self._owners: list[Any] = []
@@ -212,7 +214,11 @@ class Slots:
         """Whether one event runs no code. Raises `NotPlain` if to get at its place may. `gone` are the local variables
         that are not read again."""
         if event.does in ("unpack", "pick"):
+            if event.does == "unpack" and not self._may_make_one():  # an iterator
+                return False
             return event.takes_apart(lengths) and not (event.does == "pick" and self._may_end_loudly())
+        if event.does == "build":
+            return self._may_make_one()
         if event.does in ("leave", "call"):
             if not readable:
                 self._unread(frame, event, events, gone)
@@ -229,6 +235,11 @@ class Slots:
         self._read(value)
         return value is not UNBOUND
 
+    def _may_make_one(self) -> bool:
+        """Count an object that is made before the next store. False if there are too many: garbage may be collected."""
+        self._made += 1
+        return self._made <= MOST
+
     def _overwrite(self, frame: FrameType, place: Place, readable: bool) -> bool:
         """Whether a store runs no code. If the slot has a value that is not read again before, that is added."""
         container, key, value = self._locate(frame, place, True)
@@ -243,8 +254,7 @@ class Slots:
             self._counted.add((key, id(value)))
             self.dying.overwrite(value)
         if value is UNBOUND:
-            # The object may need a `__dict__` for it.
-            return not (WHILE_ALLOCATING and place[-1].kind == "attribute")
+            return self._may_make_one()  # a `__dict__`
         # The value lives on elsewhere (`z, x = x, z`), or slots in it were counted (`o.d["x"], o.d = ...`).
         if id(value) in self._loaded or id(value) in self._ways:
             return False

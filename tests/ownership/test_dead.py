@@ -24,7 +24,6 @@ import optax
 import pytest
 
 from pytc.ownership.arrays import buffers
-from pytc.ownership.others.collector import WHILE_ALLOCATING
 from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first, nested, of_length, shares
 
 
@@ -459,7 +458,6 @@ def test_attributes_through_a_method(made: Functions) -> None:
     made[0].read((trainer.params, trainer.opt_state))
 
 
-@pytest.mark.skipif(WHILE_ALLOCATING, reason="garbage may be collected while the tuple is made")
 def test_attributes_through_a_method_that_makes_a_tuple(made: Functions) -> None:
     trainer = Trainer(made[0])
     for _ in range(3):
@@ -468,7 +466,6 @@ def test_attributes_through_a_method_that_makes_a_tuple(made: Functions) -> None
     made[0].read((trainer.params, trainer.opt_state))
 
 
-@pytest.mark.skipif(WHILE_ALLOCATING, reason="garbage may be collected while the tuple is made")
 def test_a_tuple_that_a_helper_makes_under_a_handler(made: Functions) -> None:
     stub = made[0]
     trainer = Trainer(stub)

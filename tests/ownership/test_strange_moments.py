@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import subprocess
@@ -20,6 +21,7 @@ from pytc import ownership
 from pytc.emit import jit as emit_jit
 from pytc.ownership.arrays import buffers
 from pytc.ownership.bytecode import sites
+from pytc.ownership.others import collector
 from tests.ownership.harness import expect
 
 pytestmark = pytest.mark.usefixtures("_frozen")
@@ -43,8 +45,8 @@ class State:
 jax.tree_util.register_dataclass(State, ["x"], [])
 
 
-@pytest.fixture(name="collecting")
-def _collecting():
+@contextlib.contextmanager
+def collected_often():
     """Garbage is collected after few allocations."""
     thresholds = gc.get_threshold()
     gc.collect()
@@ -53,6 +55,12 @@ def _collecting():
     yield
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+
+
+@pytest.fixture(name="collecting")
+def _collecting():
+    with collected_often():
+        yield
 
 
 @pytest.fixture(name="uncalled")
@@ -267,6 +275,101 @@ def test_nothing_is_collected_while_a_tuple_is_made_of_the_result(collecting) ->
         gc.collect()  # which also gives back the tuples and dictionaries that were kept for the next
 
     alive_after(range(300, 510), once, seen)
+
+
+def rounds(method: str, made: int) -> tuple[list[bool], list[bool]]:
+    """Run a method that replaces `holder.x` by a call, whose result is of so many objects that it is time for a
+    collection behind it: whether what a finaliser found there was alive, and whether the old value was taken over."""
+    step = pytc.compile(lambda x: (x + 1, [[] for _ in range(made)]))
+    holder, seen, taken_over = Holder(), [], []
+    holder.x = jnp.zeros(8)
+
+    class Looks:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            seen.append(not holder.x.is_deleted())
+
+    space = {"step": step, "holder": holder, "Holder": Holder}
+    exec(method, space)
+    for _ in range(12):  # the interpreter unpacks tuples otherwise once it has done so a few times
+        address = holder.x.unsafe_buffer_pointer()
+        gc.collect()  # which also gives back the tuples that were kept for the next
+        Looks()
+        space["method"]()
+        taken_over.append(holder.x.unsafe_buffer_pointer() == address)
+    gc.collect()
+    assert len(seen) == len(taken_over)
+    return seen, taken_over
+
+
+def in_helpers(length: int) -> str:
+    """Two that return a tuple of so many."""
+    names = ", ".join(["new", "more", *(f"rest{n}" for n in range(length - 2))])
+    return f"""
+def inner(x):
+    new, more = step(x)
+    return new, more, {"0, " * (length - 2)}
+def outer(x):
+    {names} = inner(x)
+    return {names}
+def method():
+    {names.replace("new", "holder.x")} = outer(holder.x)
+"""
+
+
+def in_tuples(number: int) -> str:
+    """A helper that makes so many, and two that they are in, with up to 24 in one. (A long one is not made at once.)"""
+    groups = [min(24, number - done) for done in range(0, number, 25)]
+    parts = ", ".join(f"({'(more,), ' * group})" for group in groups)
+    return f"""
+def helper(x):
+    new, more = step(x)
+    return new, ({parts},)
+def method():
+    holder.x, more = helper(holder.x)
+"""
+
+
+UNPACKED = """
+def method():
+    holder.x, more = step(holder.x)
+"""
+IN_A_NEW_ATTRIBUTE = """
+def helper(x):
+    new, more = step(x)
+    return more, new
+def method():
+    other = Holder()
+    other.more, holder.x = helper(holder.x)
+"""
+BEHIND = {
+    "unpacked": (UNPACKED, True),
+    "a tuple of 2 by helpers": (in_helpers(2), True),
+    "a tuple of 12 by helpers": (in_helpers(12), True),
+    "a tuple of 28 by helpers": (in_helpers(28), True),
+    "a new attribute": (IN_A_NEW_ATTRIBUTE, True),
+    "some tuples": (in_tuples(collector.MOST - 10), True),
+    "too many tuples": (in_tuples(collector.MOST), False),
+}
+
+
+@pytest.mark.parametrize(("method", "expected"), BEHIND.values(), ids=BEHIND)
+@pytest.mark.parametrize("made", [0, 600, 5000])
+def test_nothing_is_collected_before_the_result_is_stored(collecting, method, expected, made) -> None:
+    """Whatever the instructions behind the call make. And the old value is taken over."""
+    seen, taken_over = rounds(method, made)
+    assert all(seen)
+    assert taken_over[2:] == [expected] * len(taken_over[2:])
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected later")
+def test_where_garbage_is_collected_all_the_time_nothing_is_taken_over(collecting) -> None:
+    gc.set_threshold(collector.MOST - 1)
+    seen, taken_over = rounds(UNPACKED, 0)
+    assert all(seen)
+    assert not any(taken_over)
 
 
 def test_nothing_is_collected_while_a_new_attribute_is_made(collecting) -> None:

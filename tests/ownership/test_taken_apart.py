@@ -13,7 +13,6 @@ import pytest
 
 import pytc
 from pytc.ownership.bytecode.lengths import Fields, lengths_of
-from pytc.ownership.others.collector import WHILE_ALLOCATING
 from tests.ownership.harness import Functions, Stub, expect, of_lengths
 
 
@@ -98,7 +97,6 @@ def test_by_way_of_a_variable(made: Functions) -> None:
     stub.read(box.a)
 
 
-@pytest.mark.skipif(WHILE_ALLOCATING, reason="garbage may be collected while the tuple is made")
 def test_in_helpers_that_return_parts(made: Functions) -> None:
     stub = made[0]
     f, g = stub.compile(as_dictionary), stub.compile(as_named_tuple)

@@ -128,10 +128,10 @@ _TAKE_APART = {
 
 def cannot_raise(events: tuple[Event, ...]) -> bool:
     """Whether the events are only stores to variables, and loads of variables stored before: others may be unbound.
-    Those that take the result apart are for `Event.takes_apart` to tell of."""
+    Those that take the result apart are for `Event.takes_apart` to tell of, and a tuple of the parts can be built."""
     stored = set()
     for event in events:
-        if event.does in ("unpack", "pick", "leave"):
+        if event.does in ("unpack", "pick", "build", "leave"):
             continue
         if event.does == "call" or len(event.place) != 1 or event.place[0].kind != "fast":
             return False

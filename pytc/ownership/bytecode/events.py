@@ -88,19 +88,19 @@ class Call:
 @dataclasses.dataclass(frozen=True)
 class Event:
     """An instruction behind the call that matters: a store; a load that must be plain, also one of a method; arithmetic
-    with a place that must have a number; or one that takes a part of the result apart. A call is the last event; its
-    `place` is `self` or the first argument, if that is loaded for it. And a variable is left: not read again, where all
-    that was read behind the call are attributes of what it has.
+    with a place that must have a number; one that takes a part of the result apart, or builds a tuple. A call is the
+    last event; its `place` is `self` or the first argument, if that is loaded for it. And a variable is left: not read
+    again, where all that was read behind the call are attributes of what it has.
     """
 
-    does: Literal["store", "load", "method", "compute", "unpack", "pick", "leave", "call"]
+    does: Literal["store", "load", "method", "compute", "unpack", "pick", "build", "leave", "call"]
     place: Place = ()
     part: Part = RESULT
     """What is unpacked, or picked from."""
     step: Step | None = None
     """What is picked; the rest is dropped then."""
     number: int = 0
-    """Into how many items a part is unpacked."""
+    """Into how many items a part is unpacked, or of how many a tuple is built."""
     call: Call | None = None
 
     @property

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 from pytc.ownership.bytecode.events import Built, Constant, Event, Kind, Part, Place, Step, Value, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.cpython.plain import is_small_number
-from pytc.ownership.others.collector import WHILE_ALLOCATING
 
 
 def loaded(flow: ControlFlow, at: int) -> list[Place]:
@@ -252,7 +251,8 @@ class Machine:
                     new = self.new() and new
                     items.append(self.taken)
                 self.stack.append(Built(tuple(reversed(items))))
-                return new and not (WHILE_ALLOCATING and argument)
+                self.events.append(Event("build", number=argument))
+                return new
             case _:
                 return None
         return True

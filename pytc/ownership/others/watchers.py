@@ -42,7 +42,7 @@ class Onlookers(NamedTuple):
 NOBODY = Onlookers("", "")
 
 
-def onlookers(calls_python: bool, atomic: bool, doubt: str) -> Onlookers:
+def onlookers(calls_python: bool, atomic: bool, doubt: str, made: int) -> Onlookers:
     """Who may read a slot before it is overwritten.
 
     The arguments are what is known of the call's outcome (`callers.Outcome`). If there is nobody, garbage collections
@@ -53,11 +53,15 @@ def onlookers(calls_python: bool, atomic: bool, doubt: str) -> Onlookers:
         return Onlookers(caller, "")
     if not let_go():
         return Onlookers("JAX may let go of an object whose finaliser reads it", "")
-    collector.pause()  # finalisers of cyclic garbage may look, and may change what is asked next
-    found = Onlookers(onlooker(), meddler())
-    if found != NOBODY:
+    # Finalisers of cyclic garbage may look, and may change what is asked next.
+    if not collector.pause(made):
         collector.resume()
-    return found
+        return Onlookers("a finaliser may read it, as garbage is collected whenever a few objects have been made", "")
+    anywhere, thread = onlooker(), meddler()
+    if not anywhere and not thread:
+        return NOBODY
+    collector.resume()
+    return Onlookers(anywhere, thread)
 
 
 def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
