@@ -21,8 +21,8 @@ ADAM = optax.adam(1e-3)
 
 
 def gpt():
-    """24 layers."""
-    params = jax.eval_shape(lambda key: init_gpt(key, 24, 128, 64), jax.random.key(0))
+    """12 layers."""
+    params = jax.eval_shape(lambda key: init_gpt(key, 12, 128, 64), jax.random.key(0))
 
     def step(params, opt_state, batch):
         loss, gradients = jax.value_and_grad(loss_fn)(params, batch)
