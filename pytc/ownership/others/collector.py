@@ -51,12 +51,12 @@ def pause(made: int) -> bool:
     """Put off collections, if they are on; false if one may come before the store all the same. `made` is how many
     objects the result is of, at the most."""
     if not gc.isenabled():
-        return True
-    _take_ballast(made)
+        return not PAUSED[0] or _is_far_off(made)
+    far_off = _is_far_off(made) or _with_ballast(made)
     PAUSED[0] = True  # before, so that an exception from outside leaves nothing switched off
     gc.disable()
     PAUSED[0] = True  # and again: another thread may have undone it, and switched on what is off now
-    return _is_far_off(made)
+    return far_off
 
 
 def resume() -> None:
@@ -82,15 +82,16 @@ if sys.version_info < (3, 12):
         now = gc.get_count()[1:] + gc.get_threshold()
         return now != before or 0 < math.prod(now[2:]) < _ROUND
 
-    def _take_ballast(made: int) -> None:
-        """Make as many objects as there may be more behind the call, if these were an occasion for a collection."""
-        if not _is_far_off(made):
-            BALLAST[:] = map(iter, itertools.repeat((), made + _OURS + MOST))
-
     def _is_far_off(made: int) -> bool:
         """Whether there is no occasion for a collection before the store, once the ballast is let go of."""
         threshold = gc.get_threshold()[0]
         return threshold == 0 or max(0, gc.get_count()[0] + made + _OURS - len(BALLAST)) + MOST <= threshold
+
+    def _with_ballast(made: int) -> bool:
+        """The same with as many objects as there may be more behind the call. If it is time for it, garbage is
+        collected as they are made, and its finalisers may change anything."""
+        BALLAST[:] = map(iter, itertools.repeat((), made + 2 * _OURS + MOST))
+        return _is_far_off(made)
 else:
 
     def collections_so_far() -> object:
@@ -101,9 +102,10 @@ else:
         """Never: from CPython 3.12 on there is no garbage collection in the midst of code written in C."""
         return False
 
-    def _take_ballast(made: int) -> None:
-        """Not needed."""
-
-    def _is_far_off(made: int) -> bool:
+    def _is_far_off(_: int) -> bool:
         """Always, as far as the store."""
+        return True
+
+    def _with_ballast(_: int) -> bool:
+        """Not needed."""
         return True
