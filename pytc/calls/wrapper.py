@@ -19,7 +19,6 @@ from pytc.emit import Retrace
 from pytc.interrupt import deliver, is_from_outside
 from pytc.jax_compat.running import executing_once
 from pytc.ownership.others import collector
-from pytc.ownership.others.collector import COLLECTING
 
 if TYPE_CHECKING:
     from pytc.calls.function import Function
@@ -84,9 +83,16 @@ def wrap(function: Function) -> Callable[..., Any]:
             raise
         finally:
             if collector.PAUSED[0]:
+                # From here on nothing but operators and returns: no signal is looked for.
                 collector.PAUSED[0] = False
                 collector.BALLAST[:] = ()
-                _ = -COLLECTING  # from here on nothing but returns
+                near = (
+                    collector.WHILE_ALLOCATING
+                    and (-collector.COUNT)[0] + collector.MOST > (-collector.THRESHOLD)[0] > 0
+                )
+                frozen = near and -collector.FROZEN
+                _ = near and (-collector.FREEZE, frozen or -collector.UNFREEZE)
+                _ = -collector.COLLECTING
 
     _dress(compiled, function)
     return compiled

@@ -261,17 +261,65 @@ def code_of(source: str, seed: int) -> types.CodeType:
     return compile(source, _file(seed), "exec", dont_inherit=True)
 
 
-def run(program: str | types.CodeType, seed: int, stub: Any) -> str:
-    """Run a program, and read what it leaves behind. The name of the exception that ended it, if one did."""
+class Garbage:
+    """Cyclic garbage that looks at a program's globals as it is collected, and leaves more of its kind, as long as that
+    `runs`."""
+
+    def __init__(self, space: dict[str, Any], runs: list[bool]):
+        self.itself = self
+        self.space = space
+        self.runs = runs
+
+    def __del__(self) -> None:
+        if self.runs:
+            values = [
+                value for name in ("box", "hooked", "space", "module") for value in vars(self.space[name]).values()
+            ]
+            values += [self.space["slotted"].a, *map(self.space.get, ("c", "d", "G", *Writer.names))]
+            if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in tree_leaves(values)):
+                raise RuntimeError("a finaliser has found an array deleted")
+            Garbage(self.space, self.runs)
+
+
+@contextlib.contextmanager
+def _collecting(threshold: int) -> Iterator[None]:
+    """Garbage is collected whenever so many objects have been made; never, with 0."""
+    was, thresholds = gc.isenabled(), gc.get_threshold()
+    gc.disable()
+    if threshold:
+        gc.freeze()  # what there was before need not be looked through each time
+        gc.set_threshold(threshold, 1000, 1000)
+        gc.enable()
+    try:
+        yield
+    finally:
+        gc.disable()
+        gc.set_threshold(*thresholds)
+        if threshold:
+            gc.unfreeze()
+        if was:
+            gc.enable()
+
+
+def run(program: str | types.CodeType, seed: int, stub: Any, collecting: int = 0) -> str:
+    """Run a program, and read what it leaves behind. The name of the exception that ended it, if one did.
+
+    Garbage is collected whenever so many objects have been made (never, with 0), and looks then.
+    """
     space = environment(stub, seed)
     space["__name__"] = "program"
     error = ""
     unraisable: list[BaseException | None] = []
-    was = gc.isenabled()
-    gc.disable()
+    runs = [True]
+    code = code_of(program, seed) if isinstance(program, str) else program
     try:
-        with mock.patch.object(sys, "unraisablehook", lambda found: unraisable.append(found.exc_value)):
-            exec(code_of(program, seed) if isinstance(program, str) else program, space)
+        with (
+            mock.patch.object(sys, "unraisablehook", lambda found: unraisable.append(found.exc_value)),
+            _collecting(collecting),
+        ):
+            if collecting:
+                Garbage(space, runs)
+            exec(code, space)
     except RuntimeError as raised:
         if "deleted" in str(raised):
             raise
@@ -280,8 +328,7 @@ def run(program: str | types.CodeType, seed: int, stub: Any) -> str:
         error = type(raised).__name__
     finally:
         space["runs"].clear()  # from here on it is no longer the program's affair when something dies
-        if was:
-            gc.enable()
+        runs.clear()
     if deleted := next((each for each in unraisable if "deleted" in str(each)), None):
         raise deleted
     with contextlib.suppress(TooLarge):  # what was read until then is compared

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +24,7 @@ import numpy as np
 from jax.tree_util import tree_leaves, tree_map
 
 import pytc
-from tests.ownership import caller_programs, field_programs, fuzz_callers
+from tests.ownership import caller_programs, field_programs, fuzz_callers, slot_programs
 from tests.ownership.caller_programs import Writer
 from tests.ownership.fuzz_callers import Wrong
 from tests.ownership.harness import both, first, nested
@@ -113,18 +114,26 @@ class Shallow(Writer):
         super().line(text.replace(" = box; ", " = None; ").replace("isinstance({1}, tuple)", "False"))
 
 
+WRITERS: tuple[Callable[[int], str], ...] = (
+    functools.partial(field_programs.write, objects=False),
+    functools.partial(caller_programs.write, kind_of_writer=Shallow),
+    slot_programs.write,
+)
+
+
 def check(seed: int) -> None:
     """Run one program both ways; raises `Wrong` if they differ. Twice the same code: the second time its call sites are
     known, and calls go straight to `jax.jit`."""
-    source = field_programs.write(seed, objects=False) if seed % 3 == 0 else caller_programs.write(seed, Shallow)
+    source = WRITERS[seed % len(WRITERS)](seed)
     code = fuzz_callers.code_of(source, seed)
     keys = seed % 4 == 0
+    collecting = random.Random(seed).randint(41, 160) if seed % 2 else 0
     keeping = Compiled(plain(), keys)
     expected = fuzz_callers.run(code, seed, keeping)
     for time_ in ("first", "second"):
         donating = Compiled(automatic(), keys)
         try:
-            error = fuzz_callers.run(code, seed, donating)
+            error = fuzz_callers.run(code, seed, donating, collecting)
         except RuntimeError as raised:
             raise Wrong(f"program {seed} met a deleted array, the {time_} time\n{source}") from raised
         if (error, donating.reads) != (expected, keeping.reads):

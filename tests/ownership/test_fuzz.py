@@ -99,7 +99,7 @@ def test_the_share_shows_a_prover_that_keeps_too_much(full: Tally, lazy: Callabl
 
 
 def test_random_programs_around_the_compiler() -> None:
-    for seed in range(15):
+    for seed in range(30):
         fuzz_compiled.check(seed)
 
 

@@ -9,8 +9,12 @@ there is no collection. From `-COLLECTING` to the caller's store the collector i
 - CPython 3.11 may collect whenever an object is made that the collector counts, if by then so many more have been made
   than let go of (`gc.get_count`, `gc.get_threshold`). The instructions behind the call make a few: an iterator where
   the result is unpacked, a tuple that a helper returns, a `__dict__` for an attribute; `MOST`, at the most. And the
-  result itself may be of any number. So where the occasion is near, as many objects are made as that takes, before
-  anything is looked at, and let go of right before `-COLLECTING`. A collection that is due comes as they are made.
+  result itself may be of any number, and the first call of a program leaves thousands. So where the occasion is near
+  as the call ends, everything is made to look old, which begins the count anew: by `gc.freeze` and `gc.unfreeze`, or
+  the former alone where a user has frozen something. That delays the end of young garbage, so it is not for each call:
+  where the occasion is near as the call begins, as many objects are made as
+  the result is of, before anything is looked at, and let go of as it ends. A collection that is due comes as they are
+  made.
 
 Calls in which no slot is dead never come here.
 """
@@ -21,42 +25,44 @@ import gc
 import itertools
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
+WHILE_ALLOCATING = sys.version_info < (3, 12)
+"""Whether a collection may come in the midst of an instruction that makes an object."""
 MOST = 40
 """So many objects may be made from `-COLLECTING` to the store."""
 _OURS = 24
-"""More objects than pytc makes in a call and keeps."""
+"""More objects than pytc makes in a call and keeps, mostly."""
 _ROUND = 10_000
 """More objects than one call makes: if the collector's counts begin anew only after as many, they do not come back to
 the same within a call."""
 PAUSED = [False]
 """Whether a collection is being put off."""
-
-
-class _Collecting:
-    """`-COLLECTING` switches the collector on. An operator, since after a call the interpreter would look for signals,
-    and a Ctrl-C would strike before the result is stored (see `pytc.interrupt`)."""
-
-    __neg__ = staticmethod(gc.enable)
-
-
-COLLECTING = _Collecting()
-
 BALLAST: list[Any] = []
-"""Objects to be let go of right before `-COLLECTING`."""
+"""Objects to be let go of as the call ends."""
+
+
+def _operator(function: Callable[[], Any]) -> Any:
+    """`-_operator(function)` calls a function written in C. Behind a call the interpreter would look for signals, and a
+    Ctrl-C would strike before the result is stored (see `pytc.interrupt`); behind an operator it does not."""
+    return type("_Operator", (), {"__neg__": staticmethod(function)})()
+
+
+COLLECTING, COUNT, THRESHOLD = _operator(gc.enable), _operator(gc.get_count), _operator(gc.get_threshold)
+FROZEN, FREEZE, UNFREEZE = _operator(gc.get_freeze_count), _operator(gc.freeze), _operator(gc.unfreeze)
 
 
 def pause(made: int) -> bool:
     """Put off collections, if they are on; false if one may come before the store all the same. `made` is how many
     objects the result is of, at the most."""
-    if not gc.isenabled():
-        return not PAUSED[0] or _is_far_off(made)
-    far_off = _is_far_off(made) or _with_ballast(made)
-    PAUSED[0] = True  # before, so that an exception from outside leaves nothing switched off
-    gc.disable()
-    PAUSED[0] = True  # and again: another thread may have undone it, and switched on what is off now
-    return far_off
+    if gc.isenabled():
+        if WHILE_ALLOCATING and 0 < gc.get_threshold()[0] < gc.get_count()[0] + made + _OURS + MOST:
+            BALLAST[:] = map(iter, itertools.repeat((), made + _OURS + MOST))
+        PAUSED[0] = True  # before, so that an exception from outside leaves nothing switched off
+        gc.disable()
+        PAUSED[0] = True  # and again: another thread may have undone it, and switched on what is off now
+    return not (WHILE_ALLOCATING and 0 < gc.get_threshold()[0] <= MOST)
 
 
 def resume() -> None:
@@ -81,17 +87,6 @@ if sys.version_info < (3, 12):
         """
         now = gc.get_count()[1:] + gc.get_threshold()
         return now != before or 0 < math.prod(now[2:]) < _ROUND
-
-    def _is_far_off(made: int) -> bool:
-        """Whether there is no occasion for a collection before the store, once the ballast is let go of."""
-        threshold = gc.get_threshold()[0]
-        return threshold == 0 or max(0, gc.get_count()[0] + made + _OURS - len(BALLAST)) + MOST <= threshold
-
-    def _with_ballast(made: int) -> bool:
-        """The same with as many objects as there may be more behind the call. If it is time for it, garbage is
-        collected as they are made, and its finalisers may change anything."""
-        BALLAST[:] = map(iter, itertools.repeat((), made + 2 * _OURS + MOST))
-        return _is_far_off(made)
 else:
 
     def collections_so_far() -> object:
@@ -101,11 +96,3 @@ else:
     def collected_since(_: object) -> bool:
         """Never: from CPython 3.12 on there is no garbage collection in the midst of code written in C."""
         return False
-
-    def _is_far_off(_: int) -> bool:
-        """Always, as far as the store."""
-        return True
-
-    def _with_ballast(_: int) -> bool:
-        """Not needed."""
-        return True
