@@ -77,6 +77,8 @@ class Level:
 
 Route = tuple[Level, ...]
 """One level for each frame, from the frame that called upwards."""
+_MOST_HINTS = 64
+"""How many callers' routes are remembered with a call site."""
 
 
 def distance(frame: FrameType, level: int) -> int:
@@ -91,14 +93,26 @@ def distance(frame: FrameType, level: int) -> int:
     return level
 
 
-def remember(route: Route, site: CallSite) -> None:
-    """Remember `route` for the next call from `site`; also in short form if it names nothing but local variables of the
-    frame that called, and nothing else can read these."""
-    site.hint = route
-    alone = not route or (len(route) == 1 and route[0] == Level(route[0].locals, (), starred=False, slots=False))
+def remember(route: Route, site: CallSite, frame: FrameType) -> None:
+    """Remember `route` for the next call from `site`, that of `frame`, by the same callers; also in short form if it
+    names nothing but local variables of the frame that called, and nothing else can read these."""
     site.hinted_locals = None
-    if alone and not site.refusal and not site.is_read_by_handlers:
+    if len(route) - 1 > site.above or len(site.hints) >= _MOST_HINTS:
+        site.hints, site.above = {}, max(site.above, len(route) - 1)
+    site.hints[_above(frame, site.above)] = route
+    alone = not route or route == (Level(route[0].locals, (), starred=False, slots=False),)
+    if alone and not site.above and not site.refusal and not site.is_read_by_handlers:
         site.hinted_locals = tuple(number for level in route for number in level.locals)
+
+
+def _above(frame: FrameType, most: int) -> tuple[tuple[int, int], ...]:
+    """Where that many frames above this one are: the ids of their code, and the instructions."""
+    places: list[tuple[int, int]] = []
+    above = frame.f_back
+    while above is not None and len(places) < most:
+        places.append((id(above.f_code), above.f_lasti))
+        above = above.f_back
+    return tuple(places)
 
 
 def _standing(
@@ -126,11 +140,12 @@ def follow(
     outcome: Outcome,
     walk: Walk | None,
 ) -> tuple[list[Any], Slots | None]:
-    """The values of the dead places that the hint of `known`, the site of `frame`, names; and the `Slots`, if slots are
-    among these places.
+    """The values of the dead places that the hint of `known`, the site of `frame`, names for these callers; and the
+    `Slots`, if slots are among these places.
 
     The `Slots` have not examined the end of those arguments that `walk` is about; the walk must do that. Raises
-    `NotTrusted` if the places cannot be relied on at this call, and `LookupError` if the call has no such arguments.
+    `NotTrusted` if the places cannot be relied on at this call, and `LookupError` if there is no hint for these
+    callers, or the call has no such arguments.
     """
     found: list[Any] = []
     hinted = known.hinted_locals  # read once: another thread may change it at any moment
@@ -142,7 +157,7 @@ def follow(
             if (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a comprehension would be another frame
         return found, None
-    route: Route = known.hint
+    route: Route = known.hints[_above(frame, known.above) if known.above else ()]
     left: list[loops.Left] = []
     below = sys._getframe(references)
     references += 1  # the variable here

@@ -45,7 +45,7 @@ def held(
     beneath = _beneath(frame)
     references = len(beneath)
     site = known_site(frame)
-    if site is not None and site.hint is not None:
+    if site is not None and site.hints:
         try:
             walk = wanted.walk  # a finaliser that runs before slots are counted may itself make a call, and change it
             places, slots = follow(site, frame, references, args, kwargs, leaves, outcome, walk)
@@ -60,7 +60,7 @@ def held(
     del look  # which has `leaves`, too
     if site is None:
         site = site_of(frame)
-    remember(route, site)
+    remember(route, site, frame)
     _look_further(site, wanted.take(leaves))
     return wanted if _is_taken(beneath, args, kwargs, leaves) else kept
 
@@ -75,7 +75,7 @@ def all_dead(
     Requires what `held` requires, except that there is no list of leaves; `frame` must be three frames up, and `site`
     the `known_site` of it.
     """
-    if site.hint is None or interpreter.refusal or interpreter.observer():
+    if not site.hints or interpreter.refusal or interpreter.observer():
         return False
     beneath = _beneath(frame)
     if len(beneath) != 3:

@@ -22,19 +22,20 @@ from pytc.ownership.bytecode.stack import iterators, starred_call
 
 
 class CallSite:
-    """What the bytecode tells of a call site, and where the last careful look has found the arguments.
+    """What the bytecode tells of a call site, and where the last careful looks have found the arguments.
 
     One of these serves all compiled functions that are called there (`calls.sites.Site` has the plan of each), and each
     frame on the stack above a call has one for the instruction that it is at. The code object is not kept alive;
     `callers` forgets a site with its code.
 
-    `__init__` settles everything but three attributes, which `callers.remember` and `proof` write:
+    `__init__` settles everything but four attributes, which `callers.remember` and `proof` write:
 
-        not yet proven    `hint` is None: the quick look is skipped
+        not yet proven    `hints` is empty: the quick look is skipped
                           a careful look (`look.look_everywhere`), whatever it proves -> hinted
-        hinted            the quick look follows `hint` (`callers.follow`)
+        hinted            the quick look follows one of `hints` (`callers.follow`)
                           it proves everything                                        -> hinted
-                          it does not: a careful look                                 -> hinted, with another `hint`
+                          it does not, or there is none for these callers: a careful
+                          look                                                        -> hinted, with another hint
 
     `executions` grows with a careful look, and with a quick one that has to compare all addresses, to what would have
     been enough there.
@@ -77,11 +78,14 @@ class CallSite:
         self.is_read_by_handlers = len(set(self._dead)) > 1
         """Whether an exception handler reads locals that are otherwise dead: these are dead only if a call that raises
         has donated nothing."""
-        self.hint: Any = None
-        """The `callers.Route` of the last careful look: the dead places, here and above, that held arguments."""
+        self.hints: dict[Any, Any] = {}
+        """The `callers.Route`s of careful looks: the dead places, here and above, that held arguments. By where the
+        frames above were: a helper may be called from several lines, with other variables in each."""
+        self.above = 0
+        """How many frames above tell these apart."""
         self.hinted_locals: tuple[int, ...] | None = None
-        """The short form of `hint`, where it names only variables of this frame, which nobody else may read and no
-        exception handler does: their numbers. Else None."""
+        """The short form of the only hint, where it names only variables of this frame, which nobody else may read and
+        no exception handler does: their numbers. Else None."""
         self._members: dict[tuple[int, int], frozenset[Step] | None] = {}
         """What `members_read` has found, by local and calm."""
         self.executions = 1
