@@ -91,9 +91,11 @@ class Function:
             pipeline = [each for each in pipeline if each is not _passes.prune]
         self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.directly = Ways(share, python_scalars)
-        self.tree: PyTreeDef | None = None
-        """Of the arguments of the latest call. Held until the next call, since a custom node's auxiliary data, made
-        anew by its `tree_flatten`, may run code when it dies: that must not be between the proof and the store."""
+        self.held: list[Any] = []
+        """What the latest call has found its way by: the tree of its arguments, of which a custom node's auxiliary data
+        may have been made anew by its `tree_flatten`; the program; what told that this is the one. Let go of as the
+        next call begins, since code may run when it dies: that must not be between the proof and the store. (Caches
+        have most of it, but who is asked as a call is looked up may clear them, or make another call.)"""
         has_static = bool(self.parameters.static_argnums or self.parameters.static_argnames)
         self.wrap_static = self.parameters.wrap_static if has_static else None
         static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
@@ -237,6 +239,7 @@ class Function:
                     except Retrace:
                         continue
                     signatures.add(signature)  # only now: a program that failed to compile is forgotten
+                    self.held += [signature]
                     return result
         except LeftToJit:
             pass
@@ -326,6 +329,7 @@ class Function:
         self.lookup.layouts.clear()
         self.lookup.known.clear()
         self.directly.clear()
+        self.held = []
         for jitted in (self.jitted, self.stageable.jitted, *self.hiding.jitted.values()):
             jitted.clear_cache()
 

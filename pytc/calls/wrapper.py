@@ -46,8 +46,10 @@ def wrap(function: Function) -> Callable[..., Any]:
             frame = None
         if frame is None:
             return _called_from_nowhere(function, args, kwargs)
+        function.held = []
         landed: list[Any] = []
         leaves: list[Any] = []
+        direct = tree = signature = None
         try:
             direct = function.directly.get((id(frame.f_code), frame.f_lasti))
             if direct is not None and executing_once():
@@ -59,7 +61,6 @@ def wrap(function: Function) -> Callable[..., Any]:
             leaves, tree = tree_flatten(
                 (args, kwargs) if (hidden := function.wrap_static) is None else hidden(args, kwargs)
             )
-            function.tree = tree
             signature = function.lookup.find(leaves, tree)
             if signature is not None:
                 try:
@@ -79,11 +80,13 @@ def wrap(function: Function) -> Callable[..., Any]:
             if delivered:
                 return delivered[0]
             leave_out_own_frames(raised)
-            del args, kwargs, leaves, landed, frame  # the traceback, which people keep, has this frame
+            landed = []
+            del args, kwargs, leaves, frame  # the traceback, which people keep, has this frame
             raise
         finally:
+            # From here on nothing but operators and returns: no signal is looked for.
+            function.held += [tree, signature, direct, *landed[:1]]
             if collector.PAUSED[0]:
-                # From here on nothing but operators and returns: no signal is looked for.
                 collector.PAUSED[0] = False
                 collector.BALLAST[:] = ()
                 near = (

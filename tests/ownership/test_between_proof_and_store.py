@@ -196,6 +196,80 @@ def test_what_flattening_makes_anew():
     assert not_deleted()
 
 
+class Meanwhile:
+    """Auxiliary data, or a static argument, that does something when it is compared."""
+
+    does: Any = None
+
+    def __init__(self, mortal=True):
+        self.mortal = mortal
+
+    def __hash__(self):
+        return 2
+
+    def __eq__(self, other):
+        does, Meanwhile.does = Meanwhile.does, None
+        if does is not None:
+            does()
+        return type(other) is Meanwhile
+
+    def __del__(self):
+        if self.mortal:
+            look()
+
+
+@jax.tree_util.register_pytree_node_class
+class Asking(Beside):
+    mortal = True
+
+    def tree_flatten(self):
+        return (self.x,), Meanwhile(self.mortal)
+
+
+class Patient(Asking):
+    mortal = False
+
+
+jax.tree_util.register_pytree_node(Patient, Patient.tree_flatten, lambda _, parts: Patient(*parts))
+
+
+def test_what_flattening_has_made_for_a_call_that_another_of_the_function_comes_into():
+    step = pytc.compile(lambda node: node.x + 1)
+
+    def once(node):
+        Meanwhile.does = lambda: step(Patient(jnp.ones(1000)))
+        BOX.a = step(node(BOX.a))
+        Meanwhile.does = None
+
+    BOX.a = jnp.ones(1000)
+    for _ in range(6):
+        address = BOX.a.unsafe_buffer_pointer()
+        once(Asking)
+    assert not_deleted()
+    assert BOX.a.unsafe_buffer_pointer() == address
+
+
+@pytest.mark.parametrize("calls_before", [1, 5])
+def test_the_program_of_a_call_in_the_midst_of_which_caches_are_cleared(calls_before):
+    step = pytc.compile(lambda x, static: x + 1)
+
+    def once(static):
+        BOX.a = step(BOX.a, static)
+
+    BOX.a = jnp.ones(1000)
+    for _ in range(3):
+        other = Meanwhile(False)
+        once(Meanwhile())
+        for _ in range(calls_before):
+            once(other)
+        Meanwhile.does = step.clear_cache
+        once(other)
+        Meanwhile.does = step.clear_cache
+        once(Meanwhile(False))
+        assert Meanwhile.does is None
+    assert not_deleted()
+
+
 # -- what JAX asks --
 
 
