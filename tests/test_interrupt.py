@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import collections
 import ctypes
+import dis
 import gc
 import inspect
 import itertools
@@ -27,6 +28,7 @@ import pytest
 import pytc
 from pytc.emit import Emitted, EmittedWhole, jit
 from pytc.interrupt import put_off
+from pytc.ownership.others import collector
 from pytc.ownership.others.watchers import other_frames
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
 
@@ -695,3 +697,38 @@ def test_sessions_that_tasks_serve(times, monkeypatch):
         signal.signal(signal.SIGINT, before)
     assert holder.state["a"].tolist() == [4] * 64
     assert len({*at[1:], holder.state["a"].unsafe_buffer_pointer()}) == 1
+
+
+@pytest.mark.parametrize("function", [collector.pause, collector.resume])
+def test_an_interrupt_leaves_the_collector_on_or_to_be_switched_on(function):
+    """At any instruction behind one where the interpreter looks for signals."""
+    instructions = [*dis.get_instructions(function)]
+    looks = [each.opname.startswith(("RESUME", "CALL", "JUMP_BACKWARD")) for each in instructions]
+    behind = [each.offset for each, looked in zip(instructions[1:], looks, strict=False) if looked]
+
+    def raising_at(offset):
+        def trace(frame, event, _):
+            if frame.f_code is not function.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and frame.f_lasti >= offset:
+                raise KeyboardInterrupt
+            return trace
+
+        return trace
+
+    assert behind
+    assert gc.isenabled()
+    for offset in behind:
+        if function is collector.resume:
+            collector.pause(0)
+        sys.settrace(raising_at(offset))
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                function(*[0] * (function is collector.pause))
+        finally:
+            sys.settrace(None)
+            left = gc.isenabled() or collector.PAUSED[0]
+            gc.enable()
+            collector.PAUSED[0] = False
+        assert left

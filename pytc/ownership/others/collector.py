@@ -69,8 +69,8 @@ def resume() -> None:
     """Undo `pause`."""
     if PAUSED[0]:
         PAUSED[0] = False
-        BALLAST.clear()
-        gc.enable()
+        BALLAST[:] = ()
+        _ = -COLLECTING  # neither a Ctrl-C nor another thread comes in between
 
 
 if sys.version_info < (3, 12):
