@@ -73,6 +73,8 @@ def _keys(tree: PyTreeDef) -> Iterator[Any]:
 def _is_plain_key(key: Any) -> bool:
     """Whether a key is compared and hashed by code of Python's own: JAX sorts and looks up keys."""
     kind = type(key)
+    if kind is str:
+        return True
     if issubclass(kind, str):
         # Of two that are compared, the one whose class is derived from the other's is asked first: `>` for `<`.
         return shares(kind, str, "__hash__", "__eq__", "__ne__", "__lt__", "__gt__")

@@ -312,23 +312,22 @@ def run(program: str | types.CodeType, seed: int, stub: Any, collecting: int = 0
     unraisable: list[BaseException | None] = []
     runs = [True]
     code = code_of(program, seed) if isinstance(program, str) else program
-    try:
-        with (
-            mock.patch.object(sys, "unraisablehook", lambda found: unraisable.append(found.exc_value)),
-            _collecting(collecting),
-        ):
+    with _collecting(collecting):
+        try:
             if collecting:
                 Garbage(space, runs)
-            exec(code, space)
-    except RuntimeError as raised:
-        if "deleted" in str(raised):
-            raise
-        error = type(raised).__name__
-    except Exception as raised:
-        error = type(raised).__name__
-    finally:
-        space["runs"].clear()  # from here on it is no longer the program's affair when something dies
-        runs.clear()
+            with mock.patch.object(sys, "unraisablehook", lambda found: unraisable.append(found.exc_value)):
+                exec(code, space)
+        except RuntimeError as raised:
+            if "deleted" in str(raised):
+                raise
+            error = type(raised).__name__
+        except Exception as raised:
+            error = type(raised).__name__
+        finally:
+            gc.disable()
+            space["runs"].clear()  # from here on it is no longer the program's affair when something dies
+            runs.clear()
     if deleted := next((each for each in unraisable if "deleted" in str(each)), None):
         raise deleted
     with contextlib.suppress(TooLarge):  # what was read until then is compared

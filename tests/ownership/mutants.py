@@ -530,7 +530,10 @@ def routes_are_not_checked() -> Any:
         with mock.patch.object(CallSite, "dead", lambda site, *_: _Everything()):
             return _follow(known, frame, references + 1, args, kwargs, leaves, outcome, walked)
 
-    return mock.patch.object(proof, "follow", follow)
+    return _patches(
+        mock.patch.object(proof, "follow", follow),
+        mock.patch.object(callers, "_above", lambda *_: ()),  # as if all callers were one
+    )
 
 
 _follow = callers.follow

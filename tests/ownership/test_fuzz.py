@@ -40,7 +40,7 @@ def test_more_random_programs() -> None:
 
 
 def test_random_programs_in_which_destructors_make_calls() -> None:
-    counted = tally("ending", range(100), asks=False)
+    counted = tally("ending", range(150), asks=False)
     assert counted.dead_found > counted.dead / 2
 
 
