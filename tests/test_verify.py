@@ -200,6 +200,27 @@ def test_inputs_of_every_kind(dtype: str) -> None:
     verify(before, passes.prune(before), by="prune")
 
 
+def test_numbers_are_weakly_typed_as_they_were() -> None:
+    @jax.custom_batching.custom_vmap
+    def twice(x: Any) -> Any:
+        return x * 2
+
+    @twice.def_vmap
+    def _(size: int, batched: Any, x: Any) -> Any:
+        return x * 2, batched[0]
+
+    for number in (1.5, 2, jnp.full(3, 0.5)):
+        before = program_of(twice, number)
+        verify(before, passes.finalise(before), by="finalise")
+
+
+def test_types_of_64_bits_that_jax_is_no_longer_set_to() -> None:
+    with jax.enable_x64(True):
+        x = jnp.arange(3)
+    before = program_of(lambda x: jnp.where(x > 1, x, -x), x)
+    verify(before, passes.finalise(before), by="finalise")
+
+
 def test_the_variable_has_every_pass_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(program: Program) -> Program:
         return _with_jaxpr_of(program, lambda x: x * 3, X)

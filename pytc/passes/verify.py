@@ -6,7 +6,8 @@ programs are compiled and run on made-up data of the right types: what the calle
 
 Made-up data may never end a loop, so loops stop after a few rounds in both. A program with effects is not run: its
 callbacks belong to the user, who does not expect them to be called with such data. Nor is one that draws hidden
-random numbers, which differ from run to run.
+random numbers, which differ from run to run, or one whose types say how an array is spread over a mesh, as the data
+would have to be.
 
 Cost: two compilations and two runs for every pass that changed anything.
 """
@@ -24,7 +25,7 @@ import numpy as np
 
 from pytc.errors import VerificationError
 from pytc.jax_compat import api, rewriting, rules
-from pytc.jax_compat.avals import held, is_ref, key_bits
+from pytc.jax_compat.avals import held, is_ref, key_bits, spec_on_axes
 from pytc.jax_compat.effects import draws_hidden_numbers
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, shape_of
 from pytc.passes import subjaxprs
@@ -48,7 +49,7 @@ def verify(before: Program, after: Program, by: str) -> None:
     effects = [list(subjaxprs.effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
     if effects[0] != effects[1]:
         raise _failure(before, after, by, f"the effects were {effects[0]} and are {effects[1]}")
-    if effects[0] or draws_hidden_numbers(before.jaxpr):
+    if effects[0] or draws_hidden_numbers(before.jaxpr) or any(map(spec_on_axes, before.in_avals)):
         return
     captured = list({id(ref): ref for p in (before, after) for ref in _captured_refs(p)}.values())
     seen_before, seen_after = (_seen(p, captured) for p in (before, after))
@@ -162,13 +163,19 @@ def _made_up(aval: Any, seed: int) -> Any:
     if dtype == jax.dtypes.float0:
         return np.zeros(shape, dtype)
     if jnp.issubdtype(dtype, np.bool_):
-        return jnp.asarray(random.integers(0, 2, shape), dtype)
-    if jnp.issubdtype(dtype, np.integer):
-        return jnp.asarray(random.integers(0, 4, shape), dtype)
-    values = random.normal(size=shape)
-    if jnp.issubdtype(dtype, np.complexfloating):
-        values = values + 1j * random.normal(size=shape)
-    return jnp.asarray(values, dtype)
+        values = random.integers(0, 2, shape)
+    elif jnp.issubdtype(dtype, np.integer):
+        values = random.integers(0, 4, shape)
+    else:
+        values = random.normal(size=shape)
+        if jnp.issubdtype(dtype, np.complexfloating):
+            values = values + 1j * random.normal(size=shape)
+    with jax.enable_x64(True):  # types of 64 bits are in a program whatever JAX is set to now
+        made = jnp.asarray(values, dtype)
+    if aval.weak_type and made.size:
+        weak = jnp.full(shape, made.ravel()[0].item())  # one number: arithmetic with several would not be weak
+        return weak if weak.dtype == dtype else made
+    return made
 
 
 def _bounded(closed: ClosedJaxpr) -> ClosedJaxpr:
