@@ -80,12 +80,11 @@ def wrap(function: Function) -> Callable[..., Any]:
             if delivered:
                 return delivered[0]
             leave_out_own_frames(raised)
-            landed = []
-            del args, kwargs, leaves, frame  # the traceback, which people keep, has this frame
+            del args, kwargs, leaves, landed, frame  # the traceback, which people keep, has this frame
             raise
         finally:
             # From here on nothing but operators and returns: no signal is looked for.
-            function.held += [tree, signature, direct, *landed[:1]]
+            function.held += tree, signature, direct
             if collector.PAUSED[0]:
                 collector.PAUSED[0] = False
                 collector.BALLAST[:] = ()
