@@ -524,8 +524,15 @@ class Anything(KeyError, IndexError, TypeError, ValueError, RuntimeError, Attrib
     """Caught by whoever catches one of these. (No class can be a `StopIteration` besides.)"""
 
 
-@pytest.mark.parametrize("kind", [Anything, StopIteration])
-@pytest.mark.parametrize("caller", [overwritten, read_again, in_an_attribute])
+@pytest.mark.parametrize(
+    ("caller", "kind"),
+    [
+        (overwritten, Anything),
+        (read_again, StopIteration),
+        (in_an_attribute, Anything),
+        (in_an_attribute, StopIteration),
+    ],
+)
 def test_what_a_handler_raises_in_any_function(caller, kind, at_alarm, monkeypatch):
     """It is not taken for what was asked there."""
     monkeypatch.setattr(pytc.calls.wrapper, "sys", types.SimpleNamespace(**vars(sys)))

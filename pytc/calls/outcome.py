@@ -47,7 +47,7 @@ def _made(program: Program) -> int:
     may have a `__dict__`, and be made from a few others."""
     containers = sum(1 if issubclass(kind, _PLAIN_CONTAINERS) else 4 for kind, _ in nodes(program.out_tree))
     leaves: int = program.out_tree.num_leaves
-    return containers + leaves + sum(map(is_key_type, program.out_avals))
+    return containers + leaves + sum(is_key_type(aval) for aval in program.out_avals)
 
 
 _PLAIN_CONTAINERS = (tuple, list, dict)

@@ -94,6 +94,7 @@ def wrap(function: Function) -> Callable[..., Any]:
                 )
                 frozen = near and -collector.FROZEN
                 _ = near and (-collector.FREEZE, frozen or -collector.UNFREEZE)
+                collector.AGED[0] += near
                 _ = -collector.COLLECTING
 
     _dress(compiled, function)

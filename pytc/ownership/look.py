@@ -16,6 +16,9 @@ from pytc.ownership.references import counts, loops
 
 _BARREN = 2
 """How many frames without anything of the arguments are passed over on the way up."""
+_MADE = 1500
+"""More objects than the analysis of a call site leaves, mostly; with three for each of the result, more than the first
+call of a program does."""
 
 
 def look_everywhere(
@@ -30,7 +33,7 @@ def look_everywhere(
 
     `references` says how many frames up `frame` is; each frame in between refers to it by one variable.
     """
-    who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, outcome.made)
+    who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, _MADE + 3 * outcome.made)
     slots = slots_of(args, kwargs, leaves, who, outcome)
     look = Look(args, kwargs, leaves)
     for found in levels(frame, references, args, slots, outcome, look.places, look.refusals):

@@ -49,7 +49,7 @@ def verify(before: Program, after: Program, by: str) -> None:
     effects = [list(subjaxprs.effects_in_order(p.jaxpr.jaxpr)) for p in (before, after)]
     if effects[0] != effects[1]:
         raise _failure(before, after, by, f"the effects were {effects[0]} and are {effects[1]}")
-    if effects[0] or draws_hidden_numbers(before.jaxpr) or any(map(spec_on_axes, before.in_avals)):
+    if effects[0] or draws_hidden_numbers(before.jaxpr) or any(spec_on_axes(aval) for aval in before.in_avals):
         return
     captured = list({id(ref): ref for p in (before, after) for ref in _captured_refs(p)}.values())
     seen_before, seen_after = (_seen(p, captured) for p in (before, after))

@@ -41,6 +41,10 @@ PAUSED = [False]
 """Whether a collection is being put off."""
 BALLAST: list[Any] = []
 """Objects to be let go of as the call ends."""
+AGED = [0]
+"""How often everything was made to look old since all garbage was last collected for that."""
+_OFTEN = 100
+"""So often is as much as CPython lets be made before it collects all garbage, or looks whether that is worth it."""
 
 
 def _operator(function: Callable[[], Any]) -> Any:
@@ -57,6 +61,9 @@ def pause(made: int) -> bool:
     """Put off collections, if they are on; false if one may come before the store all the same. `made` is how many
     objects the result is of, at the most."""
     if gc.isenabled():
+        if AGED[0] >= _OFTEN:
+            AGED[0] = 0
+            gc.collect()
         if WHILE_ALLOCATING and 0 < gc.get_threshold()[0] < gc.get_count()[0] + made + _OURS + MOST:
             BALLAST[:] = map(iter, itertools.repeat((), made + _OURS + MOST))
         PAUSED[0] = True  # before, so that an exception from outside leaves nothing switched off
