@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from pytc.ownership.cpython import interpreter
+
 HOOKED = """
 import sys, types
 import jax.numpy as jnp
@@ -67,3 +71,12 @@ else:
 def test_nothing_is_given_away_where_there_is_one() -> None:
     """In a process of its own, since a hook stays for good."""
     subprocess.run([sys.executable, "-c", HOOKED], check=True)
+
+
+def test_what_the_handler_of_a_signal_raises_meanwhile_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def struck(_: object) -> None:
+        raise TypeError("time is up")
+
+    monkeypatch.setattr(interpreter, "_audit", struck)
+    with pytest.raises(TypeError, match="time is up"):
+        interpreter.is_audited()

@@ -328,7 +328,9 @@ def is_audited() -> bool:
     not told of this: only where there is a hook does `sys.audit` look at its argument, and refuses this one."""
     try:
         _audit(0)
-    except TypeError:
+    except TypeError as error:
+        if comes_from_python(error):
+            raise
         return True
     return False
 
