@@ -239,7 +239,7 @@ class Function:
                     except Retrace:
                         continue
                     signatures.add(signature)  # only now: a program that failed to compile is forgotten
-                    self.held += [signature]
+                    self.held += [signature]  # which only `signatures` has, and that may have been cleared meanwhile
                     return result
         except LeftToJit:
             pass

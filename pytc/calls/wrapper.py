@@ -88,6 +88,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             if collector.PAUSED[0]:
                 collector.PAUSED[0] = False
                 collector.BALLAST[:] = ()
+                # CPython 3.11 may collect garbage as the caller makes an object. If that is near, all is to look old.
                 near = (
                     collector.WHILE_ALLOCATING
                     and (-collector.COUNT)[0] + collector.MOST > (-collector.THRESHOLD)[0] > 0

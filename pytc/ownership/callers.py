@@ -106,12 +106,12 @@ def remember(route: Route, site: CallSite, frame: FrameType) -> None:
 
 
 def _above(frame: FrameType, most: int) -> tuple[tuple[int, int], ...]:
-    """Where that many frames above this one are: the ids of their code, and the instructions."""
+    """Where that many frames above this one are: the ids of their code, and the instructions. (An id may by now be that
+    of other code. A hint only says where to look: what is found there is counted, and asked whether it is dead.)"""
     places: list[tuple[int, int]] = []
-    above = frame.f_back
-    while above is not None and len(places) < most:
+    above: FrameType | None = frame
+    while len(places) < most and above is not None and (above := above.f_back) is not None:
         places.append((id(above.f_code), above.f_lasti))
-        above = above.f_back
     return tuple(places)
 
 
@@ -157,7 +157,7 @@ def follow(
             if (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a comprehension would be another frame
         return found, None
-    route: Route = known.hints[_above(frame, known.above) if known.above else ()]
+    route: Route = known.hints[_above(frame, known.above)]
     left: list[loops.Left] = []
     below = sys._getframe(references)
     references += 1  # the variable here

@@ -3,7 +3,8 @@
     python -m tests.ownership.fuzz_compiled --programs 200000 --seed 0
 
 The two functions are compiled once and called by every program, each from call sites of its own, on tiny arrays; in
-every fourth program on PRNG keys, whose bits are what is donated. A third of the programs have their state in fields.
+every fourth program on PRNG keys, whose bits are what is donated. A third of the programs have their state in fields, a
+third in slots; half run in the midst of collections, whose finalisers look at the programs' globals.
 What a program reads, what is reachable at its end, and which exception ends it, must be the same as under `jax.jit`.
 """
 

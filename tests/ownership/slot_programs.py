@@ -38,18 +38,8 @@ def method_of_globals():
 """
 
 _PLACES = (
-    "box.a",
-    "box.b",
-    "outer.box.a",
-    "slotted.a",
-    "space.a",
-    "module.a",
-    "d['k']",
-    "d['j']",
-    "c[0]",
-    "c[-1]",
-    "G",
-)
+    "box.a", "box.b", "outer.box.a", "slotted.a", "space.a", "module.a", "d['k']", "d['j']", "c[0]", "c[-1]", "G",
+)  # fmt: skip
 _STEPS = (
     "{p} = f({p})", "{p} = one({p})", "{p}, {q} = f2({p}, {q})", "{p}, {q} = two({p}, {q})",
     "{q}, ({p},) = swapped({p}, {q})", "{p}, {q} = by_a_helper({p}, {q})", "({p}, {q}), loss = f3({p}, {q})",

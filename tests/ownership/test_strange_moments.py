@@ -365,10 +365,9 @@ BEHIND = {
 
 
 @pytest.mark.parametrize(("method", "expected"), BEHIND.values(), ids=BEHIND)
-@pytest.mark.parametrize("made", [2000])
-def test_nothing_is_collected_before_the_result_is_stored(collecting, method, expected, made) -> None:
+def test_nothing_is_collected_before_the_result_is_stored(collecting, method, expected) -> None:
     """Whatever the instructions behind the call make. And the old value is taken over."""
-    seen, taken_over = rounds(method, made)
+    seen, taken_over = rounds(method, 2000)
     assert all(seen)
     assert taken_over[2:] == [expected] * len(taken_over[2:])
 

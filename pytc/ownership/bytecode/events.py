@@ -100,7 +100,7 @@ class Event:
     step: Step | None = None
     """What is picked; the rest is dropped then."""
     number: int = 0
-    """Into how many items a part is unpacked, or of how many a tuple is built."""
+    """Into how many items a part is unpacked."""
     call: Call | None = None
 
     @property

@@ -251,7 +251,7 @@ class Machine:
                     new = self.new() and new
                     items.append(self.taken)
                 self.stack.append(Built(tuple(reversed(items))))
-                self.events.append(Event("build", number=argument))
+                self.events.append(Event("build"))
                 return new
             case _:
                 return None

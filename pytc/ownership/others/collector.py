@@ -12,9 +12,8 @@ there is no collection. From `-COLLECTING` to the caller's store the collector i
   result itself may be of any number, and the first call of a program leaves thousands. So where the occasion is near
   as the call ends, everything is made to look old, which begins the count anew: by `gc.freeze` and `gc.unfreeze`, or
   the former alone where a user has frozen something. That delays the end of young garbage, so it is not for each call:
-  where the occasion is near as the call begins, as many objects are made as
-  the result is of, before anything is looked at, and let go of as it ends. A collection that is due comes as they are
-  made.
+  where the occasion is near as the call begins, as many objects are made as the result is of, before anything is looked
+  at, and let go of as it ends. A collection that is due comes as they are made.
 
 Calls in which no slot is dead never come here.
 """
@@ -60,16 +59,17 @@ FROZEN, FREEZE, UNFREEZE = _operator(gc.get_freeze_count), _operator(gc.freeze),
 def pause(made: int) -> bool:
     """Put off collections, if they are on; false if one may come before the store all the same. `made` is how many
     objects the result is of, at the most."""
+    threshold = gc.get_threshold()[0] if WHILE_ALLOCATING else 0  # with 0 none comes by itself
     if gc.isenabled():
         if AGED[0] >= _OFTEN:
             AGED[0] = 0
             gc.collect()
-        if WHILE_ALLOCATING and 0 < gc.get_threshold()[0] < gc.get_count()[0] + made + _OURS + MOST:
+        if 0 < threshold < gc.get_count()[0] + made + _OURS + MOST:
             BALLAST[:] = map(iter, itertools.repeat((), made + _OURS + MOST))
         PAUSED[0] = True  # before, so that an exception from outside leaves nothing switched off
         gc.disable()
         PAUSED[0] = True  # and again: another thread may have undone it, and switched on what is off now
-    return not (WHILE_ALLOCATING and 0 < gc.get_threshold()[0] <= MOST)
+    return not 0 < threshold <= MOST
 
 
 def resume() -> None:
