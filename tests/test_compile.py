@@ -795,7 +795,18 @@ def test_a_primitive_that_goes_by_the_name_of_another(x, name):
                 refuses(f, x)
 
 
-@pytest.mark.filterwarnings("ignore:.*(backend|device) argument:DeprecationWarning")
+@pytest.mark.parametrize("option", ["device", "backend"])
+def test_the_caller_is_warned_once_of_options_that_jax_warns_of(x, option):
+    value = jax.devices()[0] if option == "device" else "cpu"
+    for by in (jax.jit, pytc.compile):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            f = by(lambda x: x + 1, **{option: value})
+            f(x), f(x[:1])
+        assert [(each.category, each.filename) for each in caught] == [(DeprecationWarning, __file__)]
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
 def test_what_is_returned_as_it_is_goes_to_the_device_that_is_asked_for(x):
     device = jax.devices()[0]
     for jit in (jax.jit, pytc.compile):

@@ -18,8 +18,8 @@ import pytc
 from pytc import passes
 from pytc.emit import EmittedWhole, Retrace, emit_jit
 from pytc.jax_compat import rules
-from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
+from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.ownership.arrays import buffers
 from pytc.program import Alias
 

@@ -20,6 +20,7 @@ import contextlib
 import functools
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -38,16 +39,19 @@ from pytc.calls.known import known_of
 from pytc.calls.layout import Describe, describe, describe_placed
 from pytc.calls.lookup import Lookup, Stopped
 from pytc.calls.plan import Planner
+from pytc.calls.tracebacks import frames_to_the_caller
 from pytc.calls.wrapper import wrap
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
 from pytc.jax_compat import api
-from pytc.jax_compat.donated import unusable_donations_ignored
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import cache_size, config, is_of_no_tracing
+from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.stage import LeftToJit, Stageable
+
+_DEPRECATED = "device= and backend= are deprecated, as in jax.jit: put the arguments there with jax.device_put instead"
 
 
 class Function:
@@ -85,7 +89,8 @@ class Function:
         if not isinstance(share, bool):
             raise TypeError(f"share is {share!r}; it can be True or False")
         self.share = share
-        if any(options.get(name) is not None for name in ("device", "backend")):
+        if api.is_deprecated(options):
+            warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=frames_to_the_caller())
             pipeline = [each for each in pipeline if each is not _passes.forward]  # what is returned is put there, too
         if options.get("keep_unused"):  # with which `jax.jit` leaves dead code to XLA
             pipeline = [each for each in pipeline if each is not _passes.prune]
@@ -187,6 +192,8 @@ class Function:
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
                 check_not_deleted(error, signature.program.leaves, leaves)
+                if emitted.is_new and self.stageable.out_shardings is not None:
+                    self._say_as_jit(args, kwargs)
                 if self.share and _shares_unseen(signature, leaves):
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
@@ -196,6 +203,14 @@ class Function:
         if warm and given is leaves and type(emitted) is EmittedWhole:
             self.directly.went_well(site, looked)
         return emitted.result(landed[2], landed[1])
+
+    def _say_as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise what `jax.jit(fun)` raises of `out_shardings`, which names outputs by their paths in the result: it
+        knows those of a program only by their numbers."""
+        try:
+            self.lower(*args, **kwargs)
+        except ValueError as error:
+            raise error from None
 
     def _start_over(
         self,

@@ -8,7 +8,6 @@ is another matter: each choice of it has an executable of its own.
 from __future__ import annotations
 
 import dataclasses
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from pytc import ownership, passes
 from pytc.calls.cache import Signature, Staged
 from pytc.calls.outcome import outcome_of
 from pytc.calls.sites import Plan
-from pytc.calls.tracebacks import is_own
+from pytc.calls.tracebacks import frames_to_the_caller
 from pytc.donation import Mode, Policy
 from pytc.effort import Choice, Effort, choose
 from pytc.emit import Emitted, Retrace, emit_jit
@@ -225,7 +224,7 @@ class Planner:
         if lines:
             what = "1 donated leaf" if len(lines) == 1 else f"{len(lines)} donated leaves"
             text = f"{program.name}: {what} could not be reused:\n" + "\n".join(lines)
-            warnings.warn(text, DonationWarning, stacklevel=_frames_to_the_caller())
+            warnings.warn(text, DonationWarning, stacklevel=frames_to_the_caller())
 
 
 def are_arrays(values: Iterable[Any]) -> list[bool]:
@@ -271,11 +270,3 @@ def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:
     copied = sum(wanted.leaves[i].nbytes for i in takes - would_take)
     unused = sum(wanted.leaves[i].nbytes for i in would_take - takes)
     return copied, unused
-
-
-def _frames_to_the_caller() -> int:
-    """The `stacklevel` at which a warning speaks of the code outside of pytc."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and is_own(frame):
-        frame, level = frame.f_back, level + 1
-    return level

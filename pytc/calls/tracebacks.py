@@ -1,7 +1,8 @@
-"""Tracebacks that speak of the caller's code, as those of `jax.jit` do."""
+"""Tracebacks and warnings that speak of the caller's code, as those of `jax.jit` do."""
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 
 from pytc.jax_compat.running import config
@@ -24,3 +25,11 @@ def leave_out_own_frames(raised: BaseException) -> None:
 def is_own(frame: FrameType) -> bool:
     """Whether a frame is of this package."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "pytc"
+
+
+def frames_to_the_caller() -> int:
+    """The `stacklevel` at which a warning speaks of the code outside of pytc."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and is_own(frame):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -34,11 +34,12 @@ from pytc.interrupt import call_into, has_room, put_off
 from pytc.jax_compat import api
 from pytc.jax_compat.arrays import home_of, place_at
 from pytc.jax_compat.avals import fits
-from pytc.jax_compat.donated import first_come, unusable_donations_ignored
+from pytc.jax_compat.donated import first_come
 from pytc.jax_compat.inlined import inlined
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
 from pytc.jax_compat.layouts import memory_of
+from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.picking import picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected

@@ -14,7 +14,8 @@ from pytc.explain.memory import Compiler, Footprint, compiler_here
 from pytc.hlo import given_arguments
 from pytc.jax_compat import api, rules
 from pytc.jax_compat.avals import is_ref
-from pytc.jax_compat.donated import first_come, given_away, unusable_donations_ignored
+from pytc.jax_compat.donated import first_come, given_away
+from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
 

@@ -20,6 +20,7 @@ stop here. (The names of primitives and of their parameters are read by the pass
     keys       PRNG keys, and the arrays that they wrap
     trees      trees that JAX takes apart itself
     running    what JAX is set to and is doing at this moment, and where
-    donated    what JAX says of arguments that were donated
+    donated    how JAX pairs donated arguments with results
+    warned     warnings of JAX that are not for those who call pytc
     devices    what kind a device is, devices that are not here, and programs moved to them
 """

@@ -6,14 +6,30 @@ they debug; what was compiled before goes on as it was.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 
-jit = jax.jit
+from pytc.jax_compat.warned import places_ignored
+
+_jit = jax.jit
 pmap = jax.pmap
-jit_parameters = inspect.signature(jit).parameters
+jit_parameters = inspect.signature(_jit).parameters
 UNSPECIFIED = jit_parameters["in_shardings"].default
 """A sharding that is not asked for, which `jax.jit` takes besides None."""
 UNNAMED = "_internal_pmap_axis_name"
 """The name of the axis that `jax.pmap` maps where it is given none, so that arrays are spread alike by both."""
+
+
+def jit(fun: Callable[..., Any], **options: Any) -> Any:
+    """`jax.jit`, silent about options that pytc's own caller has been warned of (`is_deprecated`)."""
+    with places_ignored() if is_deprecated(options) else contextlib.nullcontext():
+        return _jit(fun, **options)
+
+
+def is_deprecated(options: Mapping[str, Any]) -> bool:
+    """Whether JAX warns of these options of `jax.jit`: those that say where a program runs."""
+    return any(options.get(name) is not None for name in ("device", "backend"))

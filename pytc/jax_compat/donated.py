@@ -1,23 +1,17 @@
-"""What JAX does with arguments that are donated: how it pairs them with results, and what it says of them, in the
-lowered program and in a warning.
+"""What JAX does with arguments that are donated: how it pairs them with results, and what the lowered program says.
 
-For JAX 0.10 to 0.12: the text of the warning, and the attributes of the lowered program's arguments.
+For JAX 0.10 to 0.12: the attributes of the lowered program's arguments.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import re
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
 from pytc.jax_compat.avals import AbstractValue, held_as
-
-_UNUSABLE = re.compile("Some donated buffers were not usable")
 
 
 def first_come(
@@ -34,27 +28,6 @@ def first_come(
         if hasattr(aval, "shape") and (fitting := free.get(held_as(aval))):
             pairs[output] = fitting.popleft()
     return pairs
-
-
-@contextlib.contextmanager
-def unusable_donations_ignored() -> Iterator[None]:
-    """No warning from JAX about donated buffers that it found no use for.
-
-    By a filter of its own, which is taken out again wherever it is. (`warnings.catch_warnings` would put all filters
-    back, and undo what another thread has set, or leaves, meanwhile.)
-    """
-    before: Any = warnings.filters
-    own = ("ignore", _UNUSABLE, Warning, None, 0)
-    before.insert(0, own)
-    try:
-        yield
-    finally:
-        now: Any = warnings.filters
-        for filters in (before, now):
-            for k, each in enumerate(filters):
-                if each is own:
-                    del filters[k]
-                    break
 
 
 def given_away(lowered: jax.stages.Lowered) -> list[bool]:
