@@ -97,9 +97,12 @@ def remember(route: Route, site: CallSite, frame: FrameType) -> None:
     """Remember `route` for the next call from `site`, that of `frame`, by the same callers; also in short form if it
     names nothing but local variables of the frame that called, and nothing else can read these."""
     site.hinted_locals = None
-    if len(route) - 1 > site.above or len(site.hints) >= _MOST_HINTS:
-        site.hints, site.above = {}, max(site.above, len(route) - 1)
+    if len(route) - 1 > site.above:
+        site.hints, site.above = {}, len(route) - 1
+    site.latest = route
     site.hints[_above(frame, site.above)] = route
+    if len(site.hints) > _MOST_HINTS:
+        site.hints = dict([*site.hints.items()][1:])  # anew: another thread may be about to read it
     alone = not route or route == (Level(route[0].locals, (), starred=False, slots=False),)
     if alone and not site.above and not site.refusal and not site.is_read_by_handlers:
         site.hinted_locals = tuple(number for level in route for number in level.locals)
@@ -140,12 +143,11 @@ def follow(
     outcome: Outcome,
     walk: Walk | None,
 ) -> tuple[list[Any], Slots | None]:
-    """The values of the dead places that the hint of `known`, the site of `frame`, names for these callers; and the
-    `Slots`, if slots are among these places.
+    """The values of the dead places that the hint of `known`, the site of `frame`, names for these callers, or the
+    latest one if it has none for them; and the `Slots`, if slots are among these places.
 
     The `Slots` have not examined the end of those arguments that `walk` is about; the walk must do that. Raises
-    `NotTrusted` if the places cannot be relied on at this call, and `LookupError` if there is no hint for these
-    callers, or the call has no such arguments.
+    `NotTrusted` if the places cannot be relied on at this call, and `LookupError` if the call has no such arguments.
     """
     found: list[Any] = []
     hinted = known.hinted_locals  # read once: another thread may change it at any moment
@@ -157,7 +159,8 @@ def follow(
             if (value := variable(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a comprehension would be another frame
         return found, None
-    route: Route = known.hints[_above(frame, known.above)]
+    # Who comes by more ways than are remembered (a recursion) has mostly the same variables in each.
+    route: Route = known.hints.get(_above(frame, known.above), known.latest)
     left: list[loops.Left] = []
     below = sys._getframe(references)
     references += 1  # the variable here

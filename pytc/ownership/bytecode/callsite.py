@@ -28,14 +28,13 @@ class CallSite:
     frame on the stack above a call has one for the instruction that it is at. The code object is not kept alive;
     `callers` forgets a site with its code.
 
-    `__init__` settles everything but four attributes, which `callers.remember` and `proof` write:
+    `__init__` settles everything but five attributes, which `callers.remember` and `proof` write:
 
         not yet proven    `hints` is empty: the quick look is skipped
                           a careful look (`look.look_everywhere`), whatever it proves -> hinted
         hinted            the quick look follows one of `hints` (`callers.follow`)
                           it proves everything                                        -> hinted
-                          it does not, or there is none for these callers: a careful
-                          look                                                        -> hinted, with another hint
+                          it does not: a careful look                                 -> hinted, with another hint
 
     `executions` grows with a careful look, and with a quick one that has to compare all addresses, to what would have
     been enough there.
@@ -81,6 +80,8 @@ class CallSite:
         self.hints: dict[Any, Any] = {}
         """The `callers.Route`s of careful looks: the dead places, here and above, that held arguments. By where the
         frames above were: a helper may be called from several lines, with other variables in each."""
+        self.latest: Any = ()
+        """The latest of the hints, for callers that have none."""
         self.above = 0
         """How many frames above tell these apart."""
         self.hinted_locals: tuple[int, ...] | None = None
