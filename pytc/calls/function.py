@@ -192,7 +192,7 @@ class Function:
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
                 check_not_deleted(error, signature.program.leaves, leaves)
-                if emitted.is_new and self.stageable.out_shardings is not None:
+                if self.stageable.out_shardings is not None and site.plan.emitted.is_new:
                     self._say_as_jit(args, kwargs)
                 if self.share and _shares_unseen(signature, leaves):
                     self._start_over(signature, args, kwargs, leaves, landed)
