@@ -89,7 +89,7 @@ class Function:
         if not isinstance(share, bool):
             raise TypeError(f"share is {share!r}; it can be True or False")
         self.share = share
-        if api.is_deprecated(options):
+        if api.says_where(options):
             warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=frames_to_the_caller())
             pipeline = [each for each in pipeline if each is not _passes.forward]  # what is returned is put there, too
         if options.get("keep_unused"):  # with which `jax.jit` leaves dead code to XLA
@@ -192,8 +192,7 @@ class Function:
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
                 check_not_deleted(error, signature.program.leaves, leaves)
-                if self.stageable.out_shardings is not None and site.plan.emitted.is_new:
-                    self._say_as_jit(args, kwargs)
+                self._say_as_jit(error, args, kwargs)
                 if self.share and _shares_unseen(signature, leaves):
                     self._start_over(signature, args, kwargs, leaves, landed)
                     raise Retrace from error
@@ -204,13 +203,14 @@ class Function:
             self.directly.went_well(site, looked)
         return emitted.result(landed[2], landed[1])
 
-    def _say_as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise what `jax.jit(fun)` raises of `out_shardings`, which names outputs by their paths in the result: it
-        knows those of a program only by their numbers."""
-        try:
-            self.lower(*args, **kwargs)
-        except ValueError as error:
-            raise error from None
+    def _say_as_jit(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise what `jax.jit(fun)` raises if `error` is of its `out_shardings`: it names the outputs by their paths in
+        the result, of which a program has only their numbers."""
+        if self.stageable.out_shardings is not None and isinstance(error, ValueError):
+            try:
+                self.lower(*args, **kwargs)
+            except ValueError as by_jit:
+                raise by_jit from None
 
     def _start_over(
         self,
@@ -291,6 +291,7 @@ class Function:
                         continue
                     except (RuntimeError, ValueError) as error:
                         check_not_deleted(error, signature.program.leaves, leaves)
+                        self._say_as_jit(error, args, kwargs)
                         raise
                     signatures.add(signature)
                     use_up([leaves[i] for i in moved], result)

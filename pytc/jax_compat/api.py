@@ -25,11 +25,11 @@ UNNAMED = "_internal_pmap_axis_name"
 
 
 def jit(fun: Callable[..., Any], **options: Any) -> Any:
-    """`jax.jit`, silent about options that pytc's own caller has been warned of (`is_deprecated`)."""
-    with places_ignored() if is_deprecated(options) else contextlib.nullcontext():
+    """`jax.jit`, silent about options that pytc's own caller has been warned of (`says_where`)."""
+    with places_ignored() if says_where(options) else contextlib.nullcontext():
         return _jit(fun, **options)
 
 
-def is_deprecated(options: Mapping[str, Any]) -> bool:
-    """Whether JAX warns of these options of `jax.jit`: those that say where a program runs."""
+def says_where(options: Mapping[str, Any]) -> bool:
+    """Whether options of `jax.jit` say where the program runs, by names that JAX warns of."""
     return any(options.get(name) is not None for name in ("device", "backend"))

@@ -183,7 +183,8 @@ def test_the_quick_look_decides(caller: Callable[..., Iterator[None]]) -> None:
         for _ in caller(stub, stub.compile(first), stub.compile(both)):
             pass
     expect(all(call.dead for call in stub.calls[1:]))
-    calls, known = (256, 65) if caller is by_many_ways else (ROUNDS, 6)
-    assert len(stub.calls) == calls
+    assert len(stub.calls) == (256 if caller is by_many_ways else ROUNDS)
     assert looks
-    assert max(looks) < known, "a careful look at a call site that is known"
+    # By many ways, the first walk through the recursion finds all the places that there are.
+    known = {by_many_ways: 64, through_a_helper_by_turns: 5}.get(caller, 2)
+    assert max(looks) <= known, "a careful look at a call site that is known"
