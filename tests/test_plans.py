@@ -1500,6 +1500,42 @@ def test_states_that_take_turns_are_looked_for_with_care_at_first_alone(monkeypa
     assert len(careful) <= 12
 
 
+def test_arrays_of_other_programs_are_told_apart_the_quick_way_however_many_there_are(monkeypatch):
+    """The gradients, which `jax.jit` has made, are as well donated as the momentum."""
+    from pytc.ownership.arrays import buffers
+
+    careful, shared = [], buffers.shared
+    monkeypatch.setattr(buffers, "shared", lambda *args, **options: (careful.append(1), shared(*args, **options))[1])
+    gradients = jax.jit(lambda weights: [2.0 * w for w in weights])
+
+    @pytc.compile
+    def update(weights, momentum, grads):
+        momentum = [0.9 * m + g for m, g in zip(momentum, grads, strict=True)]
+        return [w - 0.1 * m for w, m in zip(weights, momentum, strict=True)], momentum
+
+    weights = [jnp.full(8, i, jnp.float32) for i in range(100)]
+    momentum = [jnp.zeros_like(w) for w in weights]
+    for step in range(6):
+        if step == 3:
+            careful.clear()
+        grads = gradients(weights)
+        weights, momentum = update(weights, momentum, grads)
+    assert not careful
+    (site,) = pytc.explain(update).sites
+    assert site.donated == 200
+
+
+def test_very_many_arrays_are_asked_for_their_addresses_only_for_leaves_that_take_longer_to_copy():
+    from pytc.ownership.arrays import buffers
+
+    others = [jnp.zeros(()) for _ in range(3000)]
+    small, large = jnp.zeros(1000), jnp.zeros(10_000_000)
+    assert buffers.alone([large])
+    assert not buffers.alone([small])
+    others.clear()
+    assert buffers.alone([small])
+
+
 def advance_each(step, population, rounds):
     for _ in range(rounds):
         for i, state in enumerate(population):

@@ -2,8 +2,8 @@
 
 A client lists all its arrays, each new one in front. So what stands before an array in the list is younger, which is
 what `executions` goes by; that this is the order is tried out before anything relies on it. To list the arrays takes
-some 50 ns each, and to ask each for its address more, so where there are very many and little memory to win, neither is
-done, and the leaves are kept.
+some 50 ns each, and to ask each for its address a microsecond or two, so where there are very many and little memory to
+win, that is not done, and the leaves are kept.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from pytc.jax_compat.clients import lister
 if TYPE_CHECKING:
     from pytc.ownership.arrays.wanted import Wanted
 
-_FEW = 1024
+FEW = 1024
 """Up to so many arrays alive, all of them are looked at, however little memory is to be won."""
 _BYTES_EACH = 200
-"""Looking at one array takes about as long as copying this many bytes."""
-_A_COPY = 30 * _BYTES_EACH
-"""Making a copy of no bytes takes as long as looking at 30 arrays; in bytes, as above."""
+"""To list one array takes about as long as to copy this many bytes."""
+_ADDRESS = 30 * _BYTES_EACH
+"""To ask it for its address takes as long as to list 30; in bytes, as above."""
+_A_COPY = 500 * _BYTES_EACH
+"""To make a copy of no bytes takes as long as to list 500, at least; in bytes, as above."""
 
 
 class _Listing:
@@ -68,7 +70,7 @@ def listed() -> list[Any]:
 def is_dear(wanted: Wanted) -> bool:
     """Whether so many arrays are alive that to list them takes longer than to copy the `wanted` leaves. To list them
     takes a while itself, so they are counted every other time that they seem to be too many."""
-    if _listing.count <= _FEW or wanted.nbytes is None:
+    if _listing.count <= FEW or wanted.nbytes is None:
         return False
     leaves, nbytes = len(wanted), wanted.nbytes
     if not are_too_many(_listing.count, leaves, nbytes):
@@ -77,6 +79,8 @@ def is_dear(wanted: Wanted) -> bool:
     return not _listing.counts_anew or are_too_many(len(listed()), leaves, nbytes)
 
 
-def are_too_many(arrays: int, leaves: int, nbytes: int) -> bool:
-    """Whether to look at so many arrays takes longer than to copy so many leaves, of so many bytes together."""
-    return arrays > _FEW and _BYTES_EACH * arrays > _A_COPY * leaves + nbytes
+def are_too_many(arrays: int, leaves: int, nbytes: int, asked: bool = False) -> bool:
+    """Whether to list so many arrays takes longer than to copy so many leaves, of so many bytes together; or, if they
+    are to be `asked` for their addresses, to do that."""
+    each = _ADDRESS if asked else _BYTES_EACH
+    return arrays > FEW and each * arrays > _A_COPY * leaves + nbytes

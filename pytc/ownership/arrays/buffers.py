@@ -2,7 +2,7 @@
 
 `jax.device_put(x, device_of_x)`, `x.addressable_data(0)`, `x.addressable_shards` and
 `jax.make_array_from_single_device_arrays` make such pairs; deleting one of the two deletes the other. Where their age
-does not tell that there is none (`executions`), the addresses of all buffers are compared. That costs about 0.1 us for
+does not tell that there is none (`executions`), the addresses of all buffers are compared. That costs 1 to 3 us for
 each array that is alive, so where there are many of them and little memory to win, the answer is "shared" instead: to
 look would cost more than the copy that it might save. It is "shared", too, where an array does not tell its address:
 because its execution has failed, or because it is not ready yet on a CPU, and cannot be waited for without the danger
@@ -29,11 +29,9 @@ from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import is_ready, is_told_late, new_shard, shards_of
 from pytc.jax_compat.clients import every_array
 from pytc.jax_compat.keys import bits_of
-from pytc.ownership.arrays.alive import are_too_many
+from pytc.ownership.arrays.alive import FEW, are_too_many
 from pytc.ownership.cpython import interpreter
 
-_QUICK = 64
-"""Up to so many arrays alive, `alone` compares all addresses before it looks more closely."""
 _PATIENCE = 0.1
 """Seconds to wait for an array while that may be in vain."""
 _PAUSE = 0.0001
@@ -95,17 +93,26 @@ class _Failed(_NotTold):
     same moment, so as long as one tells its address, all do."""
 
 
-def _address(array: Any, patient: bool = True) -> int:
-    if not is_ready(array) and is_told_late(array) and not (patient and _is_ready_soon(array)):
-        raise _NotTold
-    # If there was no memory for the array, asking for its address ends the process; waiting for it only raises.
+def _address(array: Any) -> int:
+    _wait_for_address(array)
     if is_ready(array):
         try:
-            array.block_until_ready()
+            _raise_of_failures(array)
         except jax.errors.JaxRuntimeError as error:
             raise _Failed from error
     address: int = array.unsafe_buffer_pointer()
     return address
+
+
+def _wait_for_address(array: Any) -> None:
+    """Wait until an array tells its address. Raises `_NotTold` where that may be in vain."""
+    if not is_ready(array) and is_told_late(array) and not _is_ready_soon(array):
+        raise _NotTold
+
+
+_raise_of_failures: Callable[[Any], Any] = jax.block_until_ready
+"""Raises if there was no memory for one of some arrays, which are ready. To ask that for its address ends the process.
+"""
 
 
 def _is_ready_soon(array: Any) -> bool:
@@ -147,7 +154,7 @@ def shared(leaves: Sequence[Any], at_any_price: bool = False) -> list[bool]:
     weakly = [any(map(getweakrefcount, shards)) for shards in own]
     apart = {id(shard) for shards in own for shard in shards}
     everything = [array for array in every_array() if id(array) not in apart]
-    if not at_any_price and are_too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves)):
+    if not at_any_price and _are_too_many(everything, leaves):
         return [True] * len(leaves)
     try:
         ready = _are_ready(leaves)
@@ -170,6 +177,13 @@ def shared(leaves: Sequence[Any], at_any_price: bool = False) -> list[bool]:
         if is_from_outside(error):
             raise
         return [True] * len(leaves)
+
+
+def _are_too_many(everything: Sequence[Any], leaves: Sequence[Any]) -> bool:
+    """Whether to ask all arrays for their addresses would take longer than to copy the leaves."""
+    if len(everything) <= FEW:
+        return False
+    return are_too_many(len(everything), len(leaves), sum(leaf.nbytes for leaf in leaves), asked=True)
 
 
 def _at(places: Container[int] | None, arrays: Iterable[tuple[Any, Sequence[int]]]) -> dict[int, list[Any]]:
@@ -198,19 +212,35 @@ def _are_kept_by(leaf: Any, shards: Sequence[Any], others: Sequence[Any]) -> boo
 
 
 def alone(leaves: Sequence[Any]) -> bool:
-    """Whether no other array is on a buffer of the leaves; by address, the quick way where few arrays are alive."""
-    everything = every_array()
-    if len(everything) <= _QUICK:
-        try:
-            taken = [_address(array, patient=False) for array in everything]
-            if all(taken.count(leaf.unsafe_buffer_pointer()) == 1 for leaf in leaves):
-                return True
-        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-            if is_from_outside(error):
-                raise
-            # An array on several devices, one that was deleted, has failed, or is not ready: look more closely.
-    del everything
+    """Whether no other array is on a buffer of the leaves; by address, the quick way where that tells."""
+    try:
+        if _are_seen_alone(leaves):
+            return True
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        if is_from_outside(error):
+            raise
+        # An array on several devices, one that was deleted, has failed, or does not get ready: look more closely.
     return not any(shared(leaves))
+
+
+def _are_seen_alone(leaves: Sequence[Any]) -> bool:
+    """Whether each of the leaves, which are in one buffer each, is at an address where no other array is. (A function
+    of its own, as `_at` is.)"""
+    everything = every_array()
+    if _are_too_many(everything, leaves):
+        return False
+    for leaf in leaves:
+        _wait_for_address(leaf)
+    ready, late = [], []
+    for array in everything:
+        if is_ready(array):
+            ready.append(array)
+        elif not is_told_late(array):  # as in `shared`: what is told later is on no buffer of theirs
+            late.append(array)
+    _raise_of_failures(ready)
+    at = {id(array): array.unsafe_buffer_pointer() for array in ready + late}
+    taken = collections.Counter(at.values())
+    return all(taken[at.get(id(leaf))] == 1 for leaf in leaves)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
