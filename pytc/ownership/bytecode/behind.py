@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 
 from pytc.interrupt import SUSPENDS
-from pytc.ownership.bytecode.events import RESULT, Call, Event, Value, fast
+from pytc.ownership.bytecode.events import RESULT, Call, Constant, Event, Value, fast
 from pytc.ownership.bytecode.fields import loads, member_of
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.symbolic import Machine
@@ -22,8 +22,12 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
     machine = Machine(lenient=False)
     machine.stack.append(RESULT)
     uses = _Uses(flow)
-    for n in range(at + 1, len(flow.instructions)):
+    n = at + 1
+    while n < len(flow.instructions):
         instruction = flow.instructions[n]
+        if instruction.opname == "JUMP_FORWARD":  # over the other branch of a conditional expression
+            (n,) = flow.follows[n]
+            continue
         if instruction.opname in ("RETURN_VALUE", "RETURN_CONST"):
             passes_result_on = not machine.stack or not isinstance(machine.stack[-1], tuple)
             # Values that the walk took from beneath the call's result are then in variables or a tuple, and may die as
@@ -36,6 +40,7 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
             machine.events += _call(flow, at, n, machine, uses)
             break
         machine.events += [Event("leave", fast(local)) for local in uses.ending(n)]
+        n += 1
     return _needed(machine.events, False), False, None
 
 
@@ -85,8 +90,9 @@ def _call(flow: ControlFlow, before: int, at: int, machine: Machine, uses: _Uses
     if height is None or after is None or not code[before].opname.startswith("CALL"):
         return []
     above = 0
-    if ahead[0] == "CALL_KW" and code[at - 1].opname == "LOAD_CONST":  # from CPython 3.13 on, with the names on top
-        names, passed, above = code[at - 1].argval, code[at].arg or 0, 1
+    top = machine.stack[-1] if machine.stack else None
+    if ahead[0] == "CALL_KW" and isinstance(top, Constant):  # from CPython 3.13 on, with the names on top
+        names, passed, above = top.value, code[at].arg or 0, 1
     elif ahead in (["KW_NAMES", "PRECALL", "CALL"], ["KW_NAMES", "CALL", ahead[-1]]):
         names, passed = flow.code.co_consts[code[at].arg or 0], code[at + ahead.index("CALL")].arg or 0
     else:
