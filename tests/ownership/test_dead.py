@@ -491,6 +491,34 @@ def test_item_of_a_dict_and_of_a_list(made: Functions) -> None:
     stub.read(d)
 
 
+@pytest.mark.parametrize("key", [str, int], ids=["strings", "integers"])
+def test_item_of_a_large_dictionary(made: Functions, key: Callable[[int], Any]) -> None:
+    stub, f, _ = made
+    d = {key(n): stub.new() for n in range(1000)}
+    last = key(999)
+    d[last] = f(d[last])
+    expect_dead(stub, 1)
+    stub.read(d)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_conditional_expressions(made: Functions, train: bool) -> None:
+    stub, f, f2 = made
+    g, g2 = stub.compile(first), stub.compile(both)
+    box, d, key = types.SimpleNamespace(x=stub.new(), y=stub.new()), {"k": stub.new(), 1: stub.new()}, "k"
+    for _ in range(2):
+        box.x = f(box.x) if train else g(box.x)
+        d[key] = f(d[key]) if train else g(d[key])
+        box.x, d[1] = f2(box.x, d[1]) if train else g2(box.x, d[1])
+        if train:  # noqa: SIM108 - the statement
+            y = f(box.y)
+        else:
+            y = g(box.y)
+        box.y = y
+    expect_dead(stub, 8)
+    stub.read((box, *d.values()))
+
+
 def test_field_of_a_dataclass_and_of_slots(made: Functions) -> None:
     stub, f, _ = made
 
