@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,17 @@ flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
 has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
+
+
+def ids_of(*kinds: type) -> frozenset[int]:
+    """The ids of classes that are never gone. (`kind in kinds` would ask the metaclass of `kind` for a hash and whether
+    it is equal, to which it may say yes.)"""
+    return frozenset(map(id, kinds))
+
+
+def are_of(values: Sequence[Any], kinds: Sequence[type]) -> bool:
+    """Whether the values are of just these types, one by one; told without asking a metaclass whether two are equal."""
+    return len(values) == len(kinds) and all(map(operator.is_, map(type, values), kinds))
 
 
 def is_of_jax(kind: type) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from pytc import ownership
-from pytc.classes import shares
+from pytc.classes import ids_of, shares
 from pytc.jax_compat.keys import is_key_type
 from pytc.jax_compat.trees import nodes
 from pytc.ownership.bytecode.lengths import lengths_of
@@ -51,16 +51,16 @@ def _made(program: Program) -> int:
 
 
 _PLAIN_CONTAINERS = (tuple, list, dict)
-_NUMBERS = frozenset((bool, int, float, complex))
-_HOST = (*_NUMBERS, np.ndarray, np.generic)
-_PLAIN_KEYS = _NUMBERS | {bytes, type(None)}
+_NUMBERS = ids_of(bool, int, float, complex)
+_HOST = (bool, int, float, complex, np.ndarray, np.generic)
+_PLAIN_KEYS = _NUMBERS | ids_of(bytes, type(None))
 
 
 def _is_asked(value: Any) -> bool:
     """Whether `jax.jit` asks a leaf for its value by code that people may have written: of a class of theirs that is
     derived from a number's or from NumPy's."""
     kind = type(value)
-    return issubclass(kind, _HOST) and kind not in _NUMBERS and kind.__module__ != "numpy"
+    return issubclass(kind, _HOST) and id(kind) not in _NUMBERS and kind.__module__ != "numpy"
 
 
 def _keys(tree: PyTreeDef) -> Iterator[Any]:
@@ -78,7 +78,7 @@ def _is_plain_key(key: Any) -> bool:
     if issubclass(kind, str):
         # Of two that are compared, the one whose class is derived from the other's is asked first: `>` for `<`.
         return shares(kind, str, "__hash__", "__eq__", "__ne__", "__lt__", "__gt__")
-    return kind in _PLAIN_KEYS or (kind is tuple and all(_is_plain_key(each) for each in key))
+    return id(kind) in _PLAIN_KEYS or (kind is tuple and all(_is_plain_key(each) for each in key))
 
 
 def _static(program: Program) -> Iterator[Any]:

@@ -83,7 +83,7 @@ def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
         return Unflattening()
     if sys.getprofile() is not None:
         return Unflattening("a function that is not known, since a profiler was on when the function was compiled,")
-    if not all(_is_fixed(data) for kind, data in nodes(tree) if kind not in _JAXS_OWN):
+    if not all(_is_fixed(data) for kind, data in nodes(tree) if not any(kind is own for own in _JAXS_OWN)):
         return Unflattening("a constructor that is given what others may change")
     seen = _Seen()
     arrays = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is ArrayOf}
@@ -174,7 +174,7 @@ class _Seen:
 
 def _is_of_jax(kind: type) -> bool:
     """Whether JAX puts nodes of a kind together with no Python code."""
-    return kind in (tuple, list, NoneType, *_JAXS_OWN)
+    return any(kind is own for own in (tuple, list, NoneType, *_JAXS_OWN))
 
 
 def _builds(frame: FrameType, kinds: Set[int]) -> bool:

@@ -68,7 +68,7 @@ def keys_of(tree: PyTreeDef) -> list[str]:
     """What the children of a node are called in messages; of a custom one, they are numbered."""
     kind, told = tree.node_data()
     children = tree.children()
-    if kind in (dict, collections.OrderedDict, collections.defaultdict):
+    if any(kind is each for each in (dict, collections.OrderedDict, collections.defaultdict)):
         names = told[1] if kind is collections.defaultdict else told  # its factory comes first
         return [f"[{name!r}]" for name in names]
     names = getattr(kind, "_fields", ())
@@ -87,7 +87,7 @@ def paths_of(tree: PyTreeDef, path: str = "") -> Iterator[str]:
 def _is_plain_class(kind: type) -> bool:
     """Whether a container is made, iterated over and indexed as `tuple` does, and its fields are those of the class, if
     it is a named tuple."""
-    if kind in _CONTAINERS or not issubclass(kind, tuple):
+    if any(kind is each for each in _CONTAINERS) or not issubclass(kind, tuple):
         return True
     if type(kind) is not type:
         return False

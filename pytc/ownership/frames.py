@@ -119,7 +119,7 @@ def unread_in(
     if not flow.locals >> local & 1 or (local in site.evaluated and not calls_compiled):
         return []
     nodes = [variable(frame, local)]
-    if type(nodes[0]) not in PLAIN:
+    if id(type(nodes[0])) not in PLAIN:
         return []
     read = site.members_read(flow, local, atomic, fits)
     # A handler of signals may raise in the midst of the call, once that has donated.

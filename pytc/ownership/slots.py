@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from types import FrameType
 from typing import Any
 
-from pytc.classes import defines
+from pytc.classes import defines, ids_of
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Event, Place, Step, fast
 from pytc.ownership.bytecode.fields import attributes_read, fields_but
@@ -51,6 +51,9 @@ from pytc.ownership.references.private import (
     held_by_others,
     is_held_once,
 )
+
+_CANNOT_SHARE = ids_of(list, types.CellType)
+"""Types whose objects have slots that no other object has."""
 
 
 class Slots:
@@ -249,7 +252,7 @@ class Slots:
         if container is not frame:
             # Two objects may share a `__dict__`, or a module and what its globals are. So equal names with the same
             # value, or none yet, may be one slot.
-            if (key, id(value)) in self._counted and type(container) not in (list, types.CellType):
+            if (key, id(value)) in self._counted and id(type(container)) not in _CANNOT_SHARE:
                 return False
             self._counted.add((key, id(value)))
             self.dying.overwrite(value)
@@ -289,7 +292,7 @@ class Slots:
         else:
             nodes, fields = found
         variables = [n for n, address in enumerate(addresses(frame)) if address == id(nodes[0])]
-        if type(nodes[0]) in PLAIN or not gone.issuperset(variables):
+        if id(type(nodes[0])) in PLAIN or not gone.issuperset(variables):
             return
         ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
         more = held_by_others(nodes, ours)

@@ -9,6 +9,7 @@ import itertools
 import subprocess
 import sys
 import types
+import weakref
 from typing import Any, NamedTuple
 
 import jax
@@ -505,3 +506,130 @@ def test_a_class_that_says_otherwise_that_it_has_something_not() -> None:
         return state
 
     np.testing.assert_array_equal(run().x, jnp.full(N, 4.0))
+
+
+# -- classes that say that they are others ---------------------------------------------------------------------------
+
+
+def claims_to_be(other: type) -> type:
+    """A metaclass whose classes are equal to `other`, and have its hash."""
+
+    class Claims(type):
+        def __eq__(cls, _: object) -> bool:
+            return True
+
+        def __hash__(cls) -> int:
+            return hash(other)
+
+    return Claims
+
+
+def looks(array: Any) -> None:
+    """Take note of an array, if it is one: as the program is traced, objects of its classes have tracers."""
+    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+        SEEN.append(array.is_deleted())
+
+
+def stored_in_a_dictionary(step: Any) -> None:
+    class Space(dict, metaclass=claims_to_be(dict)):  # type: ignore[misc]
+        def __setitem__(self, key: Any, value: Any) -> None:
+            looks(self.get(key))
+            super().__setitem__(key, value)
+
+    space = Space(x=jnp.ones(N))
+    for _ in range(6):
+        space["x"] = step(space["x"])
+
+
+def stored_in_a_list(step: Any) -> None:
+    class Items(list, metaclass=claims_to_be(list)):  # type: ignore[misc]
+        def __setitem__(self, at: Any, value: Any) -> None:
+            looks(self[at])
+            super().__setitem__(at, value)
+
+    items = Items([jnp.ones(N)])
+    for _ in range(6):
+        items[0] = step(items[0])
+
+
+def beside_a_key(step: Any) -> None:
+    space: dict[Any, Any] = {}
+
+    class Key(metaclass=claims_to_be(str)):
+        def __hash__(self) -> int:
+            return hash("x")
+
+        def __eq__(self, other: object) -> bool:
+            for each in space.values():
+                looks(each)
+            return self is other
+
+    space[Key()] = None
+    space["x"] = jnp.ones(N)
+    for _ in range(6):
+        space["x"] = step(space["x"])
+
+
+def read_as_it_ends(step: Any) -> None:
+    class Pair(metaclass=claims_to_be(tuple)):
+        def __init__(self, x: Any):
+            self.x = x
+
+        def __del__(self) -> None:
+            looks(self.x)
+
+    jax.tree_util.register_pytree_node(Pair, lambda pair: ((pair.x,), None), lambda _, children: Pair(*children))
+    pair = Pair(jnp.ones(N))
+    for _ in range(6):
+        pair = step(pair)
+
+
+def known_by_a_weak_reference(step: Any) -> None:
+    known = []
+
+    class Pair(metaclass=claims_to_be(tuple)):
+        def __init__(self, x: Any):
+            self.x = x
+            known.append(weakref.ref(self))
+
+    jax.tree_util.register_pytree_node(Pair, lambda pair: ((pair.x,), None), lambda _, children: Pair(*children))
+
+    def read(state: Any) -> Any:
+        for reference in known:
+            looks(getattr(reference(), "x", None))
+        return state
+
+    pair = Pair(jnp.ones(N))
+    for _ in range(6):
+        pair = read(step(pair))
+
+
+def around_what_is_passed(step: Any) -> None:
+    class Around(metaclass=claims_to_be(dict)):
+        def __del__(self) -> None:
+            looks(self.x[0])
+
+    x = jnp.ones(N)
+    for _ in range(6):
+        around = Around()
+        around.x = [x]
+        x = None
+        x = step(around.x)[0]
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        stored_in_a_dictionary,
+        stored_in_a_list,
+        beside_a_key,
+        read_as_it_ends,
+        known_by_a_weak_reference,
+        around_what_is_passed,
+    ],
+)
+def test_a_class_that_says_it_is_another(caller: Any) -> None:
+    SEEN.clear()
+    caller(pytc.compile(lambda state: jax.tree.map(lambda x: x + 1, state)))
+    assert SEEN or caller is beside_a_key  # which need not be asked
+    assert not any(SEEN)

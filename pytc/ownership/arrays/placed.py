@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytc.classes import defines, flags_of, has_dictionary, may_be_referred_to_weakly
+from pytc.classes import are_of, defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.cpython.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.cpython.native import MADE_BY_CODE, native
@@ -64,8 +64,8 @@ class Placed:
     references: tuple[int, ...]
     """On each level, how many references to what stands in places come from there: for each place the one in it, and
     that of our list of places, or of held objects."""
-    classes: frozenset[type]
-    """Those classes of the containers to open that users have written."""
+    classes: dict[int, type]
+    """Those classes of the containers to open that users have written, by id."""
 
     @classmethod
     def of(cls, places: list[Any], seen: list[Any], roots: int, where: Sequence[tuple[int, ...]]) -> Placed:
@@ -95,7 +95,7 @@ class Placed:
             values += _referents(*nodes)
             held = len(values) - len(places)
             types = [*map(type, nodes)]
-            of_people = not PLAIN.issuperset(types)
+            of_people = not PLAIN.issuperset(map(id, types))
             rounds.append(_Holders(tuple(map(tuple, found.values())), types, expected, held, of_people))
         arguments: list[tuple[int, int]] = []
         standing: list[list[tuple[int, int]]] = [[] for _ in where]
@@ -105,7 +105,7 @@ class Placed:
                 level, k = known[id(value)]
                 (arguments if number < len(places) and k < roots else standing[level]).append((number, k))
                 references[level] += 2
-        classes = frozenset(kind for holders in rounds for kind in holders.types if kind not in PLAIN)
+        classes = {id(kind): kind for holders in rounds for kind in holders.types if id(kind) not in PLAIN}
         return cls(len(places), tuple(rounds), arguments, tuple(standing), tuple(references), classes)
 
     def stands_alike(self, places: list[Any], arguments: list[Any]) -> bool:
@@ -126,7 +126,7 @@ class Placed:
             for k, numbers in enumerate(holders.numbers):
                 if any(_at(number, places, held) is not nodes[k] for number in numbers[1:]):
                     return None
-            if [*map(type, nodes)] != holders.types:
+            if not are_of(nodes, holders.types):
                 return None
             counted: Iterable[int] = map(getrefcount, nodes)
             if holders.of_people:
@@ -142,7 +142,7 @@ class Placed:
         return opened
 
 
-UNKNOWN = Placed(-1, (), (), (), (), frozenset())
+UNKNOWN = Placed(-1, (), (), (), (), {})
 _DEEPEST = 3
 _MOST_HELD = 64
 """Containers larger than that, or deeper down, are for the careful look."""
@@ -171,7 +171,7 @@ def _leads_to(value: Any, known: Mapping[int, Any], depth: int = _DEEPEST) -> bo
 def is_plain(kind: type) -> bool:
     """Whether what an object of this type refers to is its items, and its keys: all that it takes to open it is that
     nobody else refers to it."""
-    return kind in PLAIN or _is_plain_tuple(kind)
+    return id(kind) in PLAIN or _is_plain_tuple(kind)
 
 
 _is_plain_tuple = Fact(

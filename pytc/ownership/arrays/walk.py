@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from jax.tree_util import tree_leaves
 
-from pytc.classes import defines, may_be_referred_to_weakly
+from pytc.classes import are_of, defines, ids_of, may_be_referred_to_weakly
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership.arrays import executions
 from pytc.ownership.arrays.alive import listed
@@ -40,7 +40,7 @@ from pytc.picking import Picker, picker
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
-_QUIET_ARRAYS: frozenset[type] = frozenset((bool, int, float, complex, np.ndarray))
+_QUIET_ARRAYS = ids_of(bool, int, float, complex, np.ndarray)
 """What `jax.jit` takes for arrays besides its own, and asks for its value in C."""
 _MOST_SEEN = 100_000
 """A walk that would meet more objects than that is not made."""
@@ -56,8 +56,8 @@ class Walk:
         self._numbered = picker([key for key in arguments if isinstance(key, int)])
         self._names = [key for key in arguments if isinstance(key, str)]
         self._levels: list[_Level] = []
-        self._classes: frozenset[type] = frozenset()
-        """The classes of containers on the way other than plain ones."""
+        self._classes: dict[int, type] = {}
+        """The classes of containers on the way other than plain ones, by id."""
         self._arrays: Picker = tuple
         """Picks the arrays."""
         self._of_arrays = _QUIET_ARRAYS
@@ -101,7 +101,7 @@ class Walk:
         def opens(seen: list[Any], at: int) -> bool:
             # References: its container, `seen`, and `getrefcount`'s argument. Arguments and plain containers may also
             # be in dead places, so their references are counted only when the walk is used.
-            may_be_placed = at < walk._roots or type(seen[at]) in PLAIN
+            may_be_placed = at < walk._roots or id(type(seen[at])) in PLAIN
             return (may_be_placed or getrefcount(seen[at]) == 3) and counts.opens(seen[at])
 
         return walk if walk._learn(args, kwargs, leaves, opens) else None
@@ -115,7 +115,7 @@ class Walk:
         seen = self._seen(args, kwargs)
         self._keys = [(k, [*map(type, _referents(v))]) for k, v in enumerate(seen) if bits_of(v) is not v]
         return all(
-            PLAIN.isdisjoint(types) and sum(issubclass(kind, jax.Array) for kind in types) == 1
+            PLAIN.isdisjoint(map(id, types)) and sum(issubclass(kind, jax.Array) for kind in types) == 1
             for _, types in self._keys
         )
 
@@ -140,7 +140,7 @@ class Walk:
             weakly = any(may_be_referred_to_weakly(kind) for kind in types)
             sharing = [k for k, kind in zip(nodes, types, strict=True) if may_share_attributes(kind)]
             self._levels.append(_Level(picker(nodes), types, weakly, picker(sharing) if sharing else None))
-            self._classes |= {kind for kind in types if kind not in PLAIN}
+            self._classes |= {id(kind): kind for kind in types if id(kind) not in PLAIN}
             seen += _referents(*[seen[k] for k in nodes])
             containers -= {id(seen[k]) for k in nodes}
         places = {id(value): k for k, value in enumerate(seen)}
@@ -148,7 +148,7 @@ class Walk:
             return False
         arrays = [places[id(leaf)] for leaf in leaves]
         self._arrays, self._where = picker(arrays), (*where, tuple(arrays))
-        self._of_arrays = _QUIET_ARRAYS.union(map(type, leaves))
+        self._of_arrays = _QUIET_ARRAYS.union(map(id, map(type, leaves)))
         self._alone = _Alone(picker(arrays))
         self.count = len(leaves)
         told = opened.union(arrays)
@@ -189,9 +189,9 @@ class Walk:
         `LookupError` if the arguments are no such tree.
         """
         seen = self._seen(args, kwargs)
-        if len(seen) != self._size or (self._types and [*map(type, self._others(seen))] != self._types):
+        if len(seen) != self._size or (self._types and not are_of(self._others(seen), self._types)):
             return False
-        if not self._of_arrays.issuperset(map(type, self._arrays(seen))):
+        if not self._of_arrays.issuperset(map(id, map(type, self._arrays(seen)))):
             return False
         if self.count < 2 or self._alone.are_apart(seen):
             return True
@@ -247,7 +247,7 @@ class Walk:
                 raise LookupError("the arrays are in another order")
         else:
             for k, types in self._keys:
-                if [*map(type, _referents(seen[k]))] != types:
+                if not are_of(_referents(seen[k]), types):
                     return None
         if ending is not None and not self._ends_quietly(seen, arrays, ending):
             return None
@@ -304,14 +304,15 @@ class Walk:
 
         Returns them in groups, each with the sum of its reference counts; None if a count or a type is not as expected.
         """
-        if (self._classes or placed.classes) and any(defines(k, "__del__") for k in self._classes | placed.classes):
+        classes = self._classes | placed.classes
+        if classes and any(defines(kind, "__del__") for kind in classes.values()):
             return None
         opened = placed.open(places, held) if placed.rounds else []
         if opened is None:
             return None
         for level, standing, references in zip(self._levels, placed.standing, placed.references, strict=False):
             nodes = level.pick(seen)
-            if [*map(type, nodes)] != level.types:
+            if not are_of(nodes, level.types):
                 return None
             if standing and not stand(standing, places, held, seen):
                 return None
@@ -335,7 +336,7 @@ class Walk:
         """Whether no code runs when all that the walk has met dies, apart from callbacks of weak references, which are
         counted elsewhere."""
         # `_open` has compared the types of the containers. The arrays are JAX's own if they prove to be fresh.
-        if self._is_loud or len(seen) != self._size or [*map(type, self._others(seen))] != self._types:
+        if self._is_loud or len(seen) != self._size or not are_of(self._others(seen), self._types):
             return False
         if len(_referents(*arrays)) != len(arrays):  # each refers to its class, and to attributes that users have set
             return False

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import collections
 import gc
+import itertools
+import operator
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from types import MemberDescriptorType, ModuleType
 from typing import Any
 
-from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary, shares
+from pytc.classes import attributes_of, bases_of, defined, defines, has_dictionary, ids_of, shares
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.cpython.interpreter import UNBOUND, comes_from_python, version
 from pytc.ownership.cpython.native import COUNTED, native
@@ -31,9 +33,10 @@ _PLAIN_ACCESS = frozenset(
 )
 _GENERIC = COUNTED | {ModuleType, types.FunctionType}
 """Classes written in C whose objects have their attributes where those of any object are."""
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_STRINGS = frozenset((str,))
-_MOST_KEYS = 256
+_DICTS = ids_of(dict, collections.OrderedDict, collections.defaultdict)
+_KEYS = ids_of(str, int)
+_MOST_KEYS = 1024
+"""Up to so many keys are looked at one by one, which takes some 50 ns each."""
 _MOST_KNOWN = 1024
 _GETTERS = (types.GetSetDescriptorType, MemberDescriptorType)
 _FIELD = type(vars(collections.namedtuple("_", "field"))["field"])
@@ -165,8 +168,19 @@ _OF_STRINGS_ALONE = _sizes(str) - _sizes(int)
 
 
 def of_strings(space: dict[Any, Any]) -> bool:
-    """Whether all keys are strings, so that to look for one runs no code."""
-    return sys.getsizeof(space) in _OF_STRINGS_ALONE or _STRINGS.issuperset(map(type, space))
+    """Whether all keys are strings, so that to look for one runs no code. It has to be a `dict` itself: the sizes of
+    other classes' objects tell nothing."""
+    return sys.getsizeof(space) in _OF_STRINGS_ALONE or all(map(operator.is_, map(type, space), itertools.repeat(str)))
+
+
+def _has_plain_keys(space: dict[Any, Any]) -> bool:
+    """Whether to look for a string or an integer runs no code: another key might have an `__eq__`, and be asked."""
+    if type(space) is dict and sys.getsizeof(space) in _OF_STRINGS_ALONE:
+        return True
+    # By identity, as the class of a key may have a metaclass with an `__eq__`.
+    return len(space) <= _MOST_KEYS and len(space) == sum(
+        sum(map(operator.is_, map(type, space), itertools.repeat(kind))) for kind in (str, int)
+    )
 
 
 def _odd_dictionaries(*values: Any) -> list[dict[Any, Any]]:
@@ -198,14 +212,14 @@ def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
 
 def item(target: Any, key: Any, storing: bool) -> Any:
     """The value of an item; raises if finding it may run code, or storing something there."""
-    if type(key) not in (str, int):
+    if id(type(key)) not in _KEYS:
         raise NotPlain
-    if type(target) in _DICTS:
-        if len(target) > _MOST_KEYS or not all(type(known) in (str, int) for known in target):
-            raise NotPlain  # another key might have an `__eq__`, and be asked
+    if id(type(target)) in _DICTS:
+        if not _has_plain_keys(target):
+            raise NotPlain
         return dict.get(target, key, UNBOUND)
-    kinds = (list,) if storing else (list, tuple)
-    if type(target) in kinds and type(key) is int and -len(target) <= key < len(target):
+    is_sequence = type(target) is list or (type(target) is tuple and not storing)
+    if is_sequence and type(key) is int and -len(target) <= key < len(target):
         return target[key]
     raise NotPlain
 

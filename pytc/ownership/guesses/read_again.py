@@ -61,7 +61,7 @@ class ReadAgain:
         more = held_by_others(nodes, ours + (id(nodes[0]) == self.on_stack))
         if more and more != dead_above(self._frame, self._site, self._atomic, None, id(nodes[0]), more):
             return None
-        if type(nodes[0]) in PLAIN:
+        if id(type(nodes[0])) in PLAIN:
             return self._site.members_read(self._flow, local, self._atomic, True)
         is_left = place == self._copied or Event("leave", place) in self._events
         return attributes_read(self._events, place) if is_left else None
@@ -76,4 +76,4 @@ class ReadAgain:
 
     def depends(self, place: Place) -> bool:
         """Whether that is so only if nothing runs code behind the call before those others are read."""
-        return self.never(place) and type(variable(self._frame, place[0].name)) not in PLAIN
+        return self.never(place) and id(type(variable(self._frame, place[0].name))) not in PLAIN

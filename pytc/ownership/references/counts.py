@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pytc.classes import defines, is_own_array
+from pytc.classes import defines, ids_of, is_own_array
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.cpython.interpreter import getrefcount, may_share_attributes, share_attributes
@@ -41,23 +41,25 @@ _weakrefs = weakref.getweakrefcount
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes)
 """Types whose objects refer to nothing."""
+_ATOMS = ids_of(*ATOMS)
 _shut: set[type] = {
     *ATOMS, type, np.ndarray,
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, types.FrameType,
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
 }  # fmt: skip
-"""Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen."""
+"""Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen.
+(Not their ids: what says that it is one of them is not opened, either.)"""
 NUMBERS: tuple[type, ...] = (int, float, complex)
 """Objects of users' classes that derive from these are not opened: JAX asks them for their values behind the proof, by
 their classes' own code."""
-PLAIN = frozenset({tuple, list, dict})
-"""Types that are always opened."""
+PLAIN = ids_of(tuple, list, dict)
+"""Types (ids) that are always opened."""
 
 
 def opens(value: Any) -> bool:
     """Whether the contents of `value` count as inside once `value` itself does."""
     kind = type(value)
-    if kind in PLAIN:
+    if id(kind) in PLAIN:
         return True
     # Never `isinstance`, which asks the object for its `__class__`.
     if kind in _shut or issubclass(kind, type) or not gc.is_tracked(value):
@@ -153,7 +155,7 @@ def _openable(values: list[Any]) -> list[Any]:
     """The containers in `values`, the contents of opened containers, that nothing else refers to."""
     nodes = [value for value in values if type(value) not in _shut]
     # The container that it is in, `values`, `nodes`, the variable `value`, and `getrefcount`'s argument.
-    return [value for value in nodes if getrefcount(value) == 5 and (type(value) in PLAIN or opens(value))]
+    return [value for value in nodes if getrefcount(value) == 5 and (id(type(value)) in PLAIN or opens(value))]
 
 
 def in_one_list(values: Sequence[Any]) -> list[Any]:
@@ -301,7 +303,7 @@ def has_part(value: Any, parts: Set[int], depth: int = 3) -> bool:
     """Whether the value is one of these `parts` of the arguments (ids), or a container, not too large or deep, that
     holds one."""
     kind = type(value)
-    if id(value) in parts and kind not in ATOMS and not issubclass(kind, type):
+    if id(value) in parts and id(kind) not in _ATOMS and not issubclass(kind, type):
         return True
     if depth == 0 or not (issubclass(kind, tuple) or opens(value)):
         return False

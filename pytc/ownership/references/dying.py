@@ -46,15 +46,15 @@ from weakref import getweakrefcount
 
 import numpy as np
 
-from pytc.classes import is_own_array
+from pytc.classes import ids_of, is_own_array
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership.bytecode.stack import first_of_stack
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.cpython.interpreter import UNBOUND, variable
-from pytc.ownership.references.counts import only_marked, weakly_referenced
+from pytc.ownership.references.counts import PLAIN, only_marked, weakly_referenced
 from pytc.ownership.references.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
 
-_CONTAINERS = frozenset((tuple, list, dict))
+_FUNCTIONS = ids_of(types.FunctionType, types.FrameType)
 _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
 
 
@@ -162,18 +162,18 @@ class Dying:
         """The same for all of `level`: the values, then what they refer to, and so on. That is quick, as most of it are
         loops in C. Each of so many `lists` of the proof has a value as often as `level` has it."""
         while level:
-            found = [each for each in level if type(each) not in LIVE_ON]
-            arrays = [v for v in found if type(v) in ARRAYS]
+            found = [each for each in level if id(type(each)) not in LIVE_ON]
+            arrays = [v for v in found if id(type(v)) in ARRAYS]
             if weakly_referenced(arrays):
                 return False
             hidden = attached(arrays) if arrays else []
             seen = self._quiet | self._living if of_arguments else self._quiet
-            nodes = [*{id(v): v for v in found if type(v) not in ARRAYS and id(v) not in seen}.values()]
+            nodes = [*{id(v): v for v in found if id(type(v)) not in ARRAYS and id(v) not in seen}.values()]
             self._quiet.update(map(id, nodes))
             if len(self._quiet) > MOST:
                 return False
-            if not _CONTAINERS.issuperset(map(type, nodes)):
-                if new := {type(v) for v in nodes if is_own_array(type(v)) and bits_of(v) is v}:
+            if not PLAIN.issuperset(map(id, map(type, nodes))):
+                if new := {id(type(v)) for v in nodes if is_own_array(type(v)) and bits_of(v) is v}:
                     ARRAYS.update(new)
                     self._quiet.difference_update(map(id, nodes))
                     continue
@@ -181,11 +181,11 @@ class Dying:
                 if any(is_loud(node) for node in nodes):
                     return False
                 hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
-                if shared := collections.Counter(id(v) for v in level if type(v) in OFTEN_SHARED):
+                if shared := collections.Counter(id(v) for v in level if id(type(v)) in OFTEN_SHARED):
                     ending = self._end(shared, nodes, lists, ours, of_arguments)
                     self._quiet.difference_update(shared.keys() - ending)
-                    nodes = [node for node in nodes if type(node) not in OFTEN_SHARED or id(node) in ending]
-                    if any(type(node) in (types.FunctionType, types.FrameType) for node in nodes):
+                    nodes = [node for node in nodes if id(type(node)) not in OFTEN_SHARED or id(node) in ending]
+                    if any(id(type(node)) in _FUNCTIONS for node in nodes):
                         return False  # it refers to its globals, or to a stack, which are not examined
             if any(map(getweakrefcount, nodes)):
                 return False
@@ -210,7 +210,8 @@ class Dying:
             if interpreter.references(key) <= self._leaving[key] + self.listed(key) + lists * count + ours + 1
         }
         if of_arguments:
-            ending.update(id(v) for v in nodes if type(v) in BOUND)  # the call's `leaves` and trees may hold methods
+            # The call's `leaves` and trees may hold methods.
+            ending.update(id(v) for v in nodes if id(type(v)) in BOUND)
             if unknown := ending - self._living:
                 self._living |= reached(unknown, self._static, self._overwritten)
                 ending -= self._living
@@ -220,9 +221,9 @@ class Dying:
 def is_quiet(value: Any) -> bool:
     """Whether the value refers to nothing but its class, as most arrays do, so that no code runs when it dies."""
     kind = type(value)
-    if kind in ARRAYS:
+    if id(kind) in ARRAYS:
         return len(gc.get_referents(value)) == 1 and (not getweakrefcount(value) or only_marked(value))
-    return kind in LIVE_ON
+    return id(kind) in LIVE_ON
 
 
 def variables_of(frame: FrameType) -> list[Any]:

@@ -18,41 +18,41 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.classes import base_of, defines, flags_of, size_of
+from pytc.classes import base_of, defines, flags_of, ids_of, size_of
 from pytc.ownership.cpython import native
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.references.counts import ATOMS
 
-LIVE_ON = frozenset((*ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType))
-"""Types whose objects run no code when they die, or never die with the arguments because others refer to them."""
+LIVE_ON = ids_of(*ATOMS, type, range, bytearray, types.EllipsisType, types.NotImplementedType)
+"""Types (ids) whose objects run no code when they die, or never die with the arguments because others refer to them."""
 _COLLECTED = 1 << 14
 """The flag of classes whose objects tell the collector what they refer to (`Py_TPFLAGS_HAVE_GC`)."""
 _OPEN = (int, float, complex, str, bytes, bytearray, np.generic, jax.sharding.Sharding)
 """Types whose objects are not garbage-collected because they refer to nothing."""
-_SECRETIVE: frozenset[Any] = frozenset((
+_SECRETIVE = ids_of(
     type(re.compile("").scanner("")),  # type: ignore[attr-defined]
     type(datetime.datetime_CAPI),
-))  # fmt: skip
-"""Types whose objects have contents that they do not tell the collector of: a scanner has the text that it searches, a
-capsule may have anything (that of `__dlpack__` has an array)."""
-OFTEN_SHARED = frozenset((
+)
+"""Types (ids) whose objects have contents that they do not tell the collector of: a scanner has the text that it
+searches, a capsule may have anything (that of `__dlpack__` has an array)."""
+OFTEN_SHARED = ids_of(
     type(jax.jit(abs)), jax.custom_jvp, jax.custom_vjp,
     *(getattr(types, f"{name}Type") for name in ("Function", "BuiltinFunction", "Method", "Module", "Frame")),
-))  # fmt: skip
-"""Types of objects that mostly live on: a function that is part of one state is also part of the next."""
-BOUND = frozenset((types.MethodType, types.BuiltinMethodType))
+)  # fmt: skip
+"""Types (ids) of objects that mostly live on: a function that is part of one state is also part of the next."""
+BOUND = ids_of(types.MethodType, types.BuiltinMethodType)
 """Those of them whose objects are mostly made anew for each use, and may be equal without being identical."""
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.__dict__["dtype"].__get__
-_SUSPENDED = frozenset((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType))
-ARRAYS: set[type] = set()
-"""JAX's own array types, added as they are seen. Not those of PRNG keys, which are objects around arrays."""
+_SUSPENDED = ids_of(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+ARRAYS: set[int] = set()
+"""JAX's own array types (ids), added as they are seen. Not those of PRNG keys, which are objects around arrays."""
 MOST = 4096
 """At most so many objects are examined."""
 
 
 def lives_on(kind: type) -> bool:
     """Whether objects of this type run no code when they die, or have other references, so that they do not die."""
-    return kind in LIVE_ON or issubclass(kind, type)
+    return id(kind) in LIVE_ON or issubclass(kind, type)
 
 
 def is_told_by_class(kind: type) -> bool:
@@ -87,7 +87,7 @@ _is_quiet_class = Fact(_ends_quietly)
 def _hides_contents(kind: type) -> bool:
     """Whether objects of this class, or of a class written in C that it derives from, may refer to something without
     telling the collector."""
-    if kind in _SECRETIVE:
+    if id(kind) in _SECRETIVE:
         return True
     while flags_of(kind) & _COLLECTED:
         kind = base_of(kind) or object
@@ -112,11 +112,11 @@ def reached(sought: Set[int], held: Iterable[Any], without: Set[int]) -> set[int
     level = [*held]
     while level and len(found) < MOST and not sought <= found:
         new = {id(v): v for v in level if id(v) not in found and id(v) not in without}
-        new = {key: v for key, v in new.items() if type(v) not in LIVE_ON and type(v) not in ARRAYS}
+        new = {key: v for key, v in new.items() if id(type(v)) not in LIVE_ON and id(type(v)) not in ARRAYS}
         found.update(new)
         level = gc.get_referents(*(v for v in new.values() if _leads_on(type(v))))
     return found & sought
 
 
 def _leads_on(kind: type) -> bool:
-    return kind not in OFTEN_SHARED and kind not in _SUSPENDED and not issubclass(kind, type)
+    return id(kind) not in OFTEN_SHARED and id(kind) not in _SUSPENDED and not issubclass(kind, type)

@@ -22,13 +22,16 @@ from collections.abc import Iterable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
+from pytc.classes import ids_of
 from pytc.ownership.cpython.interpreter import getrefcount, variable
 
-_OF_ITEMS: dict[Any, str] = {type(iter({}.items())): "items()", type(reversed({}.items())): "items()"}
-REUSE_A_TUPLE: dict[Any, str] = {enumerate: "enumerate", zip: "zip", **_OF_ITEMS}
+_ITEMS: list[Any] = [iter({}.items()), reversed({}.items())]
+REUSE_A_TUPLE: dict[Any, str] = {enumerate: "enumerate", zip: "zip", **dict.fromkeys(map(type, _ITEMS), "items()")}
 """Types of iterators that reuse a tuple, and their names for people."""
-_OF_SEQUENCES: frozenset[Any] = frozenset((type(iter([])), type(iter(()))))
-_ITERATORS = frozenset(REUSE_A_TUPLE) | _OF_SEQUENCES
+_OF_ITEMS = ids_of(*map(type, _ITEMS))
+_OF_SEQUENCES = ids_of(type(iter([])), type(iter(())))
+_ITERATORS = ids_of(*REUSE_A_TUPLE) | _OF_SEQUENCES
+_SEQUENCES = ids_of(list, tuple)
 _MOST_ITEMS = 64  # in a dictionary: its iterator is asked for all items ahead
 
 
@@ -51,7 +54,7 @@ def handed_out(frame: FrameType, positions: Iterable[int]) -> list[Left]:
     found: list[Left] = []
     for position in positions:
         iterator = variable(frame, position)
-        if type(iterator) in _ITERATORS:
+        if id(type(iterator)) in _ITERATORS:
             # A comprehension gets its iterator as an argument that no code can name.
             is_argument = frame.f_code.co_varnames[:1] == (".0",) and variable(frame, 0) is iterator
             # The variable here, the stack, and the argument `.0`.
@@ -68,8 +71,8 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any, Any
     parts = gc.get_referents(iterator)
     if getrefcount(iterator) != references + 2:
         return []
-    if kind in _OF_SEQUENCES:
-        if not parts or type(parts[0]) not in (list, tuple):  # exhausted, or over a class that may run code
+    if id(kind) in _OF_SEQUENCES:
+        if not parts or id(type(parts[0])) not in _SEQUENCES:  # exhausted, or over a class that may run code
             return []
         return [(value, parts[0], iterator, None) for value in _passed_last(iterator, parts[0])]
     tuples = [part for part in parts if type(part) is tuple]
@@ -78,13 +81,13 @@ def _handed_out(iterator: Any, references: int) -> list[tuple[Any, Any, Any, Any
         found += [(value, None, None, None) for value in tuples[-1]]
     if kind is enumerate:
         for part in parts:
-            if type(part) in _ITERATORS:
+            if id(type(part)) in _ITERATORS:
                 found += _handed_out(part, 3)  # the outer iterator, `parts`, and the variable `part`
     elif kind is zip and len(tuples) > 1 and getrefcount(tuples[0]) == 4:  # its tuple of iterators
         for part in tuples[0]:
-            if type(part) in _ITERATORS:
+            if id(type(part)) in _ITERATORS:
                 found += _handed_out(part, 2)
-    elif kind in _OF_ITEMS and tuples:
+    elif id(kind) in _OF_ITEMS and tuples:
         value = tuples[-1][1]
         spaces = [part for part in parts if type(part) is dict]
         found += [(value, space, iterator, tuples[-1]) for space in spaces if _has_passed(iterator, space, value)]
