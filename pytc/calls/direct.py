@@ -21,12 +21,13 @@ from pytc import ownership
 from pytc.arguments.leaves import PythonScalars, static_key, unwrapped
 from pytc.calls.cache import Signature
 from pytc.calls.sites import MOST_MISSES, MOST_SITES, Plan, Site
+from pytc.classes import ids_of
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.running import is_of_no_tracing, settings
 from pytc.program import Leaf
 
-_STRINGS = frozenset((str,))
+_STRINGS = ids_of(str)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +106,7 @@ class Direct:
             if self.settings != settings():
                 return False
             # The names of arguments may be of a user's class derived from `str`: `jax.jit` compares them.
-            if kwargs and not _STRINGS.issuperset(map(type, kwargs)):
+            if kwargs and not _STRINGS.issuperset(map(id, map(type, kwargs))):
                 return False
             # The proof comes last: nothing is looked into between it and the call.
             if self.static is not None and not self.static.are_in(args, kwargs):

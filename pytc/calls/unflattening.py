@@ -213,7 +213,9 @@ def _is_standard(file: str) -> bool:
 def _is_certain(function: Any) -> bool:
     """Whether a function written in C is one of those known to build and assign."""
     owner = getattr(function, "__self__", None)
-    return any(function is each for each in FUNCTIONS) or (type(owner) in CONTAINERS and function.__name__ in METHODS)
+    return any(function is each for each in FUNCTIONS) or (
+        any(type(owner) is each for each in CONTAINERS) and function.__name__ in METHODS
+    )
 
 
 def _is_fixed(value: Any) -> bool:
@@ -221,6 +223,6 @@ def _is_fixed(value: Any) -> bool:
     something in it, and nothing that does not stay, it is taken for one that was made for its node.)"""
     if isinstance(value, tuple | frozenset):
         return all(_is_fixed(each) for each in value)
-    if type(value) in (list, dict):
+    if type(value) is list or type(value) is dict:
         return bool(value) and _is_fixed(tuple(value.items() if type(value) is dict else value))
     return not isinstance(value, _CHANGING)

@@ -37,9 +37,9 @@ OF_BASES = {
 
 def is_constant(value: Any) -> bool:
     """Whether the value never changes, and has nothing in it that does."""
-    if type(value) in (tuple, frozenset):
+    if is_among(type(value), (tuple, frozenset)):
         return all(is_constant(each) for each in value)
-    return type(value) in ATOMS or is_code(value)
+    return is_among(type(value), ATOMS) or is_code(value)
 
 
 def is_code(value: Any) -> bool:
@@ -68,19 +68,21 @@ def is_called_plainly(kind: type) -> bool:
 
 
 def is_among(value: Any, others: Iterable[Any]) -> bool:
-    """Whether it is one of the others."""
+    """Whether it is one of the others: a class may have a metaclass that says it is equal to another."""
     return any(value is each for each in others)
 
 
 def is_of_python(value: Any) -> bool:
     """Whether it is a function written in Python, as a class has it."""
-    value = value.__func__ if type(value) in (staticmethod, classmethod) else value
+    value = value.__func__ if is_among(type(value), (staticmethod, classmethod)) else value
     return type(value) is types.FunctionType
 
 
 def is_marker(value: Any) -> bool:
     """Whether it stands for a missing default or, in Equinox's modules, a missing attribute."""
-    return type(value) in _SENTINELS or attributes_of(type(value)).get("__module__") == "equinox._module._flatten"
+    return (
+        is_among(type(value), _SENTINELS) or attributes_of(type(value)).get("__module__") == "equinox._module._flatten"
+    )
 
 
 def package_of(space: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from pytc.calls.building.code import (
     ATOMS,
     CONTAINERS,
+    is_among,
     is_code,
     is_constant,
     is_marker,
@@ -59,13 +60,13 @@ class Outside:
             return Kind.LEAF
         if value is None or is_code(value) or is_marker(value):
             return Known(value)
-        if kind in ATOMS:
+        if is_among(kind, ATOMS):
             return Kind.ATOM
         if any(value is each for each in self._defaults) and not is_constant(value):
             return Kind.STATIC
         if kind is tuple:
             return Container(tuple, tuple([self._told(each) for each in value]))
-        if kind in CONTAINERS:
+        if is_among(kind, CONTAINERS):
             if self.new.has(value):
                 return Container(kind)
             items = [*value, *value.values()] if kind is dict else [*value]
@@ -91,7 +92,7 @@ class Outside:
         value = _contents(cell)
         if self.new.has(cell):
             return self._told(value)
-        if type(value) in (tuple, list) and value and all(type(each) is str for each in value):
+        if is_among(type(value), (tuple, list)) and value and all(type(each) is str for each in value):
             return Container(type(value), new=False)
         if not (is_code(value) or is_marker(value)):
             raise Odd

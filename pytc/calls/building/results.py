@@ -107,10 +107,10 @@ def _constructed(kind: type, arguments: Sequence[Value]) -> Value:
         for each in arguments:
             check_pairs(each)
         return Container(dict)
-    if kind in CONTAINERS:
+    if is_among(kind, CONTAINERS):
         items = [items_of(each) if isinstance(each, Container) else None for each in arguments]
         found = [item_of(each) for each in arguments]
-        if kind in (set, frozenset):
+        if is_among(kind, (set, frozenset)):
             check_keys(found)
         return Container(kind, items[0] if kind is tuple and items else None)
     if kind is zip:
@@ -123,7 +123,7 @@ def _constructed(kind: type, arguments: Sequence[Value]) -> Value:
         return Kind.SUPER
     if kind is type and len(arguments) == 1 and isinstance(arguments[0], Made):
         return Known(arguments[0].kind)
-    if kind in ATOMS and all(is_atom(each) for each in arguments):
+    if is_among(kind, ATOMS) and all(is_atom(each) for each in arguments):
         return Kind.ATOM
     if is_open(kind) and is_called_plainly(kind):
         if issubclass(kind, CONTAINERS) and not all(is_of_python(defined(kind, n)) for n in ("__new__", "__init__")):

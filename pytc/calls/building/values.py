@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from pytc.calls.building.code import ATOMS
+from pytc.calls.building.code import ATOMS, is_among
 
 
 class Kind(enum.Enum):
@@ -152,7 +152,11 @@ def spread(value: Value) -> tuple[Value, ...]:
 
 def is_atom(value: Value) -> bool:
     """Whether it is a number, a text, or None."""
-    return value is Kind.ATOM or isinstance(value, Text) or (isinstance(value, Known) and type(value.value) in ATOMS)
+    return (
+        value is Kind.ATOM
+        or isinstance(value, Text)
+        or (isinstance(value, Known) and is_among(type(value.value), ATOMS))
+    )
 
 
 def check_keys(values: Iterable[Value]) -> None:
@@ -195,7 +199,7 @@ def part_of(owner: Value, key: Value) -> Value:
 
 def is_new(value: Value) -> bool:
     """Whether it is a container that was made here, and may be changed."""
-    return isinstance(value, Container) and value.new and value.kind in (list, dict, set)
+    return isinstance(value, Container) and value.new and is_among(value.kind, (list, dict, set))
 
 
 def identity(a: Value, b: Value) -> bool | None:
@@ -205,10 +209,10 @@ def identity(a: Value, b: Value) -> bool | None:
         raise Odd
     if isinstance(other, Known):
         both = known.value, other.value
-        return known.value is other.value if not any(type(each) in ATOMS[1:] for each in both) else None
+        return known.value is other.value if not any(is_among(type(each), ATOMS[1:]) for each in both) else None
     if known.value is None and (other is Kind.STATIC or isinstance(other, Made | Container)):
         return False
-    return False if other is Kind.LEAF and type(known.value) not in ATOMS[1:] else None
+    return False if other is Kind.LEAF and not is_among(type(known.value), ATOMS[1:]) else None
 
 
 def is_none(value: Value) -> bool | None:

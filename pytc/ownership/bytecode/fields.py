@@ -24,7 +24,7 @@ from pytc.classes import has_dictionary
 from pytc.ownership.bytecode.events import Event, Place, Step
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.symbolic import loads_method
-from pytc.ownership.cpython.plain import NotPlain, item, of_strings
+from pytc.ownership.cpython.plain import NotPlain, is_key, item, of_strings
 from pytc.ownership.references.private import has_own_attributes, is_held_once
 from pytc.set_bits import set_bits
 
@@ -63,7 +63,7 @@ def member_of(flow: ControlFlow, at: int) -> Member | None:
             return None
     if names[1:2] == ["LOAD_ATTR"] and not loads_method("LOAD_ATTR", code[at + 1].arg or 0):
         return Member(local, Step("attribute", code[at + 1].argval), at + 1)
-    if names[1:] == ["LOAD_CONST", "BINARY_SUBSCR"] and type(code[at + 1].argval) in (str, int):
+    if names[1:] == ["LOAD_CONST", "BINARY_SUBSCR"] and is_key(code[at + 1].argval):
         return Member(local, Step("item", code[at + 1].argval), at + 2)
     return None
 

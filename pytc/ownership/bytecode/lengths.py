@@ -32,7 +32,7 @@ def lengths_of(tree: PyTreeDef, deepest: int = 4) -> Lengths:
     if node is None:
         return None
     parts = [lengths_of(child, deepest - 1) for child in node.children]
-    if node.kind in (tuple, list):
+    if node.kind is tuple or node.kind is list:
         return tuple(parts)
     if node.kind is dict:
         return dict(zip(node.data, parts, strict=True))

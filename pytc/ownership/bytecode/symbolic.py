@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from pytc.ownership.bytecode.events import Built, Constant, Event, Kind, Part, Place, Step, Value, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.cpython.plain import is_small_number
+from pytc.ownership.cpython.plain import is_key, is_small_number
 
 
 def loaded(flow: ControlFlow, at: int) -> list[Place]:
@@ -199,7 +199,7 @@ class Machine:
                 return self._method(named, self.pop())
             case "BINARY_SUBSCR":
                 key, target = self.pop(), self.pop()
-                if isinstance(key, Constant) and type(key.value) in (str, int):
+                if isinstance(key, Constant) and is_key(key.value):
                     return self._pick(target, Step("item", key.value)) or self._member("item", key, target)
                 return self._member("item", key, target)
             case "STORE_ATTR":
@@ -302,7 +302,7 @@ def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:
         return None
     if kind == "item":
         if isinstance(name, Constant):
-            if type(name.value) not in (str, int):
+            if not is_key(name.value):
                 return None
             name = name.value
         elif not isinstance(name, tuple):

@@ -210,9 +210,14 @@ def _has_odd_keys(target: Any, classes: Sequence[Mapping[Any, Any]]) -> bool:
     return not odd.isdisjoint(map(id, spaces))
 
 
+def is_key(key: Any) -> bool:
+    """Whether to look for this key, among others of its kind, runs no code."""
+    return id(type(key)) in _KEYS
+
+
 def item(target: Any, key: Any, storing: bool) -> Any:
     """The value of an item; raises if finding it may run code, or storing something there."""
-    if id(type(key)) not in _KEYS:
+    if not is_key(key):
         raise NotPlain
     if id(type(target)) in _DICTS:
         if not _has_plain_keys(target):
