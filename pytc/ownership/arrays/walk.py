@@ -304,8 +304,9 @@ class Walk:
 
         Returns them in groups, each with the sum of its reference counts; None if a count or a type is not as expected.
         """
-        classes = self._classes | placed.classes
-        if classes and any(defines(kind, "__del__") for kind in classes.values()):
+        if (self._classes or placed.classes) and any(
+            defines(kind, "__del__") for kind in (*self._classes.values(), *placed.classes.values())
+        ):
             return None
         opened = placed.open(places, held) if placed.rounds else []
         if opened is None:
