@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ subclasses_of: Callable[[type], list[type]] = type.__subclasses__
 attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
 flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
+_name_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
 
@@ -30,10 +33,22 @@ def are_of(values: Sequence[Any], kinds: Sequence[type]) -> bool:
     return len(values) == len(kinds) and all(map(operator.is_, map(type, values), kinds))
 
 
-def is_of_jax(kind: type) -> bool:
-    """Whether the class is JAX's own."""
+def says_it_is_of_jax(kind: type) -> bool:
+    """Whether the class has the name of one of JAX's modules."""
     module = attributes_of(kind).get("__module__")
     return type(module) is str and module.partition(".")[0] in ("jax", "jaxlib")
+
+
+def is_of_jax(kind: type) -> bool:
+    """Whether the class is JAX's own: not one that only says so, but one that the module has which it names."""
+    name = _name_of(kind)
+    if not says_it_is_of_jax(kind) or type(name) is not str:
+        return False
+    found: Any = sys.modules.get(attributes_of(kind)["__module__"])
+    for part in name.split("."):
+        space = attributes_of(found) if isinstance(found, type) else vars(found) if type(found) is ModuleType else {}
+        found = space.get(part)
+    return found is kind
 
 
 def is_own_array(kind: type) -> bool:

@@ -15,12 +15,22 @@ from typing import Any
 
 import jax
 
-from pytc.classes import defined, is_of_jax, shares, subclasses_of
+from pytc.classes import defined, is_of_jax, says_it_is_of_jax, shares, subclasses_of
 from pytc.jax_compat.running import settings
 
 _MOST = 4096
 """Objects that are looked at."""
-_shardings: list[type] = [jax.sharding.Sharding]
+
+
+def _shardings_of_jax() -> list[type]:
+    """Those that there are now. (Of some it has a class written in C, too, and knows the other no more.)"""
+    found: list[type] = [jax.sharding.Sharding]
+    for base in found:  # which grows
+        found += [kind for kind in subclasses_of(base) if says_it_is_of_jax(kind)]
+    return found
+
+
+_shardings: list[type] = _shardings_of_jax()
 """The classes of shardings the last time that they were looked at, if all were JAX's own."""
 _last_settings: list[Any] = []
 """What JAX was set to the last time that it was looked at, if nothing was `odd`."""

@@ -42,13 +42,13 @@ _weakrefs = weakref.getweakrefcount
 ATOMS = (type(None), bool, int, float, complex, str, bytes)
 """Types whose objects refer to nothing."""
 _ATOMS = ids_of(*ATOMS)
-_shut: set[type] = {
-    *ATOMS, type, np.ndarray,
+_shut = {*_ATOMS, *ids_of(
+    type, np.ndarray,
     types.FunctionType, types.BuiltinFunctionType, types.ModuleType, types.CodeType, types.FrameType,
     types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType, types.CellType,
-}  # fmt: skip
-"""Types that are never opened: they hold no array, or may hold anything. JAX's array type is added when first seen.
-(Not their ids: what says that it is one of them is not opened, either.)"""
+)}  # fmt: skip
+"""Types (ids) that are never opened: they hold no array, or may hold anything. JAX's array type is added when first
+seen."""
 NUMBERS: tuple[type, ...] = (int, float, complex)
 """Objects of users' classes that derive from these are not opened: JAX asks them for their values behind the proof, by
 their classes' own code."""
@@ -62,12 +62,12 @@ def opens(value: Any) -> bool:
     if id(kind) in PLAIN:
         return True
     # Never `isinstance`, which asks the object for its `__class__`.
-    if kind in _shut or issubclass(kind, type) or not gc.is_tracked(value):
+    if id(kind) in _shut or issubclass(kind, type) or not gc.is_tracked(value):
         return False
     if issubclass(kind, NUMBERS):
         return False
     if is_own_array(kind) and bits_of(value) is value:  # not a PRNG key, which holds its bits
-        _shut.add(kind)
+        _shut.add(id(kind))
         return False
     if not _may_be_opened(kind) or _weakrefs(value):
         return False
@@ -135,7 +135,7 @@ def _sole(roots: list[Any], places: list[Any]) -> list[Any]:
     """
     nodes = []
     for root in roots:
-        if type(root) not in _shut:
+        if id(type(root)) not in _shut:
             expected = 4  # `args` or `kwargs`, `roots`, the variable `root`, and `getrefcount`'s argument
             for place in places:
                 if place is root:
@@ -146,14 +146,14 @@ def _sole(roots: list[Any], places: list[Any]) -> list[Any]:
                 nodes.append(root)
     for place in places:
         # The place, `places`, the variable `place`, and `getrefcount`'s argument. An argument has more.
-        if type(place) not in _shut and getrefcount(place) == 4 and opens(place):
+        if id(type(place)) not in _shut and getrefcount(place) == 4 and opens(place):
             nodes.append(place)  # noqa: PERF401 - as above
     return nodes
 
 
 def _openable(values: list[Any]) -> list[Any]:
     """The containers in `values`, the contents of opened containers, that nothing else refers to."""
-    nodes = [value for value in values if type(value) not in _shut]
+    nodes = [value for value in values if id(type(value)) not in _shut]
     # The container that it is in, `values`, `nodes`, the variable `value`, and `getrefcount`'s argument.
     return [value for value in nodes if getrefcount(value) == 5 and (id(type(value)) in PLAIN or opens(value))]
 
