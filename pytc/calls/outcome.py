@@ -19,6 +19,7 @@ from pytc.jax_compat.trees import nodes
 from pytc.ownership.bytecode.lengths import lengths_of
 from pytc.ownership.others.compared import odd_setting
 from pytc.program import Program
+from pytc.provenance import is_of
 
 
 def outcome_of(program: Program, leaves: Sequence[Any], doubt: str) -> ownership.Outcome:
@@ -60,7 +61,7 @@ def _is_asked(value: Any) -> bool:
     """Whether `jax.jit` asks a leaf for its value by code that people may have written: of a class of theirs that is
     derived from a number's or from NumPy's."""
     kind = type(value)
-    return issubclass(kind, _HOST) and id(kind) not in _NUMBERS and kind.__module__ != "numpy"
+    return issubclass(kind, _HOST) and id(kind) not in _NUMBERS and not is_of(kind, ("numpy",))
 
 
 def _keys(tree: PyTreeDef) -> Iterator[Any]:

@@ -29,11 +29,12 @@ import jax
 import numpy as np
 from jax.tree_util import PyTreeDef
 
-from pytc.calls.building import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, Record, is_of_python, only_builds, package_of
+from pytc.calls.building import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, Record, is_of_python, only_builds
 from pytc.classes import defined
 from pytc.interrupt import is_from_handler
 from pytc.jax_compat.trees import is_plain_tree, nodes
 from pytc.program import Computed, Kept, Passed, Program
+from pytc.provenance import package_of
 from pytc.uncollected import uncollected
 
 _JAXS_OWN = (dict, collections.OrderedDict, collections.defaultdict)

@@ -170,7 +170,7 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
 
 def _is_made_in_one_go(tree: PyTreeDef) -> bool:
     """Whether JAX puts a plain tree together with no Python code: not named tuples."""
-    return all(kind in (tuple, list, dict, NoneType) for kind, _ in nodes(tree))
+    return all(any(kind is own for own in (tuple, list, dict, NoneType)) for kind, _ in nodes(tree))
 
 
 def _without(tree: PyTreeDef, leaves: frozenset[int]) -> tuple[PyTreeDef, frozenset[int | str]]:

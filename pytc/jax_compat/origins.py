@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import sys
 import sysconfig
 from typing import Any
 
@@ -20,9 +21,21 @@ from pytc.jax_compat.jaxprs import JaxprEqn, Primitive
 source_info_util.register_exclusion(str(pathlib.Path(__file__).parent.parent) + os.sep)
 
 
+@functools.lru_cache(maxsize=1)
+def _spaces_of_jax(_: int) -> list[dict[str, Any]]:
+    """What JAX's modules have; asked anew once there are more modules."""
+    return [vars(module) for name, module in [*sys.modules.items()] if name.partition(".")[0] == "jax"]
+
+
 @functools.cache
 def home(primitive: Primitive) -> str:
-    """The top-level package that defined a primitive: `jax` for JAX's own."""
+    """The top-level package that defined a primitive: `jax` for JAX's own, which its modules have."""
+    spaces = _spaces_of_jax(len(sys.modules))
+    usual = primitive.name.replace("-", "_") + "_p"
+    if any(space.get(usual) is primitive for space in spaces):
+        return "jax"
+    if any(value is primitive for space in spaces for value in [*space.values()]):
+        return "jax"
     # What was given to `def_abstract_eval` is in the closure of what JAX made of it.
     todo: list[Any] = [primitive.abstract_eval, primitive.impl]
     while todo:
@@ -34,7 +47,7 @@ def home(primitive: Primitive) -> str:
             if package not in ("jax", "jaxlib", "functools"):
                 return package
             todo += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    return "jax"
+    return "another package"
 
 
 def source_line(eqn: JaxprEqn) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import PyTreeDef
 
-from pytc.classes import defined, shares
+from pytc.classes import defined, defines, shares
 
 
 def is_plain_tree(tree: PyTreeDef) -> bool:
@@ -86,10 +86,13 @@ def paths_of(tree: PyTreeDef, path: str = "") -> Iterator[str]:
 
 def _is_plain_class(kind: type) -> bool:
     """Whether a container is made, iterated over and indexed as `tuple` does, and its fields are those of the class, if
-    it is a named tuple."""
+    it is a named tuple. JAX asks for them as it takes one apart, behind the proof; and around copies of the leaves one
+    is made, which dies unseen."""
     if any(kind is each for each in _CONTAINERS) or not issubclass(kind, tuple):
         return True
     if type(kind) is not type:
+        return False
+    if defines(kind, "__del__") or defines(kind, "__getattr__") or type(defined(kind, "_fields")) is not tuple:
         return False
     new = defined(kind, "__new__")
     made_by = new.__func__ if type(new) is staticmethod else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 import gc
 import itertools
@@ -16,9 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
+from jax.extend.core import Primitive
 
 import pytc
 from pytc.calls import cache
+from pytc.jax_compat.origins import home
 from pytc.ownership.others import compared
 from tests.ownership.odd_objects import Node
 
@@ -147,11 +151,62 @@ class AsksWhenMade(Pair):
         return Pair.__new__(cls, x, y)
 
 
-@pytest.mark.parametrize("kind", [AsksForFields, AsksWhenMade])
+class AsksForFieldsOfItsOwn(Pair):
+    __slots__ = ()
+
+    @property
+    def _fields(self) -> Any:  # type: ignore[override]
+        ask()
+        return ("x", "y")
+
+
+@pytest.mark.parametrize("kind", [AsksForFields, AsksForFieldsOfItsOwn, AsksWhenMade])
 def test_named_tuples_that_look(kind: Any) -> None:
     BOX.a = jnp.ones(N)
     pair = kind(jax.random.key(0), jnp.ones(N))
     check(lambda x, p: x * 2 + p.y + jax.random.normal(p.x, (N,)), lambda _: (pair,))
+
+
+def test_a_named_tuple_that_is_kept_when_it_is_asked_for_its_fields() -> None:
+    """JAX asks as it takes it apart, behind the proof."""
+    kept: list[Any] = []
+
+    class Kept(Pair):
+        __slots__ = ()
+
+        @property
+        def _fields(self) -> Any:  # type: ignore[override]
+            kept.append(self)
+            return ("x", "y")
+
+    step = pytc.compile(lambda pair: Kept(pair.x + 1, pair.y + 1))
+    pair = Kept(jnp.zeros(N), jnp.zeros(N))
+    for _ in range(6):
+        pair = step(pair)
+    assert kept
+    arrays = [x for each in kept for x in tuple(each) if isinstance(x, jax.Array) and not isinstance(x, Tracer)]
+    assert not any(array.is_deleted() for array in arrays)
+
+
+def test_a_named_tuple_that_reads_as_it_ends_is_not_made_around_copies() -> None:
+    class Ends(Pair):
+        __slots__ = ()
+
+        def __del__(self) -> None:
+            if isinstance(self.x, jax.Array) and not isinstance(self.x, Tracer):
+                SEEN.append(self.x.is_deleted())
+
+    SEEN.clear()
+    step, history = pytc.compile(lambda pair: Ends(pair.x + 1, pair.y + 1)), []
+    pair = Ends(jnp.zeros(N), jnp.zeros(N))
+    for _ in range(6):
+        history.append(pair)
+        pair = step(pair)
+    history.clear()
+    for _ in range(6):
+        pair = step(pair)
+    assert SEEN
+    assert not any(SEEN)
 
 
 # -- other containers ------------------------------------------------------------------------------------------------
@@ -265,6 +320,10 @@ class Number(int):
         return 1.0
 
 
+class NumpysNumber(Number):
+    __module__ = "numpy"
+
+
 class Data(np.ndarray):
     def __array_finalize__(self, _: object) -> None:
         ask()
@@ -272,6 +331,7 @@ class Data(np.ndarray):
 
 LEAVES = {
     "number": lambda i: 1 if i < 6 else Number(1),
+    "number that says it is NumPy's": lambda i: NumpysNumber(1),
     "data": lambda i: np.ones(3, np.float64).view(Data),
     "data later": lambda i: np.ones(3, np.float64) if i < 6 else np.ones(3, np.float64).view(Data),
 }
@@ -527,7 +587,7 @@ def claims_to_be(other: type) -> type:
 
 def looks(array: Any) -> None:
     """Take note of an array, if it is one: as the program is traced, objects of its classes have tracers."""
-    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+    if isinstance(array, jax.Array) and not isinstance(array, Tracer):
         SEEN.append(array.is_deleted())
 
 
@@ -679,16 +739,31 @@ class Foreign(jax.Array):
 Foreign.__abstractmethods__ = frozenset()
 
 
-class ForeignSetting:
-    __module__ = "jax.extras"
-
+class Setting:
     def __eq__(self, other: object) -> bool:
         ask()
-        return type(other) is ForeignSetting
+        return isinstance(other, Setting)
 
     def __hash__(self) -> int:
         ask()
         return 7
+
+
+class ForeignSetting(Setting):
+    __module__ = "jax.extras"
+
+
+class Zone(datetime.tzinfo):
+    def utcoffset(self, _: object) -> datetime.timedelta:
+        ask()
+        return datetime.timedelta()
+
+
+SETTINGS = {
+    "of a class that says it is JAX's": lambda setting: ForeignSetting(),
+    "weak reference": weakref.ref,
+    "time": lambda _: datetime.datetime(2020, 1, 1, tzinfo=Zone()),
+}
 
 
 def test_an_array_of_a_class_that_says_it_is_of_jax() -> None:
@@ -717,15 +792,41 @@ def test_a_sharding_of_a_class_that_says_it_is_of_jax() -> None:
     assert not compared.odd_sharding()
 
 
-def test_a_setting_of_a_class_that_says_it_is_of_jax() -> None:
-    context = jax.make_user_context(None)
+@pytest.mark.parametrize("make", SETTINGS.values(), ids=SETTINGS)
+def test_settings_that_ask(make: Any) -> None:
+    context, setting = jax.make_user_context(None), Setting()
     BOX.a = jnp.zeros(N)
     step = pytc.compile(lambda x: x + 1)
     STASH.clear()
     for _ in range(6):
-        with context(ForeignSetting()):
+        with context(make(setting)):
             ON[0] = True
             BOX.a = step(BOX.a)
             ON[0] = False
     assert STASH
     assert not any(array.is_deleted() for array in STASH)
+
+
+def test_a_tree_put_together_by_a_function_that_says_it_is_of_numpy() -> None:
+    class Held:
+        def __init__(self, x: Any):
+            self.x = x
+
+    box, kept = types.SimpleNamespace(held=None), list[Any]()
+    space: dict[str, Any] = {"__name__": "numpy.extras", "Held": Held, "look": lambda: kept.append(box.held)}
+    exec("def unflatten(_, children):\n    look()\n    return Held(*children)", space)
+    jax.tree_util.register_pytree_node(Held, lambda held: ((held.x,), None), space["unflatten"])
+    step = pytc.compile(lambda held: Held(held.x + 1))
+    box.held = Held(jnp.zeros(N))
+    for _ in range(6):
+        box.held = step(box.held)
+    assert len(kept) > 6
+    assert not any(held.x.is_deleted() for held in kept)
+
+
+def test_a_primitive_with_the_types_of_one_of_jax() -> None:
+    """What it does is its own affair: its lowering may call Python."""
+    primitive = Primitive("negative_of_mine")
+    primitive.def_effectful_abstract_eval(jax.lax.neg_p.abstract_eval)
+    assert home(primitive) != "jax"
+    assert home(jax.lax.neg_p) == home(jax.lax.scatter_add_p) == home(jax.lax.while_p) == "jax"

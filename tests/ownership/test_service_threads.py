@@ -28,15 +28,14 @@ def monitors() -> list[TMonitor]:
     return [thread for thread in threading.enumerate() if isinstance(thread, TMonitor)]
 
 
-def thread_of(module: str, function: str, until: Any) -> threading.Thread:
-    """A thread at whose bottom there is a function of this name in a module of that one."""
+def thread_of(module: types.ModuleType, function: str, until: Any) -> threading.Thread:
+    """A thread at whose bottom there is a function of this name in a module."""
     source = "def run(until):\n    until.wait()"
     for name in reversed(function.split(".")[:-1]):
         source = f"class {name}:\n" + textwrap.indent(source, "    ")
     source = source.replace("def run(", f"def {function.rpartition('.')[2]}(")
-    space: dict[str, Any] = {"__name__": module}
-    exec(source, space)
-    return threading.Thread(target=eval(function, space), args=(until,))
+    exec(source, vars(module))
+    return threading.Thread(target=eval(function, vars(module)), args=(until,))
 
 
 BOXES: list[Any] = []
@@ -69,11 +68,22 @@ class Waiting(threading.Event):
         (("__main__", "AsyncioManager._main"), threading.Event, False),
     ],
 )
-def test_a_thread_of_a_library(thread, until, dead):
+def test_a_thread_of_a_library(monkeypatch, thread, until, dead):
     """State in an attribute is reused beside those that never read a program's data, as long as they run nothing
     else."""
-    waiting = until()
-    beside = thread_of(*thread, waiting)
+    name, function = thread
+    module = types.ModuleType(name)
+    monkeypatch.setitem(sys.modules, name, module)
+    beside_it(module, function, until(), dead)
+
+
+def test_a_thread_that_says_it_is_of_a_library():
+    for name, function in service_threads.HARMLESS:
+        beside_it(types.ModuleType(name), function, threading.Event(), False)
+
+
+def beside_it(module, function, waiting, dead):
+    beside = thread_of(module, function, waiting)
     beside.start()
     try:
         assert train() == [dead] * 4

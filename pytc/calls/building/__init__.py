@@ -23,8 +23,8 @@ execution  the symbolic execution of one function
 results    what calls return in it
 """
 
-from pytc.calls.building.code import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, is_of_python, package_of
+from pytc.calls.building.code import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, is_of_python
 from pytc.calls.building.execution import only_builds
 from pytc.calls.building.record import Record
 
-__all__ = ["BUILDERS", "CONTAINERS", "FUNCTIONS", "METHODS", "Record", "is_of_python", "only_builds", "package_of"]
+__all__ = ["BUILDERS", "CONTAINERS", "FUNCTIONS", "METHODS", "Record", "is_of_python", "only_builds"]

@@ -83,8 +83,3 @@ def is_marker(value: Any) -> bool:
     return (
         is_among(type(value), _SENTINELS) or attributes_of(type(value)).get("__module__") == "equinox._module._flatten"
     )
-
-
-def package_of(space: dict[str, Any]) -> str:
-    """The package of a function's globals."""
-    return str(space.get("__name__", "")).partition(".")[0]

@@ -17,7 +17,6 @@ from pytc.calls.building.code import (
     is_called_plainly,
     is_of_python,
     is_open,
-    package_of,
 )
 from pytc.calls.building.values import (
     Bound,
@@ -38,6 +37,7 @@ from pytc.calls.building.values import (
     items_of,
 )
 from pytc.classes import attributes_of, defined
+from pytc.provenance import package_of
 
 _COMPREHENSIONS: dict[str, type] = {"<listcomp>": list, "<setcomp>": set, "<dictcomp>": dict}
 

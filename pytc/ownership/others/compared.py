@@ -6,18 +6,23 @@ It compares and hashes its settings, among which users may have put values of th
 
 from __future__ import annotations
 
+import datetime
 import enum
 import gc
 import operator
+import weakref
 from collections.abc import Iterable
 from types import WrapperDescriptorType
 from typing import Any
 
 import jax
 
-from pytc.classes import defined, is_of_jax, says_it_is_of_jax, shares, subclasses_of
+from pytc.classes import defined, shares, subclasses_of
 from pytc.jax_compat.running import settings
+from pytc.provenance import is_of_jax, says_it_is_of_jax
 
+_ASKING = (weakref.ref, datetime.datetime, datetime.time)
+"""Classes written in C that ask another object, as theirs are compared: what is referred to, a time zone."""
 _MOST = 4096
 """Objects that are looked at."""
 
@@ -62,10 +67,11 @@ def _is_compared_by_itself(kind: type) -> bool:
 
 
 def _is_compared_in_c(kind: type) -> bool:
-    """Whether code written in C compares objects of the class, with what they refer to, and hashes them, if that can be
-    done at all."""
+    """Whether code written in C compares objects of the class, with what they tell the collector of, and hashes them,
+    if that can be done at all."""
     equal, hashed = defined(kind, "__eq__"), defined(kind, "__hash__")
-    return type(equal) is WrapperDescriptorType and (hashed is None or type(hashed) is WrapperDescriptorType)
+    in_c = type(equal) is WrapperDescriptorType and (hashed is None or type(hashed) is WrapperDescriptorType)
+    return in_c and not issubclass(kind, _ASKING)
 
 
 def odd_setting() -> str:

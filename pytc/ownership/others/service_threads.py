@@ -14,6 +14,8 @@ import sys
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
+from pytc.provenance import module_of
+
 _JUPYTER = frozenset("ipykernel IPython zmq tornado jupyter_client traitlets comm debugpy".split())
 HARMLESS = {
     ("tqdm._monitor", "TMonitor.run"): frozenset({"tqdm", "ipykernel", "ipywidgets", "IPython"}),
@@ -43,7 +45,7 @@ def is_harmless(frame: FrameType) -> bool:
     packages = set()
     allowed = None
     while above is not None:
-        module = str(above.f_globals.get("__name__", ""))
+        module = module_of(above.f_globals)
         packages.add(module.partition(".")[0])
         allowed = HARMLESS.get((module, above.f_code.co_qualname), allowed)
         above = above.f_back

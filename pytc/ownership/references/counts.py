@@ -30,11 +30,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pytc.classes import defines, ids_of, is_own_array
+from pytc.classes import defines, ids_of
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.cpython.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.cpython.native import is_counted
+from pytc.provenance import is_own_array
 
 _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount

@@ -46,13 +46,14 @@ from weakref import getweakrefcount
 
 import numpy as np
 
-from pytc.classes import ids_of, is_own_array
+from pytc.classes import ids_of
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership.bytecode.stack import first_of_stack
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.cpython.interpreter import UNBOUND, variable
 from pytc.ownership.references.counts import PLAIN, only_marked, weakly_referenced
 from pytc.ownership.references.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
+from pytc.provenance import is_own_array
 
 _FUNCTIONS = ids_of(types.FunctionType, types.FrameType)
 _base: Callable[[Any], Any] = np.ndarray.__dict__["base"].__get__
