@@ -16,8 +16,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from pytc.jax_compat.avals import DESCRIPTIONS, AbstractValue, is_extended, is_ref, key_bits, of_each
 from pytc.jax_compat.layouts import extended
 
-_key_arrays: set[type] = set()
-"""What key arrays are of that have been seen to wrap their bits: spares asking each for its dtype, which makes one."""
+_key_arrays: dict[int, type] = {}
+"""What key arrays are of that have been seen to wrap their bits, by id: spares asking each for its dtype, which makes
+one. (To look for the class itself might ask its metaclass.)"""
 
 
 def is_key_type(aval: AbstractValue | None) -> bool:
@@ -28,7 +29,7 @@ def is_key_type(aval: AbstractValue | None) -> bool:
 def bits_of(value: Any) -> Any:
     """The array that a key array wraps, itself and no copy; of what stands for one, that of its bits. What is no
     key is returned as it is."""
-    if type(value) in _key_arrays:
+    if id(type(value)) in _key_arrays:
         return value._base_array
     if not (isinstance(value, (jax.Array, *DESCRIPTIONS)) and is_extended(value.dtype)):
         return value
@@ -37,7 +38,7 @@ def bits_of(value: Any) -> Any:
         if bits is None:
             return jax.random.key_data(value)
         if not isinstance(value, jax.core.Tracer):
-            _key_arrays.add(type(value))
+            _key_arrays[id(type(value))] = type(value)
         return bits
     aval, _ = key_bits(value)
     sharding = bits_sharding(value.sharding, aval.ndim - value.ndim)

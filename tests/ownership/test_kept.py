@@ -721,6 +721,9 @@ INTROSPECTING = {
     "of a class above": "y = f(x); read(Derived.here()['x'])",
     "of an object": "y = f(x); read(tools.here()['x'])",
     "of a module": "y = f(x); read(helpers.here()['x'])",
+    "in an object": "y = f(x); read(held.here()['x'])",
+    "in a list": "y = f(x); read(listed[0]()['x'])",
+    "of a function": "y = f(x); read(called.here()['x'])",
     "of a traceback": """import inspect; y = f(x)
     try: raise ValueError
     except ValueError as error: read(inspect.getargvalues(error.__traceback__.tb_frame)[3]['x'])""",
@@ -745,6 +748,8 @@ def test_introspection(made: Functions, body: str) -> None:
     stub, f, _ = made
     space: dict[str, Any] = {"f": f, "read": stub.read, "stack": inspect.stack, "others": builtins}
     space |= {"TABLE": {"here": locals}, "Tools": Tools, "tools": Tools(), "helpers": types.ModuleType("helpers")}
+    space |= {"held": types.SimpleNamespace(here=locals), "listed": [locals], "called": lambda: None}
+    space["called"].here = locals
     space["Derived"] = type("Derived", (Tools,), {})
     space["helpers"].here = locals
     space["told"] = lambda frame: frame.f_locals

@@ -8,14 +8,15 @@ are then kept.
 from __future__ import annotations
 
 import dis
+import gc
 import inspect
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from pytc.classes import attributes_of, bases_of
+from pytc.classes import attributes_of, bases_of, ids_of
 from pytc.ownership.bytecode import strings
 from pytc.ownership.bytecode.liveness import ControlFlow
 
@@ -51,6 +52,7 @@ _OTHERS = _OF_BUILTINS | {"getattr", "__import__", "import_module"}
 by which it could look them up. `_MODES` do not count if it calls the builtin `compile`, to which they are given."""
 
 
+_METHODS = ids_of(BuiltinFunctionType, MethodType)
 _PATH = re.compile(r"[\w.:]+")
 """A string constant in which names count: `operator.attrgetter("tb_frame.f_locals")`. Others are prose."""
 
@@ -130,10 +132,22 @@ def _by_global(used: Sequence[str], names: Mapping[str, Any]) -> str:
             owner = value if issubclass(kind, type) else kind
             if id(owner) not in by_class:
                 by_class[id(owner)] = _under(used, owner)
-            found = by_class[id(owner)]
+            found = by_class[id(owner)] + _held_by(value)
         if id(value) in _READERS or not _READERS.isdisjoint(map(id, found)):
             return name
     return ""
+
+
+def _held_by(value: Any) -> list[Any]:
+    """The items and attributes of an object that is no class or module; of a function only its attributes, as it holds
+    what it is made of."""
+    kind = type(value)
+    if kind is FunctionType:
+        return [*value.__dict__.values()]
+    if issubclass(kind, type) or id(kind) in _METHODS:
+        return []
+    parts = gc.get_referents(value)
+    return parts + [each for part in parts if type(part) is dict for each in part.values()]
 
 
 def _under(names: Sequence[str], kind: type) -> list[Any]:

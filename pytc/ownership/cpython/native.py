@@ -26,7 +26,7 @@ from typing import Any
 
 import jax
 
-from pytc.classes import attributes_of, base_of, flags_of, has_dictionary, may_be_referred_to_weakly, size_of
+from pytc.classes import attributes_of, base_of, flags_of, has_dictionary, ids_of, may_be_referred_to_weakly, size_of
 
 MADE_BY_CODE = 1 << 9
 """The flag of classes that code has made: a `class` statement, or a function of a module written in C
@@ -93,17 +93,17 @@ _OTHERS: list[Any] = [
     iter(int, 0),
     *gc.get_referents(_MEMORY),
 ]
-COUNTED = frozenset((
+COUNTED = ids_of(
     *_classes_in(builtins, itertools),
     collections.deque, collections.OrderedDict, collections.defaultdict, functools.partial,
     types.MappingProxyType, types.MethodType, types.SimpleNamespace,
     *(type(each) for each in (*_VIEWS, *_ITERATORS)),
     native(jax.Array), native(typing.Generic),
-)) - {memoryview}  # fmt: skip
-"""Those of whose objects nobody has hold but by references that are counted."""
-_OF_PYTHON = COUNTED | _classes_in(builtins, types) | {type(each) for each in _OTHERS}
-"""Python's own that are in no module. (A class of somebody else's whose name has no dot says that it is of `builtins`,
-too.)"""
+) - {id(memoryview)}  # fmt: skip
+"""Those (ids) of whose objects nobody has hold but by references that are counted."""
+_OF_PYTHON = COUNTED | ids_of(*_classes_in(builtins, types), *map(type, _OTHERS))
+"""Python's own (ids) that are in no module. (A class of somebody else's whose name has no dot says that it is of
+`builtins`, too.)"""
 _CALLING = frozenset(("_lsprof", "_sqlite3", "_tkinter", "builtins", "sqlite3"))
 """Modules with classes that may call back as an object dies: a profiler asks for the time."""
 _QUIET = (sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy"}) - _CALLING
@@ -112,13 +112,13 @@ _module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 def is_counted(kind: type) -> bool:
     """Whether nobody has hold of objects of this class but by references that are counted."""
-    return native(kind) in COUNTED
+    return id(native(kind)) in COUNTED
 
 
 def is_quiet(kind: type) -> bool:
     """Whether what is written in C of objects of this class calls nobody as they die, but for what they let go of."""
     kind = native(kind)
-    if kind in _OF_PYTHON:
+    if id(kind) in _OF_PYTHON:
         return True
     module = attributes_of(kind).get("__module__") if flags_of(kind) & MADE_BY_CODE else _module_of(kind)
     return type(module) is str and module.partition(".")[0] in _QUIET

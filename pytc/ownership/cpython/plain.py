@@ -31,8 +31,8 @@ _PLAIN_ACCESS = frozenset(
     for name in ("__getattribute__", "__setattr__")
     if name in vars(kind)
 )
-_GENERIC = COUNTED | {ModuleType, types.FunctionType}
-"""Classes written in C whose objects have their attributes where those of any object are."""
+_GENERIC = COUNTED | ids_of(ModuleType, types.FunctionType)
+"""Classes (ids) written in C whose objects have their attributes where those of any object are."""
 _DICTS = ids_of(dict, collections.OrderedDict, collections.defaultdict)
 _KEYS = ids_of(str, int)
 _MOST_KEYS = 1024
@@ -132,7 +132,7 @@ it never has that again."""
 def _in_classes(kind: type, classes: Sequence[Mapping[Any, Any]], name: str, storing: bool) -> tuple[Any, bool]:
     """What the classes of an object have under the name of an attribute, and whether they leave it to the object what
     is there; raises if it is not plain."""
-    if native(kind) not in _GENERIC:
+    if id(native(kind)) not in _GENERIC:
         raise NotPlain  # what C code does to get at an attribute need not show in the class
     for special in ("__getattribute__", "__setattr__") if storing else ("__getattribute__",):
         if next(id(attributes[special]) for attributes in classes if special in attributes) not in _PLAIN_ACCESS:
