@@ -30,7 +30,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from pytc.calls.building import BUILDERS, CONTAINERS, FUNCTIONS, METHODS, Record, is_of_python, only_builds
-from pytc.classes import defined
+from pytc.classes import defined, is_among
 from pytc.interrupt import is_from_handler
 from pytc.jax_compat.trees import is_plain_tree, nodes
 from pytc.program import Computed, Kept, Passed, Program
@@ -84,7 +84,7 @@ def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
         return Unflattening()
     if sys.getprofile() is not None:
         return Unflattening("a function that is not known, since a profiler was on when the function was compiled,")
-    if not all(_is_fixed(data) for kind, data in nodes(tree) if not any(kind is own for own in _JAXS_OWN)):
+    if not all(_is_fixed(data) for kind, data in nodes(tree) if not is_among(kind, _JAXS_OWN)):
         return Unflattening("a constructor that is given what others may change")
     seen = _Seen()
     arrays = {k: leaf for k, leaf in enumerate(leaves) if type(leaf) is ArrayOf}
@@ -175,7 +175,7 @@ class _Seen:
 
 def _is_of_jax(kind: type) -> bool:
     """Whether JAX puts nodes of a kind together with no Python code."""
-    return any(kind is own for own in (tuple, list, NoneType, *_JAXS_OWN))
+    return is_among(kind, (tuple, list, NoneType, *_JAXS_OWN))
 
 
 def _builds(frame: FrameType, kinds: Set[int]) -> bool:
@@ -214,9 +214,7 @@ def _is_standard(file: str) -> bool:
 def _is_certain(function: Any) -> bool:
     """Whether a function written in C is one of those known to build and assign."""
     owner = getattr(function, "__self__", None)
-    return any(function is each for each in FUNCTIONS) or (
-        any(type(owner) is each for each in CONTAINERS) and function.__name__ in METHODS
-    )
+    return is_among(function, FUNCTIONS) or (is_among(type(owner), CONTAINERS) and function.__name__ in METHODS)
 
 
 def _is_fixed(value: Any) -> bool:

@@ -26,6 +26,7 @@ from typing import Any, cast
 
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure
 
+from pytc.classes import is_among
 from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
@@ -170,7 +171,7 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
 
 def _is_made_in_one_go(tree: PyTreeDef) -> bool:
     """Whether JAX puts a plain tree together with no Python code: not named tuples."""
-    return all(any(kind is own for own in (tuple, list, dict, NoneType)) for kind, _ in nodes(tree))
+    return all(is_among(kind, (tuple, list, dict, NoneType)) for kind, _ in nodes(tree))
 
 
 def _without(tree: PyTreeDef, leaves: frozenset[int]) -> tuple[PyTreeDef, frozenset[int | str]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.tree_util import PyTreeDef
 
-from pytc.classes import defined, defines, shares
+from pytc.classes import defined, defines, is_among, shares
 
 
 def is_plain_tree(tree: PyTreeDef) -> bool:
@@ -68,7 +68,7 @@ def keys_of(tree: PyTreeDef) -> list[str]:
     """What the children of a node are called in messages; of a custom one, they are numbered."""
     kind, told = tree.node_data()
     children = tree.children()
-    if any(kind is each for each in (dict, collections.OrderedDict, collections.defaultdict)):
+    if is_among(kind, (dict, collections.OrderedDict, collections.defaultdict)):
         names = told[1] if kind is collections.defaultdict else told  # its factory comes first
         return [f"[{name!r}]" for name in names]
     names = getattr(kind, "_fields", ())
@@ -88,7 +88,7 @@ def _is_plain_class(kind: type) -> bool:
     """Whether a container is made, iterated over and indexed as `tuple` does, and its fields are those of the class, if
     it is a named tuple. JAX asks for them as it takes one apart, behind the proof; and around copies of the leaves one
     is made, which dies unseen."""
-    if any(kind is each for each in _CONTAINERS) or not issubclass(kind, tuple):
+    if is_among(kind, _CONTAINERS) or not issubclass(kind, tuple):
         return True
     if type(kind) is not type:
         return False

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterable
 from typing import Any
 
-from pytc.classes import attributes_of, defined, defines
+from pytc.classes import attributes_of, defined, defines, is_among
 
 BUILDERS = frozenset(
     """pytc jax jaxlib numpy ml_dtypes equinox flax chex optax jax_dataclasses jax_md penzai simple_pytree abc
@@ -65,11 +64,6 @@ def is_open(kind: type) -> bool:
 def is_called_plainly(kind: type) -> bool:
     """Whether to call the class makes an object of it, in which its metaclass has no say."""
     return defined(type(kind), "__call__") is attributes_of(type)["__call__"]
-
-
-def is_among(value: Any, others: Iterable[Any]) -> bool:
-    """Whether it is one of the others: a class may have a metaclass that says it is equal to another."""
-    return any(value is each for each in others)
 
 
 def is_of_python(value: Any) -> bool:

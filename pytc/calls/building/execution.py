@@ -12,7 +12,6 @@ from typing import Any
 from pytc.calls.building.code import (
     METHODS,
     OF_BASES,
-    is_among,
     is_code,
     is_constant,
     is_of_python,
@@ -45,7 +44,7 @@ from pytc.calls.building.values import (
     spread,
     truth,
 )
-from pytc.classes import attributes_of, bases_of, defined, defines
+from pytc.classes import attributes_of, bases_of, defined, defines, is_among
 from pytc.ownership.cpython.interpreter import UNBOUND
 
 _OF_ARRAYS = frozenset(("shape", "dtype", "ndim", "size"))

@@ -12,7 +12,6 @@ from typing import Any
 from pytc.calls.building.code import (
     ATOMS,
     CONTAINERS,
-    is_among,
     is_code,
     is_constant,
     is_marker,
@@ -29,6 +28,7 @@ from pytc.calls.building.values import (
     Value,
     item_of,
 )
+from pytc.classes import is_among
 from pytc.jax_compat.running import Tracer
 from pytc.ownership.cpython.interpreter import UNBOUND, running_function, variable
 

@@ -13,7 +13,6 @@ from pytc.calls.building.code import (
     BUILDERS,
     CONTAINERS,
     OF_BASES,
-    is_among,
     is_called_plainly,
     is_of_python,
     is_open,
@@ -36,7 +35,7 @@ from pytc.calls.building.values import (
     item_of,
     items_of,
 )
-from pytc.classes import attributes_of, defined
+from pytc.classes import attributes_of, defined, is_among
 from pytc.provenance import package_of
 
 _COMPREHENSIONS: dict[str, type] = {"<listcomp>": list, "<setcomp>": set, "<dictcomp>": dict}

@@ -7,7 +7,8 @@ import enum
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from pytc.calls.building.code import ATOMS, is_among
+from pytc.calls.building.code import ATOMS
+from pytc.classes import is_among
 
 
 class Kind(enum.Enum):
