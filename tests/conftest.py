@@ -41,9 +41,13 @@ def _quickly_compiled():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.fixture(scope="module")
-def _frozen():
-    """What is there before is not looked at by each collection, nor by each search for what refers to something."""
+@pytest.fixture(scope="module", autouse=True)
+def _frozen(request):
+    """What is there before is not looked at by each collection, nor by each search for what refers to something; but
+    for tests that ask about just that."""
+    if request.node.get_closest_marker("unfrozen"):
+        yield
+        return
     gc.collect()
     gc.freeze()
     yield

@@ -31,7 +31,7 @@ from jax.experimental.sparse.linalg import spsolve
 import pytc
 from tests.callers import STEPS, body, init
 
-pytestmark = pytest.mark.usefixtures("_quickly_compiled", "_frozen")
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
 KEPT = []
 

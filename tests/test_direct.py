@@ -19,7 +19,7 @@ import pytc
 from pytc.calls import direct
 from pytc.emit import EmittedWhole
 
-pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+pytestmark = [pytest.mark.usefixtures("_quickly_compiled"), pytest.mark.unfrozen]
 
 
 class State(NamedTuple):

@@ -24,6 +24,8 @@ from pytc.emit import EmittedWhole
 from pytc.ownership.others import watchers
 from tests.ownership.odd_objects import Last
 
+pytestmark = pytest.mark.unfrozen
+
 BOX = types.SimpleNamespace(a=None)
 SEEN: list[bool] = []
 """What those saw that looked: whether an array in the box was deleted."""

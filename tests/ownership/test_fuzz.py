@@ -17,8 +17,6 @@ from pytc.ownership.others import watchers
 from tests.ownership import fuzz_compiled, mutants
 from tests.ownership.fuzz_callers import ASKED, Tally, Wrong, check, check_beside_a_thread
 
-pytestmark = pytest.mark.usefixtures("_frozen")
-
 
 def tally(kind: str, programs: range, asks: bool) -> Tally:
     counted = Tally()

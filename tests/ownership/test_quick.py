@@ -12,6 +12,8 @@ import pytest
 from pytc.ownership import proof
 from tests.ownership.harness import Stub, both, expect, first
 
+pytestmark = pytest.mark.unfrozen
+
 ROUNDS = 12
 
 

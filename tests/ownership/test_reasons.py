@@ -32,6 +32,8 @@ from pytc.ownership.words.referrers import Referrers
 from tests.ownership.harness import Stub, both, expect, first
 from tests.threads import another_thread
 
+pytestmark = pytest.mark.unfrozen
+
 
 class Asking(Stub):
     """Asks why each leaf was kept, and which were expected to survive."""

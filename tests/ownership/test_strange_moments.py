@@ -25,8 +25,6 @@ from pytc.ownership.bytecode import sites
 from pytc.ownership.others import collector
 from tests.ownership.harness import expect
 
-pytestmark = pytest.mark.usefixtures("_frozen")
-
 ROUNDS = 10
 
 

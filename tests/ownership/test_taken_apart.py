@@ -15,6 +15,8 @@ import pytc
 from pytc.ownership.bytecode.lengths import Fields, lengths_of
 from tests.ownership.harness import Functions, Stub, expect, of_lengths
 
+pytestmark = pytest.mark.unfrozen
+
 
 class Out(NamedTuple):
     state: Any

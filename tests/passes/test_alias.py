@@ -462,7 +462,7 @@ def adam_aliases() -> list[tuple[int, int]]:
 def test_the_result_is_the_same_in_every_process() -> None:
     """Whatever the order of its sets is."""
     code = "from tests.passes.test_alias import adam_aliases; print(adam_aliases())"
-    for seed in ("0", "1", "2"):
+    for seed in ("0", "1"):
         ran = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
