@@ -34,21 +34,21 @@ def test_random_programs(kind: str) -> None:
 
 
 def test_more_random_programs() -> None:
-    assert tally("hostile", range(70, 170), asks=False).dead_found > 0
+    assert tally("hostile", range(70, 140), asks=False).dead_found > 0
 
 
 def test_random_programs_in_which_destructors_make_calls() -> None:
-    counted = tally("ending", range(150), asks=False)
+    counted = tally("ending", range(100), asks=False)
     assert counted.dead_found > counted.dead / 2
 
 
 def test_random_programs_in_which_variables_own_objects() -> None:
-    counted = tally("owners", range(50), asks=False)
+    counted = tally("owners", range(40), asks=False)
     assert counted.dead_found > 0.9 * counted.dead
 
 
 def test_random_programs_whose_state_is_a_field() -> None:
-    counted = tally("fields", range(100), asks=False)
+    counted = tally("fields", range(70), asks=False)
     assert counted.dead_found > 0.4 * counted.dead
 
 
