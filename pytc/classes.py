@@ -13,8 +13,19 @@ subclasses_of: Callable[[type], list[type]] = type.__subclasses__
 attributes_of: Callable[[type], Mapping[Any, Any]] = type.__dict__["__dict__"].__get__
 flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
 size_of: Callable[[type], int] = type.__dict__["__basicsize__"].__get__
+qualname_of: Callable[[type], Any] = type.__dict__["__qualname__"].__get__
+_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 has_dictionary: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
 may_be_referred_to_weakly: Callable[[type], int] = type.__dict__["__weakrefoffset__"].__get__
+
+MADE_BY_CODE = 1 << 9
+"""The flag of classes that code has made: a `class` statement, or a function of a module written in C
+(`Py_TPFLAGS_HEAPTYPE`)."""
+
+
+def module_named_by(kind: type) -> Any:
+    """What the class says is the name of its module; None where it says nothing."""
+    return attributes_of(kind).get("__module__") if flags_of(kind) & MADE_BY_CODE else _module_of(kind)
 
 
 def is_among(kind: Any, others: Iterable[Any]) -> bool:

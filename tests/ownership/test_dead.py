@@ -68,6 +68,17 @@ def test_methods_that_share_a_name_with_introspection(made: Functions) -> None:
     stub.read(x)
 
 
+def test_a_module_loaded_when_it_is_needed_has_introspection_under_another_name(made: Functions) -> None:
+    stub, f, _ = made
+    library = type("Lazily", (types.ModuleType,), {})("library")
+    vars(library).update(here=locals, log=print)
+    space: dict[str, Any] = {"f": f, "library": library}
+    exec("def run(x):\n    y = f(x)\n    library.log(end='')\n    return y", space)
+    y = space["run"](stub.new())
+    expect_dead(stub, 1)
+    stub.read(y)
+
+
 def test_unpacked(made: Functions) -> None:
     stub, _, f2 = made
     state, batch = tree(stub), stub.new()

@@ -723,6 +723,17 @@ def test_a_class_that_takes_what_it_sees_when_it_is_asked_for_its_hash() -> None
         assert not any(box.x.is_deleted() for box in kept)
 
 
+def test_a_class_that_does_not_say_where_it_is_from() -> None:
+    space: dict[str, Any] = {}
+    exec("Number = type('Number', (float,), {}); Box = type('Box', (), {})", space)
+    box = space["Box"]()
+    box.x = jnp.zeros(N)
+    step = pytc.compile(lambda x, y: x + y)
+    for _ in range(4):
+        box.x = step(box.x, space["Number"](1.0))
+    np.testing.assert_array_equal(box.x, np.full(N, 4.0))
+
+
 # -- classes that say they are of JAX --------------------------------------------------------------------------------
 
 

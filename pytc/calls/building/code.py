@@ -6,7 +6,8 @@ import dataclasses
 import types
 from typing import Any
 
-from pytc.classes import attributes_of, defined, defines, is_among
+from pytc.classes import attributes_of, defined, defines, is_among, module_named_by
+from pytc.provenance import is_of
 
 BUILDERS = frozenset(
     """pytc jax jaxlib numpy ml_dtypes equinox flax chex optax jax_dataclasses jax_md penzai simple_pytree abc
@@ -74,6 +75,6 @@ def is_of_python(value: Any) -> bool:
 
 def is_marker(value: Any) -> bool:
     """Whether it stands for a missing default or, in Equinox's modules, a missing attribute."""
-    return (
-        is_among(type(value), _SENTINELS) or attributes_of(type(value)).get("__module__") == "equinox._module._flatten"
-    )
+    kind = type(value)
+    of_equinox = module_named_by(kind) == "equinox._module._flatten" and is_of(kind, ("equinox",))
+    return of_equinox or is_among(kind, _SENTINELS)

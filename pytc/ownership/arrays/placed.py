@@ -13,10 +13,10 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytc.classes import are_of, defines, flags_of, has_dictionary, may_be_referred_to_weakly
+from pytc.classes import MADE_BY_CODE, are_of, defines, flags_of, has_dictionary, may_be_referred_to_weakly
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.cpython.interpreter import getrefcount, may_share_attributes, share_attributes
-from pytc.ownership.cpython.native import MADE_BY_CODE, native
+from pytc.ownership.cpython.native import native
 from pytc.ownership.references import counts
 from pytc.ownership.references.counts import PLAIN
 

@@ -19,6 +19,7 @@ from typing import Any
 from pytc.classes import attributes_of, bases_of, ids_of
 from pytc.ownership.bytecode import strings
 from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.provenance import space_of
 
 _OF_FRAMES = frozenset(
     "_getframe _current_frames currentframe getargvalues getinnerframes getouterframes getgeneratorlocals "
@@ -52,9 +53,11 @@ _OTHERS = _OF_BUILTINS | {"getattr", "__import__", "import_module"}
 by which it could look them up. `_MODES` do not count if it calls the builtin `compile`, to which they are given."""
 
 
-_METHODS = ids_of(BuiltinFunctionType, MethodType)
 _PATH = re.compile(r"[\w.:]+")
 """A string constant in which names count: `operator.attrgetter("tb_frame.f_locals")`. Others are prose."""
+
+
+_METHODS = ids_of(BuiltinFunctionType, MethodType)
 
 
 # The functions themselves, by id: code may call them by other names.
@@ -126,8 +129,9 @@ def _by_global(used: Sequence[str], names: Mapping[str, Any]) -> str:
         kind = type(value)
         if kind is dict:
             found = [*value.values()]
-        elif kind is ModuleType:
-            found = [*map(value.__dict__.get, used)]
+        elif issubclass(kind, ModuleType):
+            space = space_of(value)
+            found = [space[each] for each in used if each in space]
         else:
             owner = value if issubclass(kind, type) else kind
             if id(owner) not in by_class:

@@ -26,11 +26,18 @@ from typing import Any
 
 import jax
 
-from pytc.classes import attributes_of, base_of, flags_of, has_dictionary, ids_of, may_be_referred_to_weakly, size_of
+from pytc.classes import (
+    MADE_BY_CODE,
+    attributes_of,
+    base_of,
+    flags_of,
+    has_dictionary,
+    ids_of,
+    may_be_referred_to_weakly,
+    module_named_by,
+    size_of,
+)
 
-MADE_BY_CODE = 1 << 9
-"""The flag of classes that code has made: a `class` statement, or a function of a module written in C
-(`Py_TPFLAGS_HEAPTYPE`)."""
 _DICTIONARY_BEFORE = 1 << 4
 _WEAK_REFERENCES_BEFORE = 1 << 3
 """The flags of classes whose objects have their `__dict__` and their weak references before their address, where the
@@ -107,7 +114,6 @@ _OF_PYTHON = COUNTED | ids_of(*_classes_in(builtins, types), *map(type, _OTHERS)
 _CALLING = frozenset(("_lsprof", "_sqlite3", "_tkinter", "builtins", "sqlite3"))
 """Modules with classes that may call back as an object dies: a profiler asks for the time."""
 _QUIET = (sys.stdlib_module_names | {"jax", "jaxlib", "ml_dtypes", "numpy"}) - _CALLING
-_module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 
 def is_counted(kind: type) -> bool:
@@ -120,5 +126,5 @@ def is_quiet(kind: type) -> bool:
     kind = native(kind)
     if id(kind) in _OF_PYTHON:
         return True
-    module = attributes_of(kind).get("__module__") if flags_of(kind) & MADE_BY_CODE else _module_of(kind)
+    module = module_named_by(kind)
     return type(module) is str and module.partition(".")[0] in _QUIET

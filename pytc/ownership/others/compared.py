@@ -19,7 +19,7 @@ import jax
 
 from pytc.classes import defined, shares, subclasses_of
 from pytc.jax_compat.running import settings
-from pytc.provenance import is_of_jax, says_it_is_of_jax
+from pytc.provenance import JAX, is_of, says_it_is_of
 
 _ASKING = (weakref.ref, datetime.datetime, datetime.time)
 """Classes written in C that ask another object, as theirs are compared: what is referred to, a time zone."""
@@ -31,7 +31,7 @@ def _shardings_of_jax() -> list[type]:
     """Those that there are now. (Of some it has a class written in C, too, and knows the other no more.)"""
     found: list[type] = [jax.sharding.Sharding]
     for base in found:  # which grows
-        found += [kind for kind in subclasses_of(base) if says_it_is_of_jax(kind)]
+        found += [kind for kind in subclasses_of(base) if says_it_is_of(kind, JAX)]
     return found
 
 
@@ -52,7 +52,7 @@ def odd(values: Iterable[Any]) -> str:
             return "more than can be looked at"
         parts = [value for value in new.values() if not _is_compared_by_itself(type(value))]
         for kind in map(type, parts):
-            if not (is_of_jax(kind) or _is_compared_in_c(kind)):
+            if not (is_of(kind, JAX) or _is_compared_in_c(kind)):
                 return f"a {kind.__qualname__}"
         level = gc.get_referents(*parts)
     return ""
@@ -96,7 +96,7 @@ def odd_sharding() -> str:
     level = _shardings
     while level:
         level = [kind for base in level for kind in subclasses_of(base) if id(kind) not in found]
-        if people := [kind for kind in level if not is_of_jax(kind)]:
+        if people := [kind for kind in level if not is_of(kind, JAX)]:
             return people[0].__qualname__
         found |= {id(kind): kind for kind in level}
     _shardings[:] = found.values()
