@@ -1425,18 +1425,19 @@ PROGRAMS: tuple[Program, ...] = (
     _read_by_one_of_two_objects,
     _vars_of_the_owner_of_a_builtin, _list_elsewhere, _dead_container_elsewhere,
     _another_in_the_dead_container, _filter,
-    _weak, _dying, _shard, _new_shard, _another_in_its_place, _others_in_their_places, _frame, _frame_beneath, _locals,
+    _weak, _dying, _shard, _new_shard, _others_in_their_places, _frame, _frame_beneath, _locals,
     _number,
     _tracer, _thread, _thread_with_a_list, _thread_with_a_weak_reference, _thread_with_a_part,
     _thread_with_the_attributes, _thread_with_a_frame, _property, _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
-    _stored_back, _garbage, _garbage_while_the_result_is_stored,
-    _handler_behind_a_starred_call, _interrupted, _store_fails, _dies_oddly, _left_in_a_frame,
+    _stored_back, _handler_behind_a_starred_call, _store_fails, _dies_oddly, _left_in_a_frame,
     _function_of_several_names, _pair_of_a_loop,
     _list_of_a_loop, _two_stores, _store_that_loads,
     strange.key_called_twice, strange.dying_argument, strange_objects.helper_guard,
     strange.helper_returns_triple_slots, strange.store_runs_del, strange_objects.signal_handler_that_raises,
     *test_fields.ALL, *test_written_in_c.ALL,
+    # Those that take long come last.
+    _another_in_its_place, _interrupted, _garbage, _garbage_while_the_result_is_stored,
 )  # fmt: skip
 
 
