@@ -17,6 +17,9 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+# LLVM optimises little in the interpreters that tests start (as `_quickly_compiled` here): no test asks these for more.
+# Said once: to change `os.environ` later ends the process now and then, where a thread of XLA's asks for a variable.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 asking.FIRST_SECONDS = float("inf")  # thousands of tests ask what holds something
 
 
@@ -31,11 +34,7 @@ def _compiled_anew():
 
 @pytest.fixture
 def _quickly_compiled():
-    """LLVM optimises little, which takes half as long: for tests that ask who gets which buffer, not for last bits.
-
-    (Interpreters that a test starts are not told: to change `os.environ` ends the process now and then, where a thread
-    of XLA's asks for a variable just then.)
-    """
+    """LLVM optimises little, which takes half as long: for tests that ask who gets which buffer, not for last bits."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -276,7 +276,7 @@ def test_a_plan_that_does_not_compile_is_out(monkeypatch):
     assert tried[0].why == "does not compile: RESOURCE_EXHAUSTED: no room"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(functions(64))
 def test_never_more_than_at_default_effort_or_by_hand(drawn):
     fun, args = drawn
@@ -287,7 +287,7 @@ def test_never_more_than_at_default_effort_or_by_hand(drawn):
     assert total <= explanation.memory.by_hand.footprint.total
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(functions(32))
 def test_whatever_the_plan_the_bits_are_those_of_jax_jit(drawn):
     fun, args = drawn

@@ -13,6 +13,8 @@ import pytest
 
 import pytc
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 CAPTURED = jax.random.key(7)
 
 

@@ -21,8 +21,8 @@ ADAM = optax.adam(1e-3)
 
 
 def gpt():
-    """12 layers."""
-    params = jax.eval_shape(lambda key: init_gpt(key, 12, 128, 64), jax.random.key(0))
+    """4 layers."""
+    params = jax.eval_shape(lambda key: init_gpt(key, 4, 128, 64), jax.random.key(0))
 
     def step(params, opt_state, batch):
         loss, gradients = jax.value_and_grad(loss_fn)(params, batch)
@@ -45,7 +45,7 @@ def flax():
 
     class Model(nnx.Module):
         def __init__(self, rngs):
-            self.blocks = nnx.List([Block(rngs) for _ in range(6)])
+            self.blocks = nnx.List([Block(rngs) for _ in range(3)])
 
         def __call__(self, x):
             for block in self.blocks:
@@ -57,7 +57,7 @@ def flax():
 
 
 def equinox():
-    model = eqx.nn.MLP(64, 64, 256, 24, key=jax.random.key(0))
+    model = eqx.nn.MLP(64, 64, 256, 12, key=jax.random.key(0))
     params, static = eqx.partition(model, eqx.is_array)
     return training(lambda params, x: jax.vmap(eqx.combine(params, static))(x), params, jnp.ones((32, 64)))
 

@@ -329,13 +329,13 @@ class Drawn:
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@settings(max_examples=5, deadline=None, derandomize=True, database=None)
 @given(SEEDS)
 def test_random_functions_with_collectives(seed):
     rows(Drawn(seed, {I: 8}))
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+@settings(max_examples=5, deadline=None, derandomize=True, database=None)
 @given(SEEDS)
 def test_random_functions_over_two_axes(seed):
     """On each device, and what varies over which of the axes."""

@@ -34,28 +34,28 @@ def test_random_programs(kind: str) -> None:
 
 
 def test_more_random_programs() -> None:
-    assert tally("hostile", range(70, 140), asks=False).dead_found > 0
+    assert tally("hostile", range(70, 110), asks=False).dead_found > 0
 
 
 def test_random_programs_in_which_destructors_make_calls() -> None:
-    counted = tally("ending", range(100), asks=False)
+    counted = tally("ending", range(60), asks=False)
     assert counted.dead_found > counted.dead / 2
 
 
 def test_random_programs_in_which_variables_own_objects() -> None:
-    counted = tally("owners", range(40), asks=False)
+    counted = tally("owners", range(25), asks=False)
     assert counted.dead_found > 0.9 * counted.dead
 
 
 def test_random_programs_whose_state_is_a_field() -> None:
-    counted = tally("fields", range(70), asks=False)
+    counted = tally("fields", range(40), asks=False)
     assert counted.dead_found > 0.4 * counted.dead
 
 
 @pytest.mark.parametrize("kind", ["hostile", "training", "owners", "fields"])
 def test_random_programs_beside_a_thread(kind: str) -> None:
     counted = Tally()
-    for seed in range(40):
+    for seed in range(20):
         counted.add(check_beside_a_thread(seed, kind))
     assert counted.dead_found > counted.dead / 5
 
@@ -84,20 +84,20 @@ LAZY: dict[str, Callable[[], Any]] = {
 @pytest.fixture(name="full", scope="module")
 def _full() -> Tally:
     """What the prover finds as it is."""
-    return tally("training", range(60), asks=True)
+    return tally("training", range(40), asks=True)
 
 
 @pytest.mark.parametrize("lazy", LAZY.values(), ids=LAZY.keys())
 def test_the_share_shows_a_prover_that_keeps_too_much(full: Tally, lazy: Callable[[], Any]) -> None:
     """That the oracle does not just repeat what the prover says."""
     with mutants.broken(lazy):
-        kept = tally("training", range(60), asks=True)
+        kept = tally("training", range(40), asks=True)
     assert kept.allowed == full.allowed
     assert kept.share < full.share - 0.005
 
 
 def test_random_programs_around_the_compiler() -> None:
-    for seed in range(30):
+    for seed in range(20):
         fuzz_compiled.check(seed)
 
 

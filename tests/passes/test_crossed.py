@@ -15,6 +15,8 @@ from pytc.program import Alias, Program
 from tests.passes.test_alias import SQUARE, of, planned, total
 from tests.passes.test_temporaries import ALIGNMENT
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 SMALL = jax.ShapeDtypeStruct((100, 100), jnp.float32)
 """Small enough that what a step needs inside does not count."""
 
