@@ -14,7 +14,7 @@ from jax.tree_util import PyTreeDef
 
 from pytc import ownership
 from pytc.classes import ids_of, shares
-from pytc.jax_compat.keys import is_key_type
+from pytc.jax_compat.keys import implementation_of, is_key_type
 from pytc.jax_compat.trees import nodes
 from pytc.ownership.bytecode.lengths import lengths_of
 from pytc.ownership.others.compared import odd_setting
@@ -88,6 +88,7 @@ def _static(program: Program) -> Iterator[Any]:
         if leaf.is_static:
             yield leaf.value
         elif leaf.aval is not None and is_key_type(leaf.aval):
-            yield leaf.aval.dtype  # it has the implementation of the key
+            yield leaf.aval.dtype
+            yield implementation_of(leaf.aval.dtype)
     if program.in_tree is not None:
         yield from (data for _, data in nodes(program.in_tree))

@@ -26,6 +26,12 @@ def is_key_type(aval: AbstractValue | None) -> bool:
     return aval is not None and not is_ref(aval) and hasattr(aval, "dtype") and is_extended(aval.dtype)
 
 
+def implementation_of(dtype: Any) -> Any:
+    """What is called to make and split keys of this type, a named tuple of functions that all such keys share; None
+    where that cannot be told."""
+    return getattr(dtype, "_impl", None)
+
+
 def bits_of(value: Any) -> Any:
     """The array that a key array wraps, itself and no copy; of what stands for one, that of its bits. What is no
     key is returned as it is."""

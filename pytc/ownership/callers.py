@@ -50,12 +50,12 @@ class Outcome:
 
     @functools.cached_property
     def lasting(self) -> frozenset[int]:
-        """The ids of these objects, and of what is in tuples among them, which cannot be changed."""
+        """The ids of these objects, and of what is in tuples among them (named ones, too), which cannot be changed."""
         found: list[Any] = []
         level = [*self.static]
         while level:
             found += level
-            level = [part for each in level if type(each) is tuple for part in each]
+            level = [part for each in level if issubclass(type(each), tuple) for part in tuple.__iter__(each)]
         return frozenset(map(id, found))
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import pytest
 
 import pytc
+from pytc.ownership.references import dying
 from tests.ownership.odd_objects import Last, Node
 
 
@@ -208,6 +209,23 @@ def test_what_is_odd_about_a_later_argument_is_seen(make):
 
 def without_tag(a, b):
     return jax.jit(step)(jax.tree.leaves(a)[0], b)
+
+
+class Holder:
+    state: Any
+
+
+def test_what_keys_are_made_by_is_not_looked_for_at_each_call(monkeypatch):
+    """It is known to live on."""
+    split = pytc.compile(lambda state: {"key": jax.random.split(state["key"])[0], "x": state["x"] + 1})
+    holder, searches, reached = Holder(), [], dying.reached
+    holder.state = {"key": jax.random.key(0), "x": jnp.ones(8)}
+    monkeypatch.setattr(dying, "reached", lambda *args: (searches.append(args), reached(*args))[1])
+    places = []
+    for _ in range(6):
+        holder.state = split(holder.state)
+        places.append((holder.state["x"].unsafe_buffer_pointer(), len(searches)))
+    assert len({*places[2:]}) == 1
 
 
 @pytest.mark.parametrize("make", SEEN, ids=lambda make: make.__name__)

@@ -52,7 +52,7 @@ from pytc.ownership.bytecode.stack import first_of_stack
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.cpython.interpreter import UNBOUND, variable
 from pytc.ownership.references.counts import PLAIN, only_marked, weakly_referenced
-from pytc.ownership.references.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, attached, is_loud, reached
+from pytc.ownership.references.endings import ARRAYS, BOUND, LIVE_ON, MOST, OFTEN_SHARED, any_loud, attached, reached
 from pytc.provenance import is_own_array
 
 _FUNCTIONS = ids_of(types.FunctionType, types.FrameType)
@@ -73,8 +73,8 @@ class Dying:
         self._walked = walked
         self._static = static
         self._lasting = lasting
-        self._living = {*lasting}
-        """Ids of parts of `static` that are known to live on, given the stores so far."""
+        self._reached = set[int]()
+        """Ids of further parts of `static` that are known to live on, given the stores so far."""
         self._overwritten: set[int] = set()
         """Ids of the old values of slots that were stored to so far."""
         self._quiet: set[int] = set()
@@ -99,7 +99,7 @@ class Dying:
     def overwrite(self, value: Any) -> None:
         """Note the old value of a slot that is stored to, `UNBOUND` if it had none."""
         self._overwritten.add(id(value))
-        self._living = {*self._lasting}
+        self._reached.clear()
 
     def is_walked(self, value: Any) -> bool:
         """Whether the `Walk` examines the value, and what it refers to."""
@@ -168,21 +168,29 @@ class Dying:
             if weakly_referenced(arrays):
                 return False
             hidden = attached(arrays) if arrays else []
-            seen = self._quiet | self._living if of_arguments else self._quiet
-            nodes = [*{id(v): v for v in found if id(type(v)) not in ARRAYS and id(v) not in seen}.values()]
-            self._quiet.update(map(id, nodes))
+            unseen = {id(v): v for v in found if id(v) not in self._quiet and id(type(v)) not in ARRAYS}
+            if of_arguments:
+                unseen = {key: v for key, v in unseen.items() if key not in self._lasting and key not in self._reached}
+            nodes = [*unseen.values()]
+            self._quiet.update(unseen)
             if len(self._quiet) > MOST:
                 return False
-            if not PLAIN.issuperset(map(id, map(type, nodes))):
-                if new := {id(type(v)) for v in nodes if is_own_array(type(v)) and bits_of(v) is v}:
+            del unseen  # which refers to them, too
+            kinds = {id(type(v)): type(v) for v in nodes}
+            if not PLAIN.issuperset(kinds):
+                own = [key for key, kind in kinds.items() if is_own_array(kind)]
+                if own and (new := {id(type(v)) for v in nodes if id(type(v)) in own and bits_of(v) is v}):
                     ARRAYS.update(new)
                     self._quiet.difference_update(map(id, nodes))
                     continue
                 nodes = [node for node in nodes if not issubclass(type(node), type)]
-                if any(is_loud(node) for node in nodes):
+                if any_loud(nodes, [kind for kind in kinds.values() if not issubclass(kind, type)]):
                     return False
                 hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
-                if shared := collections.Counter(id(v) for v in level if id(type(v)) in OFTEN_SHARED):
+                often = [id(v) for v in level if id(type(v)) in OFTEN_SHARED]
+                if of_arguments:
+                    often = [key for key in often if key not in self._lasting]
+                if shared := collections.Counter(often):
                     ending = self._end(shared, nodes, lists, ours, of_arguments)
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if id(type(node)) not in OFTEN_SHARED or id(node) in ending]
@@ -213,9 +221,10 @@ class Dying:
         if of_arguments:
             # The call's `leaves` and trees may hold methods.
             ending.update(id(v) for v in nodes if id(type(v)) in BOUND)
-            if unknown := ending - self._living:
-                self._living |= reached(unknown, self._static, self._overwritten)
-                ending -= self._living
+            if unknown := ending - self._lasting - self._reached:
+                self._reached |= reached(unknown, self._static, self._overwritten)
+            ending -= self._lasting
+            ending -= self._reached
         return ending
 
 

@@ -84,6 +84,15 @@ def _ends_quietly(kind: type) -> bool:
 _is_quiet_class = Fact(_ends_quietly)
 
 
+def any_loud(values: Iterable[Any], kinds: Iterable[type]) -> bool:
+    """Whether any of the values `is_loud`. `kinds` are their types, each once, so that mostly each is asked once,
+    however many values there are."""
+    by_value = [id(kind) for kind in kinds if not is_told_by_class(kind)]
+    return any(id(kind) not in by_value and not _is_quiet_class(kind) for kind in kinds) or bool(
+        by_value and any(id(type(value)) in by_value and is_loud(value) for value in values)
+    )
+
+
 def _hides_contents(kind: type) -> bool:
     """Whether objects of this class, or of a class written in C that it derives from, may refer to something without
     telling the collector."""
