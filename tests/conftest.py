@@ -17,8 +17,8 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = _COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-# LLVM optimises little in the interpreters that tests start (as `_quickly_compiled` here): no test asks these for more.
-# Said once: to change `os.environ` later ends the process now and then, where a thread of XLA's asks for a variable.
+# In the interpreters that tests start LLVM optimises little, as under `_quickly_compiled`, unless a test wants more.
+# Told once: to change `os.environ` later ends the process now and then, where a thread of XLA's asks for a variable.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 asking.FIRST_SECONDS = float("inf")  # thousands of tests ask what holds something
 

@@ -22,7 +22,7 @@ from benchmarks.observe import Observation, digest, digests, observe
 from benchmarks.workload import Workload
 
 CALLS = 3
-ALIKE = {"gpt_adamw", "finetune", "grad_accumulation"}
+ALIKE = {"gpt_adamw", "finetune"}
 """Workloads that train the model of `gpt_reordered`, too: `make bench` compares their bits."""
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("_quickly_compiled")
-
 CASES = sorted(Path(__file__).parent.glob("on_devices/cases_*.py"))
 
 

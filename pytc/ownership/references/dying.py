@@ -188,9 +188,10 @@ class Dying:
                     return False
                 hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 often = [id(v) for v in level if id(type(v)) in OFTEN_SHARED]
-                if of_arguments:
+                if of_arguments:  # what lasts never ends, so its references need not be counted
                     often = [key for key in often if key not in self._lasting]
-                if shared := collections.Counter(often):
+                if often:
+                    shared = collections.Counter(often)
                     ending = self._end(shared, nodes, lists, ours, of_arguments)
                     self._quiet.difference_update(shared.keys() - ending)
                     nodes = [node for node in nodes if id(type(node)) not in OFTEN_SHARED or id(node) in ending]
@@ -221,10 +222,11 @@ class Dying:
         if of_arguments:
             # The call's `leaves` and trees may hold methods.
             ending.update(id(v) for v in nodes if id(type(v)) in BOUND)
-            if unknown := ending - self._lasting - self._reached:
-                self._reached |= reached(unknown, self._static, self._overwritten)
-            ending -= self._lasting
-            ending -= self._reached
+            # One by one: there may be very many that last.
+            ending = {key for key in ending if key not in self._lasting and key not in self._reached}
+            if ending:
+                self._reached |= reached(ending, self._static, self._overwritten)
+                ending -= self._reached
         return ending
 
 

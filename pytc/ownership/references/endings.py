@@ -84,7 +84,7 @@ def _ends_quietly(kind: type) -> bool:
 _is_quiet_class = Fact(_ends_quietly)
 
 
-def any_loud(values: Iterable[Any], kinds: Iterable[type]) -> bool:
+def any_loud(values: Iterable[Any], kinds: Sequence[type]) -> bool:
     """Whether any of the values `is_loud`. `kinds` are their types, each once, so that mostly each is asked once,
     however many values there are."""
     by_value = [id(kind) for kind in kinds if not is_told_by_class(kind)]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.explain.audit.test_scripts import AUDIT
+
 ROOT = Path(__file__).parents[3]
-AUDIT = ROOT / "pytc" / "explain" / "audit" / "script.py"
-"""What `python -m pytc audit` becomes, after it has imported JAX, which need not be done here."""
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
