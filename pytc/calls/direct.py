@@ -94,8 +94,8 @@ class Direct:
         """Make the call, if it is like those before it at this site.
 
         True: it was made, and `landed` is [emitted, (), results]. False: not this time (the proof failed, JAX is set to
-        something else, or it is time to look at the site again); nothing ran. None: nothing ran, and this way is to be
-        forgotten, since `jax.jit` refused the arguments, or looking at them raised.
+        something else, a class was changed, or it is time to look at the site again); nothing ran. None: nothing ran,
+        and this way is to be forgotten, since `jax.jit` refused the arguments, or looking at them raised.
 
         Raises whatever running the program raises.
         """
@@ -103,7 +103,7 @@ class Direct:
         if site.plan is not plan or (plan.spared and site.to_be_looked_at()):
             return False
         try:
-            if self.settings != settings():
+            if self.settings != settings() or not emitted.is_plain():
                 return False
             # The names of arguments may be of a user's class derived from `str`: `jax.jit` compares them.
             if kwargs and not _STRINGS.issuperset(map(id, map(type, kwargs))):

@@ -23,15 +23,21 @@ def is_plain_tree(tree: PyTreeDef) -> bool:
     return (
         bool(_PLAIN_NODES)
         and set(_kinds_of_nodes(tree)) <= _PLAIN_NODES
-        and all(_is_plain_class(kind) for kind, _ in nodes(tree))
+        and all(is_plain_class(kind) for kind in classes_in(tree))
     )
+
+
+def classes_in(tree: PyTreeDef) -> tuple[type, ...]:
+    """The classes of the containers in a tree that people have written, each once."""
+    kinds = {id(kind): kind for kind, _ in nodes(tree)}.values()  # some classes cannot be hashed
+    return tuple(kind for kind in kinds if not is_among(kind, (*_CONTAINERS, types.NoneType)))
 
 
 def is_named_tuple(tree: PyTreeDef) -> bool:
     """Whether the outermost node is a named tuple that JAX itself makes, of a class that has no say in that. False
     where JAX does not tell."""
     kind, _ = tree.node_data() or (type(None), None)
-    return bool(_NAMED_NODES) and _kinds_of_nodes(tree)[-1:] == _NAMED_NODES and _is_plain_class(kind)
+    return bool(_NAMED_NODES) and _kinds_of_nodes(tree)[-1:] == _NAMED_NODES and is_plain_class(kind)
 
 
 def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
@@ -84,11 +90,11 @@ def paths_of(tree: PyTreeDef, path: str = "") -> Iterator[str]:
         yield from paths_of(child, path + key)
 
 
-def _is_plain_class(kind: type) -> bool:
+def is_plain_class(kind: type) -> bool:
     """Whether a container is made, iterated over and indexed as `tuple` does, and its fields are those of the class, if
     it is a named tuple. JAX asks for them as it takes one apart, behind the proof; and around copies of the leaves one
     is made, which dies unseen."""
-    if is_among(kind, _CONTAINERS) or not issubclass(kind, tuple):
+    if not issubclass(kind, tuple) or kind is tuple:
         return True
     if type(kind) is not type:
         return False

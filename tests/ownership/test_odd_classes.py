@@ -209,6 +209,40 @@ def test_a_named_tuple_that_reads_as_it_ends_is_not_made_around_copies() -> None
     assert not any(SEEN)
 
 
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("changed", ["_fields", "__getattribute__", "__del__"])
+def test_a_named_tuple_whose_class_is_changed_after_the_first_calls(changed: str, copies: bool) -> None:
+    class Late(Pair):
+        __slots__ = ()
+
+    def fields(pair: Any) -> Any:
+        kept.append(pair)
+        return ("x", "y")
+
+    def getattribute(pair: Any, name: str) -> Any:
+        if name == "_fields":
+            kept.append(pair)
+        return object.__getattribute__(pair, name)
+
+    def end(pair: Any) -> None:
+        kept.append(tuple(pair))
+
+    kept: list[Any] = []
+    step = pytc.compile(lambda pair: Late(pair.x + 1, pair.y + 2))
+    pair, history = Late(jnp.zeros(N), jnp.zeros(N)), []
+    for k in range(24):
+        if k == 12:
+            setattr(Late, changed, {"_fields": property(fields), "__del__": end}.get(changed, getattribute))
+        if copies and k % 2:
+            history.append(pair)
+        pair = step(pair)
+    assert kept
+    arrays = [x for each in (*kept, *history) for x in tuple(each) if isinstance(x, jax.Array)]
+    assert not any(array.is_deleted() for array in arrays if not isinstance(array, Tracer))
+    np.testing.assert_array_equal(pair.x, np.full(N, 24))
+    np.testing.assert_array_equal(pair.y, np.full(N, 48))
+
+
 # -- other containers ------------------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from pytc.ownership.cpython.interpreter import version
+from pytc.ownership.cpython.interpreter import version, versions
 
 _MOST = 1024
 
@@ -30,4 +31,25 @@ class Fact:
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known.add(number)
+        return True
+
+
+class Holding:
+    """Whether something holds of all of some classes, as they are now. Quick to ask again and again: as long as none is
+    changed, that is 0.2 us for all of them together."""
+
+    def __init__(self, holds: Callable[[type], bool], kinds: Sequence[type]):
+        self._holds, self._kinds = holds, kinds
+        self._versions = versions(kinds)
+        self._known: Any = None
+        """The versions that it was found to hold of."""
+
+    def __call__(self) -> bool:
+        """Whether it does."""
+        now = self._versions()  # before the classes are looked at: what is changed meanwhile has another version
+        if now == self._known:
+            return True
+        if not all(self._holds(kind) for kind in self._kinds):
+            return False
+        self._known = now
         return True

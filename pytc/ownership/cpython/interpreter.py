@@ -15,7 +15,9 @@ Reading is a load from memory that the interpreter owns for as long as the frame
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
+import operator
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
@@ -151,6 +153,12 @@ def version(kind: type) -> int:
     attributes rely on it).
     """
     return int(_half_at[(id(kind) >> 2) + version_at]) if version_at else 0
+
+
+def versions(kinds: Sequence[type]) -> Callable[[], Any]:
+    """A function that returns the `version` of each of these classes, which must live on, at the price of one call."""
+    places = [(id(kind) >> 2) + version_at for kind in kinds] if version_at else []
+    return functools.partial(operator.itemgetter(*places), _half_at) if places else tuple
 
 
 _INLINE = 1 << 2
