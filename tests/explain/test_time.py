@@ -12,24 +12,11 @@ import pytest
 from flax import nnx
 
 import pytc
-from benchmarks.workloads.gpt_adamw import init_gpt, loss_fn
 from tests.explain.test_text import reports
 
 pytestmark = pytest.mark.usefixtures("_compiled_anew")
 
 ADAM = optax.adam(1e-3)
-
-
-def gpt():
-    """4 layers."""
-    params = jax.eval_shape(lambda key: init_gpt(key, 4, 128, 64), jax.random.key(0))
-
-    def step(params, opt_state, batch):
-        loss, gradients = jax.value_and_grad(loss_fn)(params, batch)
-        updates, opt_state = ADAM.update(gradients, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, loss
-
-    return step, (params, jax.eval_shape(ADAM.init, params), jax.ShapeDtypeStruct((4, 65), jnp.int32))
 
 
 def flax():
@@ -84,16 +71,15 @@ def seconds(work):
         gc.unfreeze()
 
 
-@pytest.mark.parametrize("model", [gpt, flax, equinox])
+@pytest.mark.parametrize("model", [flax, equinox])
 def test_explaining_takes_at_most_twice_as_long_as_compiling(model):
     step, args = model()
-    compiling = explaining = float("inf")
-    for _ in range(5):  # whatever disturbs a measurement makes it longer, so the shortest of each are compared
-        compiling = min(compiling, seconds(lambda: jax.jit(step).lower(*args).compile()))
-        explaining = min(explaining, seconds(lambda: str(pytc.explain(step, *args))))
-        if explaining <= 2 * compiling:
-            return
-    pytest.fail(f"explaining took {explaining:.2f} s, compiling {compiling:.2f} s")
+    ratios = []
+    # Each is compared with the one beside it, since a machine's speed changes by the minute; two of three decide.
+    while sum(ratio <= 2 for ratio in ratios) < 2:
+        compiling = seconds(lambda: jax.jit(step).lower(*args).compile())
+        ratios.append(seconds(lambda: str(pytc.explain(step, *args))) / compiling)
+        assert sum(ratio > 2 for ratio in ratios) < 2, f"explaining took {ratios} times as long as compiling"
 
 
 def test_a_table_of_5000_leaves_is_made_at_once():
