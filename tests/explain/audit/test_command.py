@@ -11,6 +11,9 @@ import pytest
 from tests.explain.audit.test_scripts import AUDIT
 
 ROOT = Path(__file__).parents[3]
+COMMAND = ("-m", "pytc", "audit")
+STARTED = (str(AUDIT),)
+"""What the command becomes, in half the time."""
 
 
 def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +35,7 @@ def write(folder: Path, **sources: str) -> None:
 
 
 def alike(
-    folder: Path, *arguments: str, options: tuple[str, ...] = (), audit: tuple[str, ...] = ("-m", "pytc", "audit")
+    folder: Path, *arguments: str, options: tuple[str, ...] = (), audit: tuple[str, ...] = STARTED
 ) -> subprocess.CompletedProcess[str]:
     """The run without the audit, which has to be like that with it."""
     alone = run([*options, *arguments], folder)
@@ -67,7 +70,7 @@ def test_what_a_script_sees_of_itself(tmp_path: Path) -> None:
             sys.stderr.write("and this\\n")
         """,
     )
-    alone = alike(tmp_path, "script.py", "--out", "a b", options=("-W", "always", "-X", "utf8"))
+    alone = alike(tmp_path, "script.py", "--out", "a b", options=("-W", "always", "-X", "utf8"), audit=COMMAND)
     assert "float64" in alone.stdout
     assert "f, jax.jit in script.py" in (tmp_path / "report.txt").read_text("utf-8")
 
@@ -89,7 +92,7 @@ def test_what_a_module_sees_of_itself(tmp_path: Path) -> None:
     write(package, __init__="print('first')", train=program, __main__=program)
     write(package, steps="import jax\nstep = jax.jit(lambda x: x + 1)")
     for name, file in {"package.train": "train.py", "package": "__main__.py"}.items():
-        alone = alike(tmp_path, "-m", name, "--out", "a b")
+        alone = alike(tmp_path, "-m", name, "--out", "a b", audit=COMMAND if name == "package" else STARTED)
         assert alone.stdout.startswith(f"first\n['{package / file}', '--out', 'a b'] {tmp_path} ")
         assert f"3 calls from {file}:8" in (tmp_path / "report.txt").read_text("utf-8")
 
@@ -106,7 +109,7 @@ def test_what_a_module_sees_of_itself(tmp_path: Path) -> None:
 def test_what_is_no_module_to_run(name: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     write(tmp_path / "package", __init__="")
-    done = run(["-m", "pytc", "audit", "-m", name], tmp_path)
+    done = run([*STARTED, "-m", name], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.endswith(f"python -m pytc audit: error: {said}\n")
 
@@ -114,7 +117,7 @@ def test_what_is_no_module_to_run(name: str, said: str, tmp_path: Path) -> None:
 def test_an_error_as_a_modules_package_is_imported(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     write(tmp_path / "package", __init__="import absent.entirely", train="")
-    done = run(["-m", "pytc", "audit", "-m", "package.train"], tmp_path)
+    done = run([*STARTED, "-m", "package.train"], tmp_path)
     assert done.returncode == 1
     assert "ModuleNotFoundError: No module named 'absent'" in done.stderr
 
@@ -136,41 +139,41 @@ ENDINGS = {
 @pytest.mark.parametrize("name", ENDINGS)
 def test_how_a_script_ends(name: str, tmp_path: Path) -> None:
     write(tmp_path, script=ENDINGS[name])
-    alike(tmp_path, "script.py", audit=(str(AUDIT),))
+    alike(tmp_path, "script.py")
 
 
 def test_the_report_is_on_standard_error(tmp_path: Path) -> None:
     write(tmp_path, script="import jax\nf = jax.jit(lambda x: x + 1)\nprint(f(f(1)))")
-    watched = run(["-m", "pytc", "audit", "script.py"], tmp_path)
+    watched = run([*COMMAND, "script.py"], tmp_path)
     assert watched.stdout == "3\n"
     assert watched.stderr.startswith("pytc audit of script.py: 1 compiled function, nothing to change\n")
-    assert run(["-m", "pytc", "audit", "script.py"], tmp_path, PYTHONSAFEPATH="1").returncode == 0
+    assert run([*COMMAND, "script.py"], tmp_path, PYTHONSAFEPATH="1").returncode == 0
 
 
 def test_a_script_without_jax(tmp_path: Path) -> None:
     write(tmp_path, script="print('hello')")
-    watched = run(["-m", "pytc", "audit", "script.py"], tmp_path)
+    watched = run([*STARTED, "script.py"], tmp_path)
     assert (watched.returncode, watched.stdout) == (0, "hello\n")
     assert watched.stderr == "pytc audit: script.py did not import JAX\n"
 
 
 def test_the_report_is_written_where_the_audit_began(tmp_path: Path) -> None:
     write(tmp_path, script="import os, jax; os.chdir('/'); jax.jit(lambda x: x + 1)(1.0); print('ran')")
-    watched = run(["-m", "pytc", "audit", "--out", "report.txt", "script.py"], tmp_path)
+    watched = run([*COMMAND, "--out", "report.txt", "script.py"], tmp_path)
     assert (watched.returncode, watched.stdout, watched.stderr) == (0, "ran\n", "")
     assert (tmp_path / "report.txt").read_text("utf-8").startswith("pytc audit of script.py")
-    refused = run(["-m", "pytc", "audit", "--out", "nowhere/report.txt", "script.py"], tmp_path)
+    refused = run([*STARTED, "--out", "nowhere/report.txt", "script.py"], tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "--out: nowhere/report.txt cannot be written: No such file" in refused.stderr
 
 
 def test_wrong_usage(tmp_path: Path) -> None:
-    assert run(["-m", "pytc", "audit"], tmp_path).returncode == 2
-    missing = run(["-m", "pytc", "audit", "missing.py"], tmp_path)
+    assert run([*COMMAND], tmp_path).returncode == 2
+    missing = run([*STARTED, "missing.py"], tmp_path)
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "can't open file 'missing.py'" in missing.stderr
     assert "audit" in run(["-m", "pytc", "--help"], tmp_path).stdout
-    assert "--json" in run(["-m", "pytc", "audit", "--help"], tmp_path).stdout
+    assert "--json" in run([*STARTED, "--help"], tmp_path).stdout
 
 
 def test_children_are_left_alone(tmp_path: Path) -> None:
