@@ -43,14 +43,12 @@ def _quickly_compiled():
 @pytest.fixture(scope="module", autouse=True)
 def _frozen(request):
     """What is there before is not looked at by each collection, nor by each search for what refers to something; but
-    for tests that ask about just that."""
+    for tests that ask about just that. It stays frozen, or the next module's collection would look at all of it."""
     if request.node.get_closest_marker("unfrozen"):
-        yield
+        gc.unfreeze()
         return
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

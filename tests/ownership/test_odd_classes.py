@@ -210,10 +210,14 @@ def test_a_named_tuple_that_reads_as_it_ends_is_not_made_around_copies() -> None
 
 
 @pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("changed", ["_fields", "__getattribute__", "__del__"])
-def test_a_named_tuple_whose_class_is_changed_after_the_first_calls(changed: str, copies: bool) -> None:
+def test_a_named_tuple_whose_class_is_changed_after_the_first_calls(changed: str, counts: bool, copies: bool) -> None:
+    """`counts`: the class is changed before each call, harmlessly, and so has no version."""
+
     class Late(Pair):
         __slots__ = ()
+        steps = 0
 
     def fields(pair: Any) -> Any:
         kept.append(pair)
@@ -231,6 +235,7 @@ def test_a_named_tuple_whose_class_is_changed_after_the_first_calls(changed: str
     step = pytc.compile(lambda pair: Late(pair.x + 1, pair.y + 2))
     pair, history = Late(jnp.zeros(N), jnp.zeros(N)), []
     for k in range(24):
+        Late.steps += counts
         if k == 12:
             setattr(Late, changed, {"_fields": property(fields), "__del__": end}.get(changed, getattribute))
         if copies and k % 2:

@@ -51,5 +51,6 @@ class Holding:
             return True
         if not all(self._holds(kind) for kind in self._kinds):
             return False
-        self._known = now
+        if all(now):  # a class that was just changed has none yet, and in the end none any more
+            self._known = now
         return True

@@ -156,9 +156,11 @@ def version(kind: type) -> int:
 
 
 def versions(kinds: Sequence[type]) -> Callable[[], Any]:
-    """A function that returns the `version` of each of these classes, which must live on, at the price of one call."""
+    """A function that returns a tuple with the `version` of each of these classes, which must live on, at the price of
+    one call."""
     places = [(id(kind) >> 2) + version_at for kind in kinds] if version_at else []
-    return functools.partial(operator.itemgetter(*places), _half_at) if places else tuple
+    # One place twice, since a single one would not be returned in a tuple.
+    return functools.partial(operator.itemgetter(*places, places[0]), _half_at) if places else tuple
 
 
 _INLINE = 1 << 2
