@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 from typing import Any
@@ -128,3 +129,35 @@ def test_a_leaf_that_is_static_is_what_it_is(donate):
     total = pytc.compile(lambda s, w: (s.activation(s.x) * w).sum())
     assert jax.grad(total, 1)(s, jnp.ones(4)).shape == (4,)
     assert float(total.lower(s, jnp.ones(4)).compile()(s, jnp.ones(4))) == float(total(s, jnp.ones(4)))
+
+
+class Batch(dict):
+    pass
+
+
+@register_pytree_node_class
+class Sized(collections.OrderedDict):
+    def tree_flatten(self):
+        return tuple(self.values()), len(self)
+
+    @classmethod
+    def tree_unflatten(cls, size, children):
+        return cls(zip("abcdefg"[:size], children, strict=True))
+
+
+jax.tree_util.register_pytree_node(
+    Batch, lambda batch: ((batch["a"], batch["b"]), None), lambda _, children: Batch(a=children[0], b=children[1])
+)
+
+
+@pytest.mark.parametrize("kind", [Batch, Sized])
+def test_a_dictionary_of_a_class_that_is_a_node_of_its_own(kind):
+    """Its static data need not be keys, nor anything that has items."""
+    step = pytc.compile(lambda batch: kind((name, value + 1) for name, value in batch.items()))
+    make = pytc.compile(lambda x: kind(a=x, b=2 * x))
+    batch = make(jnp.ones(8))
+    for _ in range(6):
+        batch = step(batch)
+    assert type(batch) is kind
+    np.testing.assert_array_equal(batch["a"], np.full(8, 7))
+    np.testing.assert_array_equal(batch["b"], np.full(8, 8))

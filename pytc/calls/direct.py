@@ -103,7 +103,7 @@ class Direct:
         if site.plan is not plan or (plan.spared and site.to_be_looked_at()):
             return False
         try:
-            if self.settings != settings() or not emitted.is_plain():
+            if self.settings != settings():
                 return False
             # The names of arguments may be of a user's class derived from `str`: `jax.jit` compares them.
             if kwargs and not _STRINGS.issuperset(map(id, map(type, kwargs))):
@@ -111,7 +111,8 @@ class Direct:
             # The proof comes last: nothing is looked into between it and the call.
             if self.static is not None and not self.static.are_in(args, kwargs):
                 return False
-            if self.others is not None and not self.others.is_as_before(args, kwargs):
+            # Behind users' `__hash__`, which may change a class.
+            if not emitted.are_as_staged() or not (self.others is None or self.others.is_as_before(args, kwargs)):
                 return False
             if self.proven is not None:
                 walk, place = self.proven

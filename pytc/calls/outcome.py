@@ -13,7 +13,7 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 
 from pytc import ownership
-from pytc.classes import ids_of, shares
+from pytc.classes import ids_of, is_among, shares
 from pytc.jax_compat.keys import implementation_of, is_key_type
 from pytc.jax_compat.trees import nodes
 from pytc.ownership.bytecode.lengths import lengths_of
@@ -65,9 +65,9 @@ def _is_asked(value: Any) -> bool:
 
 
 def _keys(tree: PyTreeDef) -> Iterator[Any]:
-    """Those of the dictionaries in a tree."""
+    """Those of the dictionaries in a tree that JAX itself takes apart."""
     for kind, data in nodes(tree):
-        if issubclass(kind, dict):
+        if is_among(kind, (dict, collections.OrderedDict, collections.defaultdict)):
             yield from data[1] if kind is collections.defaultdict else data
 
 

@@ -39,7 +39,9 @@ from pytc.jax_compat.inlined import inlined
 from pytc.jax_compat.jaxprs import Var
 from pytc.jax_compat.keys import KeyType, bits_of, bits_sharding, key_types
 from pytc.jax_compat.layouts import memory_of
+from pytc.jax_compat.trees import classes_in, is_plain_class
 from pytc.jax_compat.warned import unusable_donations_ignored
+from pytc.ownership.cpython.facts import Holding
 from pytc.picking import picker
 from pytc.program import Alias, Computed, Kept, Leaf, Passed, Program
 from pytc.uncollected import uncollected
@@ -119,6 +121,13 @@ class Emitted:
         self._take = None if passed == tuple(range(len(program.leaves))) else picker(passed)
         self._arrange = self._arrangement(handed_back)
         self._unflatten: Callable[[Sequence[Any]], Any] = program.out_tree.unflatten
+        trees = [tree for tree in (program.in_tree, program.out_tree) if tree is not None]
+        plain = [
+            kind for tree in trees for kind in classes_in(tree) if issubclass(kind, tuple) and is_plain_class(kind)
+        ]
+        self.are_as_staged = Holding(is_plain_class, plain)
+        """Whether the classes of the named tuples in the arguments and in the result still have no say in how these are
+        taken apart and put together. Somebody may have changed one."""
         self.context: Context | None = None
         """The context that the program was staged in, if it must not be traced in another one."""
         self.certain = False
@@ -212,6 +221,8 @@ class Emitted:
 
         Raises `Retrace`, or whatever compiling or running raises.
         """
+        if not self.are_as_staged():
+            raise Retrace
         args, kwargs = self._given(leaves)
         if self.is_new:
             if self._untraced and self.context is not None and not self.context.is_current():

@@ -30,8 +30,7 @@ from pytc.classes import is_among
 from pytc.emit.jit import Emitted, Retrace, order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
-from pytc.jax_compat.trees import classes_in, container, is_plain_class, is_plain_tree, nodes
-from pytc.ownership.cpython.facts import Holding
+from pytc.jax_compat.trees import container, is_plain_tree, nodes
 from pytc.picking import picker
 from pytc.program import Computed, Program
 
@@ -58,8 +57,6 @@ class EmittedWhole(Emitted):
         """`parts` are those of the result, a tuple, in the order in which they are returned; none if it is returned as
         it is. They are None if the program returns a list of the leaves."""
         self.tree, self.static, self.taken = tree, static, taken
-        self.is_plain = Holding(is_plain_class, classes_in(tree))
-        """Whether the arguments' tree is still a plain one: somebody may have changed the class of a named tuple."""
         self._in_a_list = parts is None
         super().__init__(program, options)
         args, kwargs = tree.unflatten(range(tree.num_leaves))
@@ -124,8 +121,6 @@ class EmittedWhole(Emitted):
         return cast("tuple[Any, ...]", self._pick_args(args)), {name: kwargs[name] for name in self._names}
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        if not self.is_plain():
-            raise Retrace
         args, kwargs = self.tree.unflatten(super()._given(leaves)[0])
         return args, kwargs
 

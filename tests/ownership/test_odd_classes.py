@@ -248,6 +248,48 @@ def test_a_named_tuple_whose_class_is_changed_after_the_first_calls(changed: str
     np.testing.assert_array_equal(pair.y, np.full(N, 48))
 
 
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("how", ["__init__", "__new__"])
+@pytest.mark.parametrize("where", ["arguments", "arguments, handed back", "result"])
+def test_a_named_tuple_whose_class_builds_otherwise_after_the_first_calls(where: str, how: str, raises: bool) -> None:
+    """Its constructor reads the attribute when the arguments are gone."""
+
+    class Late(Pair):
+        __slots__ = ()
+
+    def look() -> None:
+        kept.append(box.state if where == "result" else tuple.__getitem__(box.state, 1))
+        if raises:
+            raise ValueError("refused")
+
+    steps = {
+        "arguments": lambda pair: Late(pair.x + 1, pair.y * 1),
+        "arguments, handed back": lambda pair: Late(pair.x + 1, pair.y),
+        "result": lambda x: Late(x + 1, x * 2),
+    }
+    step, kept, original = pytc.compile(steps[where]), [], Pair.__new__
+    box = types.SimpleNamespace(state=jnp.zeros(N) if where == "result" else Late(jnp.zeros(N), jnp.zeros(N)))
+
+    def go() -> None:
+        if where == "result":
+            box.state = step(box.state).x
+        else:
+            box.state = step(box.state)
+
+    for k in range(24):
+        if k == 12 and how == "__init__":
+            Late.__init__ = lambda self, *a: look()  # type: ignore[method-assign]
+        elif k == 12:
+            Late.__new__ = lambda cls, *a: (look(), original(cls, *a))[1]  # type: ignore[method-assign]
+        try:
+            go()
+        except ValueError:
+            kept += jax.tree.leaves(box.state)
+    assert kept
+    assert not any(array.is_deleted() for array in kept if not isinstance(array, Tracer))
+    np.testing.assert_array_equal(jax.tree.leaves(box.state)[0], np.full(N, 12 if raises else 24))
+
+
 # -- other containers ------------------------------------------------------------------------------------------------
 
 
