@@ -116,7 +116,7 @@ class Stageable:
                 _check_static(path, value)
                 leaves.append(Leaf(path, parameter, None, value=value))
                 continue
-            if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OSUmM":
+            if _is_of_no_numbers(value):
                 raise unhashable(path, value)
             array = isinstance(value, jax.Array) and not isinstance(value, Tracer)
             shares = share and array
@@ -199,7 +199,8 @@ class Stageable:
     def split(self, result: Any) -> Returned:
         """The arrays of a result, and what to put around them.
 
-        Raises `TypeError` naming a leaf that is no array and cannot be returned at every call (`pytc.static_outputs`).
+        Raises `TypeError` naming a leaf that is no array and cannot be returned at every call (`pytc.static_outputs`),
+        or a NumPy array that JAX has no type for.
         """
         leaves, tree = tree_flatten(result)
         # Of the result itself: a copy of it made of placeholders might be refused by a user's own pytree class.
@@ -211,6 +212,11 @@ class Stageable:
                 if (wrong := why_not(leaf)) is not None:
                     raise TypeError(f"{self.name} cannot return `result{path}`: it {wrong}")
                 origins.append(Kept(leaf))
+            elif _is_of_no_numbers(leaf):
+                raise TypeError(
+                    f"{self.name} cannot return `result{path}`: JAX has no type for a NumPy array of {leaf.dtype}. "
+                    "Encode it as numbers, or return a tuple in its place"
+                )
             else:
                 origins.append(Computed(len(arrays)))
                 arrays.append(leaf)
@@ -316,6 +322,11 @@ def stageable_of(fun: Callable[..., Any]) -> Stageable:
     """A function ready to be staged: with the options of `pytc.compile`, where that made it."""
     compiled = getattr(fun, "__pytc__", None)
     return Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
+
+
+def _is_of_no_numbers(value: Any) -> bool:
+    """Whether it is a NumPy array of strings, objects or times, which JAX has no types for."""
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OSUmM"
 
 
 def _type_of(path: str, value: Any) -> Any:

@@ -43,12 +43,15 @@ def _quickly_compiled():
 @pytest.fixture(scope="module", autouse=True)
 def _frozen(request):
     """What is there before is not looked at by each collection, nor by each search for what refers to something; but
-    for tests that ask about just that. It stays frozen, or the next module's collection would look at all of it."""
+    for tests that ask about just that. Not for longer than a module: cycles that are let go of while they are frozen
+    keep their arrays, and among thousands of these pytc gives up looking for one."""
     if request.node.get_closest_marker("unfrozen"):
-        gc.unfreeze()
+        yield
         return
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -304,6 +304,13 @@ def test_what_cannot_be_returned_at_every_call_is_refused_and_named(fun, what):
             pytc.compile(lambda x: {"a": [fun(x)], "b": x})(ONE)
 
 
+@pytest.mark.parametrize("array", [np.array(["s"]), np.array([None]), np.array(["2020"], "M8[D]")], ids=str)
+def test_arrays_of_what_is_no_number_are_refused_and_named(array):
+    for fun, path in {lambda x: array: "", lambda x: {"a": x, "b": [array]}: r"\['b'\]\[0\]"}.items():
+        with pytest.raises(TypeError, match=f"cannot return `result{path}`: JAX has no type for a NumPy array of"):
+            pytc.compile(fun)(ONE)
+
+
 @pytest.mark.parametrize(
     "fun", [caught, lambda x: Box, lambda x: jnp.add, lambda x: np, lambda x: collections.deque([Box(np.ones(2))])]
 )
