@@ -43,8 +43,7 @@ def _quickly_compiled():
 @pytest.fixture(scope="module", autouse=True)
 def _frozen(request):
     """What is there before is not looked at by each collection, nor by each search for what refers to something; but
-    for tests that ask about just that. Not for longer than a module: cycles that are let go of while they are frozen
-    keep their arrays, and among thousands of these pytc gives up looking for one."""
+    for tests that ask about just that."""
     if request.node.get_closest_marker("unfrozen"):
         yield
         return
