@@ -42,6 +42,9 @@ def main(arguments: Sequence[str]) -> None:
         sys.path[0] = os.getcwd() if options.is_module else os.path.dirname(os.path.realpath(name))  # noqa: PTH109, PTH120
     audit = _Audit(options)
     sys.meta_path.insert(0, _Imports(audit.imported))
+    for module in _WATCHED:
+        if module in sys.modules:  # imported as the interpreter started: by a `sitecustomize`, a `.pth` file
+            audit.imported(sys.modules[module])
     try:
         code, names = load()
         audit.has_begun = True

@@ -157,6 +157,14 @@ def test_a_script_without_jax(tmp_path: Path) -> None:
     assert watched.stderr == "pytc audit: script.py did not import JAX\n"
 
 
+def test_jax_is_there_before_the_script(tmp_path: Path) -> None:
+    write(tmp_path, script="from jax import jit\nf = jit(lambda x: x + 1)\nf(f(1))", sitecustomize="import jax")
+    places = os.pathsep.join([str(tmp_path), str(ROOT)])
+    watched = run([*STARTED, "script.py"], tmp_path, PYTHONPATH=places)
+    assert (watched.returncode, watched.stdout) == (0, "")
+    assert watched.stderr.startswith("pytc audit of script.py: 1 compiled function, nothing to change\n")
+
+
 def test_the_report_is_written_where_the_audit_began(tmp_path: Path) -> None:
     write(tmp_path, script="import os, jax; os.chdir('/'); jax.jit(lambda x: x + 1)(1.0); print('ran')")
     watched = run([*COMMAND, "--out", "report.txt", "script.py"], tmp_path)
