@@ -27,6 +27,7 @@ from jax.interpreters import mlir
 
 import pytc
 from pytc.passes.verify import same
+from tests import interpreters
 
 
 @pytest.fixture
@@ -895,13 +896,7 @@ def test_the_persistent_cache_is_used(tmp_path, x):
         "pytc.compile(cached_step, donate='all')(jnp.arange(4.), jnp.ones(4))\n"
         "print(sum('cache_hits' in h for h in hits))\n"
     )
-    import subprocess
-    import sys
-
-    runs = [
-        int(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
-        for _ in range(2)
-    ]
+    runs = [int(interpreters.printed(["-c", script])) for _ in range(2)]
     assert any("cached_step" in p.name for p in tmp_path.iterdir())
     assert runs[1] > runs[0]
 
@@ -1179,7 +1174,7 @@ print(pytc.explain(step, x).reused > 0, float(jax.grad(lambda x: step(x).sum())(
 jax.jit = lambda fun, **_: fun
 print(before(before(x)).shape, pytc.compile(lambda x: x * 2)(x).shape)
 """
-    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    ran = interpreters.run(["-c", code])
     assert (ran.stdout, ran.stderr) == ("True True\n(3,) (3,)\n", "")
 
 

@@ -5,16 +5,14 @@ proves depends on the code around a call, so a page cut into pieces would not be
 """
 
 import doctest
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.interpreters import ROOT, run
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 END_OF_BLOCK = "-- end of the block that starts on line {} --"
 
@@ -71,27 +69,10 @@ def printed(output: str) -> dict[int, str]:
 def test_examples_run_and_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     file = tmp_path / f"{page.stem.lower()}.py"
     file.write_text(script(page), encoding="utf-8")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "COLUMNS": "100",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONIOENCODING": "utf-8",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    }
-    run = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", file.name],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, f"{page.name} (line numbers are the page's)\n{run.stdout}\n{run.stderr}"
-    assert "Exception ignored" not in run.stderr, run.stderr
-    outputs = printed(run.stdout)
+    done = run([file.name], tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=8", COLUMNS="100")
+    assert done.returncode == 0, f"{page.name} (line numbers are the page's)\n{done.stdout}\n{done.stderr}"
+    assert "Exception ignored" not in done.stderr, done.stderr
+    outputs = printed(done.stdout)
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for block in blocks(page):
         if block.language == "text" and block.follows in outputs:

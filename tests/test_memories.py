@@ -4,11 +4,10 @@ into ends the process. In a process of its own, with four devices."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from tests import interpreters
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -118,12 +117,7 @@ print(json.dumps({"told": told, "buffers": [buffers(pytc.compile(lambda x: x * 2
 
 @pytest.fixture(scope="module")
 def told():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout.splitlines()[-1])
+    return json.loads(interpreters.printed(["-c", SCRIPT]).splitlines()[-1])
 
 
 def test_the_same_function_for_arrays_in_either(told):

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests import interpreters
+
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
 PROGRAM = """
@@ -248,9 +250,4 @@ print("COPIED", copied, flush=True)
 
 
 def test_shards_on_several_devices():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    run = subprocess.run(
-        [sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, timeout=150, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1] == "COPIED 0"
+    assert interpreters.printed(["-c", SHARDED]).splitlines()[-1] == "COPIED 0"

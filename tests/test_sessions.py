@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests import interpreters
 
 SCRIPT = """
 import json
@@ -131,10 +128,8 @@ def said(source: str, tmp_path: Path) -> dict[str, object]:
     """What a script says on its last line."""
     script = tmp_path / "train.py"
     script.write_text(source)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    printed = interpreters.printed([script], IPYTHONDIR=str(tmp_path))
+    answer: dict[str, object] = json.loads(printed.splitlines()[-1])
     return answer
 
 

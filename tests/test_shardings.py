@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
 
 import pytc
+from tests import interpreters
 
 SCRIPT = """
 import json
@@ -102,12 +100,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def told():
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, timeout=150, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    return json.loads(interpreters.printed(["-c", SCRIPT]).splitlines()[-1])
 
 
 @pytest.mark.parametrize("case", ["unspecified", "specified", "high"])

@@ -5,7 +5,6 @@ import functools
 import gc
 import io
 import os
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -24,6 +23,7 @@ from pytc.explain.hardware import GPUS, TPUS
 from pytc.explain.largest import Progress, search
 from pytc.explain.memory import Compiler, Footprint, needed
 from pytc.jax_compat.devices import compiler_is_installed, described_devices
+from tests import interpreters
 
 ROOT = Path(__file__).parents[2]
 
@@ -416,17 +416,8 @@ print("moved")
 
 
 def test_programs_over_a_mesh_are_moved():
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "PYTHONPATH": str(ROOT),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", MESHES], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "moved\n"
+    eight = "--xla_force_host_platform_device_count=8"
+    assert interpreters.printed(["-c", MESHES], XLA_FLAGS=eight) == "moved\n"
 
 
 def test_what_is_mapped_over_devices_is_not_moved():
@@ -481,14 +472,4 @@ def test_the_devices_own_compiler(platform, one, several, sides):
         with pytest.raises(DeviceError, match=rf"pip install 'jax\[{EXTRAS[platform]}\]'"):
             find(one)
         return
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED, one, several, sides],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "compiled\n"
+    assert interpreters.printed(["-c", COMPILED, one, several, sides]) == "compiled\n"

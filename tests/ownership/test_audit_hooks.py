@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from pytc.ownership.cpython import interpreter
+from tests import interpreters
 
 HOOKED = """
 import sys, types
@@ -70,7 +68,7 @@ else:
 
 def test_nothing_is_given_away_where_there_is_one() -> None:
     """In a process of its own, since a hook stays for good."""
-    subprocess.run([sys.executable, "-c", HOOKED], check=True)
+    interpreters.printed(["-c", HOOKED])
 
 
 def test_what_the_handler_of_a_signal_raises_meanwhile_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,11 @@ import contextlib
 import copy
 import dataclasses
 import signal
-import subprocess
 import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -22,6 +20,7 @@ import jax.numpy as jnp
 import pytest
 
 import pytc
+from tests import interpreters
 from tests.ownership.harness import Functions, Stub, expect, expect_dead, expect_nothing_deleted
 
 
@@ -1253,9 +1252,7 @@ print(*(len(call.dead) for call in stub.calls))
 
 def in_a_process(program: str) -> str:
     """What a program prints, in a process of its own."""
-    root = Path(__file__).parents[2]
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=root)
-    return run.stdout
+    return interpreters.printed(["-c", program])
 
 
 def test_a_helper_with_callers_of_fewer_variables() -> None:

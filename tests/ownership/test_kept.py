@@ -11,7 +11,6 @@ import inspect
 import operator
 import queue
 import signal
-import subprocess
 import sys
 import threading
 import types
@@ -27,6 +26,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pytc import ownership
 from pytc.ownership.cpython import interpreter
+from tests import interpreters
 from tests.ownership.harness import Functions, Stub, both, expect, first, of_length, of_lengths
 from tests.ownership.odd_objects import Node
 
@@ -1014,7 +1014,7 @@ def run():
     print(float(x[0]), float(other[0]))
 run()
 """
-    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    ran = interpreters.run(["-c", code])
     assert (ran.stdout, ran.stderr) == ("3.0 0.0\n", "")
 
 
@@ -1054,7 +1054,7 @@ slow(jnp.ones((1000, 1000)))
 for each in itertools.product((shard, put), (0, 1), (False, True)):
     run(*each)
 """
-    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    ran = interpreters.run(["-c", code])
     assert ran.stdout == 16 * "it has failed\n", ran.stderr
 
 
@@ -1097,5 +1097,5 @@ for each, of_result in itertools.product((nothing, waits, trains, trains_result)
     jax.block_until_ready((x, results))
 print("came through")
 """
-    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    ran = interpreters.run(["-c", code])
     assert ran.stdout == "came through\n", ran.stderr

@@ -7,8 +7,6 @@ import datetime
 import enum
 import gc
 import itertools
-import subprocess
-import sys
 import types
 import weakref
 from typing import Any, NamedTuple
@@ -24,6 +22,7 @@ import pytc
 from pytc.calls import cache
 from pytc.jax_compat.origins import home
 from pytc.ownership.others import compared
+from tests import interpreters
 from tests.ownership.odd_objects import Node
 
 N = 64
@@ -621,7 +620,7 @@ def run():
     return bad
 run()
 """
-    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    ran = interpreters.run(["-c", code])
     assert ran.stdout.split() == ["failed", "16.0"], ran.stderr[-500:]
 
 

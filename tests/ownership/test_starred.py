@@ -7,14 +7,13 @@ import _thread
 import collections
 import functools
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests import interpreters
 from tests.ownership.harness import Functions, Stub, expect
 
 
@@ -189,5 +188,5 @@ def test_what_is_gone_is_not_read() -> None:
             main(Worker())
         print("came through", float(log[-1][0]))
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    run = interpreters.run(["-c", textwrap.dedent(script)])
     expect((run.returncode, run.stdout) == (0, "came through 3.0\n"))

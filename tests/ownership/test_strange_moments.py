@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import subprocess
 import sys
 import textwrap
 import time
@@ -23,6 +22,7 @@ from pytc.ownership import proof
 from pytc.ownership.arrays import buffers
 from pytc.ownership.bytecode import sites
 from pytc.ownership.others import collector
+from tests import interpreters
 from tests.ownership.harness import expect
 
 ROUNDS = 10
@@ -511,7 +511,7 @@ def test_a_look_deep_among_objects_that_die() -> None:
         del value
         print("came through", len(seen))
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    run = interpreters.run(["-c", textwrap.dedent(script)])
     assert (run.returncode, run.stdout) == (0, "came through 40\n")
 
 
@@ -626,5 +626,5 @@ def test_an_execution_for_which_there_is_no_memory() -> None:
             except jax.errors.JaxRuntimeError:
                 print("raised", x.is_deleted())
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    run = interpreters.run(["-c", textwrap.dedent(script)])
     assert (run.returncode, run.stdout) == (0, 3 * "raised False\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -22,6 +20,7 @@ from pytc.jax_compat import rules
 from pytc.passes import prune, subjaxprs
 from pytc.passes.verify import same
 from pytc.program import Program
+from tests import interpreters
 from tests.comparison import program_of, run
 from tests.passes.finalising import X, Y, cosine, equations, finalised, names, sine
 
@@ -225,7 +224,7 @@ print(len(seen))
 
 def test_calls_with_ordered_effects_are_given_what_they_are_given() -> None:
     """Without `x` the calls would be equal but for their tokens, and XLA of JAX 0.11 and 0.12 ends the process."""
-    ran = subprocess.run([sys.executable, "-c", CALLED_TWICE], check=False, capture_output=True, text=True)
+    ran = interpreters.run(["-c", CALLED_TWICE])
     assert ran.stdout.split() == ["2.0", "2.0", "2.0", "2"], ran.stderr[-300:]
 
 

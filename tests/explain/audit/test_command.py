@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.explain.audit.test_scripts import AUDIT
+from tests.interpreters import ROOT
 
-ROOT = Path(__file__).parents[3]
 COMMAND = ("-m", "pytc", "audit")
 STARTED = (str(AUDIT),)
 """What the command becomes, in half the time."""

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.explain.audit.test_scripts import ROOT, python
+from tests import interpreters
+from tests.explain.audit.test_scripts import AUDIT
 
-PAGE = (ROOT / "docs" / "audit.md").read_text("utf-8")
+PAGE = (interpreters.ROOT / "docs" / "audit.md").read_text("utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
@@ -20,7 +21,7 @@ def test_the_report_on_the_page(name: str, tmp_path: Path) -> None:
     script.write_text(source + ("\n\nfailing()\n" if name == "failing" else ""), "utf-8")
     shown = next(text for language, text in BLOCKS if language == "console" and f"audit {name}.py\n" in text)
     out = tmp_path / "report.txt"
-    run = python("-m", "pytc", "audit", "--out", out, "--width", "100", script)
+    run = interpreters.run([AUDIT, "--out", out, "--width", "100", script])
     assert run.returncode == (name == "failing"), run.stderr
     wanted = shown.partition("\n")[2]
     assert doctest.OutputChecker().check_output(wanted, out.read_text("utf-8"), doctest.NORMALIZE_WHITESPACE), (

@@ -3,19 +3,18 @@ advice, applied to the source by the letter, saves what was promised and changes
 
 import dataclasses
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests import interpreters
+
 SCRIPTS = Path(__file__).parent / "scripts"
-AUDIT = ROOT / "pytc" / "explain" / "audit" / "script.py"
-"""What `python -m pytc audit` becomes (see `test_command`), after it has imported JAX, which need not be done here."""
+AUDIT = interpreters.ROOT / "pytc" / "explain" / "audit" / "script.py"
+"""What `python -m pytc audit` becomes (see `test_command`)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,20 +53,8 @@ CASES = {
 }
 
 
-def python(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "PYTHONIOENCODING": "utf-8"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-        check=False,
-    )
-
-
 def audited(script: Path, arguments: tuple[str, ...], out: Path) -> tuple[subprocess.CompletedProcess[str], Any]:
-    run = python(AUDIT, "--json", "--out", out, script, *arguments)
+    run = interpreters.run([AUDIT, "--json", "--out", out, script, *arguments])
     return run, json.loads(out.read_text("utf-8"))
 
 
@@ -87,7 +74,7 @@ def apply(report: Any, source: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_a_script(name: str, tmp_path: Path) -> None:
     case, script = CASES[name], SCRIPTS / f"{name}.py"
-    alone = python(script, *case.arguments)
+    alone = interpreters.run([script, *case.arguments])
     assert alone.returncode == case.status, alone.stderr
     watched, report = audited(script, case.arguments, tmp_path / "report.json")
     assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
@@ -123,6 +110,6 @@ def test_another_order_of_the_results_saves_what_was_said(tmp_path: Path) -> Non
     changed = tmp_path / "pairing.py"
     changed.write_text(script.read_text("utf-8").replace("value, moments, params", "value, params, moments"), "utf-8")
     run, after = audited(changed, (), tmp_path / "after.json")
-    assert run.stdout == python(script).stdout
+    assert run.stdout == interpreters.run([script]).stdout
     assert after["functions"][0]["findings"] == []
     assert after["functions"][0]["figures"]["now"] == function["figures"]["advised"] - finding["saves"]
