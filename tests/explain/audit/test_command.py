@@ -138,8 +138,14 @@ ENDINGS = {
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_how_a_script_ends(name: str, tmp_path: Path) -> None:
+    """None of them asks anything of JAX: where nobody watches, an empty module does, which is imported sooner."""
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty", jax="")
     write(tmp_path, script=ENDINGS[name])
-    alike(tmp_path, "script.py")
+    alone = run(["script.py"], tmp_path, PYTHONPATH=str(tmp_path / "empty"))
+    watched = run([*STARTED, "--out", "report.txt", "script.py"], tmp_path)
+    assert (watched.returncode, watched.stdout, watched.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    assert bool((tmp_path / "report.txt").read_text("utf-8")) == (name not in ("killed", "syntax"))
 
 
 def test_the_report_is_on_standard_error(tmp_path: Path) -> None:
