@@ -43,14 +43,17 @@ def _quickly_compiled():
 @pytest.fixture(scope="module", autouse=True)
 def _frozen(request):
     """What is there before is not looked at by each collection, nor by each search for what refers to something; but
-    for tests that ask about just that."""
+    for tests that ask about just that.
+
+    It stays frozen for the next module. What was frozen and has become garbage keeps its arrays: where many are alive,
+    it is collected."""
     if request.node.get_closest_marker("unfrozen"):
-        yield
+        gc.unfreeze()
         return
+    if len(jax.live_arrays()) > 100:
+        gc.unfreeze()
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from flax import nnx
 
 import pytc
 from tests.explain.test_text import reports
+from tests.frozen import frozen
 
 pytestmark = pytest.mark.usefixtures("_compiled_anew")
 
@@ -62,13 +63,10 @@ def seconds(work):
     """The processor's time, which does not count what else runs; and without collecting what other tests have left."""
     jax.clear_caches()
     gc.collect()
-    gc.freeze()
-    try:
+    with frozen():
         start = time.process_time()
         work()
         return time.process_time() - start
-    finally:
-        gc.unfreeze()
 
 
 @pytest.mark.parametrize("model", [flax, equinox])

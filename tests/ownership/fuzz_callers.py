@@ -43,6 +43,7 @@ from jax.tree_util import tree_leaves, tree_map
 
 from pytc import ownership
 from pytc.ownership.arrays import executions
+from tests.frozen import frozen
 from tests.ownership import caller_programs, ending_programs, field_programs, owner_programs, training_programs
 from tests.ownership.caller_programs import Writer
 from tests.ownership.harness import Stub, TooLarge, both, first, nested, shares
@@ -286,17 +287,16 @@ def _collecting(threshold: int) -> Iterator[None]:
     """Garbage is collected whenever so many objects have been made; never, with 0."""
     was, thresholds = gc.isenabled(), gc.get_threshold()
     gc.disable()
-    if threshold:
-        gc.freeze()  # what there was before need not be looked through each time
-        gc.set_threshold(threshold, 1000, 1000)
-        gc.enable()
     try:
-        yield
+        # What there was before need not be looked through each time.
+        with frozen() if threshold else contextlib.nullcontext():
+            if threshold:
+                gc.set_threshold(threshold, 1000, 1000)
+                gc.enable()
+            yield
     finally:
         gc.disable()
         gc.set_threshold(*thresholds)
-        if threshold:
-            gc.unfreeze()
         if was:
             gc.enable()
 

@@ -1449,6 +1449,8 @@ def fails(program: Program) -> bool:
         program(stub, stub.compile(first), stub.compile(both))
     except RuntimeError as error:
         return "deleted" in str(error)
+    finally:
+        stub.spill()
     return any(stub.seen)
 
 

@@ -23,6 +23,7 @@ from pytc.ownership.arrays import buffers
 from pytc.ownership.bytecode import sites
 from pytc.ownership.others import collector
 from tests import interpreters
+from tests.frozen import frozen
 from tests.ownership.harness import expect
 
 ROUNDS = 10
@@ -49,11 +50,10 @@ def collected_often(threshold=500):
     """Garbage is collected after few allocations."""
     thresholds = gc.get_threshold()
     gc.collect()
-    gc.freeze()  # what there is so far need not be looked through each time
-    gc.set_threshold(threshold, 1000, 1000)
-    yield
-    gc.set_threshold(*thresholds)
-    gc.unfreeze()
+    with frozen():  # what there is so far need not be looked through each time
+        gc.set_threshold(threshold, 1000, 1000)
+        yield
+        gc.set_threshold(*thresholds)
 
 
 @pytest.fixture(name="collecting")
@@ -303,8 +303,6 @@ def rounds(method: str, made: int, anew: bool = False) -> tuple[list[bool], list
         gc.collect()  # which also gives back the tuples that were kept for the next
         space["method"]()
         taken_over.append(holder.x.unsafe_buffer_pointer() == address)
-    gc.unfreeze()  # what pytc has frozen
-    gc.collect()
     assert seen
     return seen, taken_over
 
@@ -378,6 +376,7 @@ def test_nothing_is_collected_behind_a_call_that_leaves_more_than_others(collect
     if not frozen:
         gc.unfreeze()
     seen, taken_over = rounds(UNPACKED, 0, anew=True)
+    gc.freeze()  # for the other tests
     assert len(left) >= 12 * 600
     assert all(seen)
     assert all(taken_over)
