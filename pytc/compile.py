@@ -13,7 +13,7 @@ from pytc.calls.wrapper import wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort, check_effort
-from pytc.options import check_function, check_options
+from pytc.options import Missing, check_function, check_options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,8 +37,6 @@ def compile(  # noqa: A001 - the public name
 
 @overload
 def compile(  # noqa: A001
-    fun: None = None,
-    /,
     *,
     donate: Donate = ...,
     static_argnums: int | Sequence[int] | None = ...,
@@ -52,7 +50,7 @@ def compile(  # noqa: A001
 
 
 def compile(  # noqa: A001, D417 - two arguments described at once
-    fun: Callable[..., Any] | None = None,
+    fun: Callable[..., Any] | Missing = Missing.FUNCTION,
     /,
     *,
     donate: Donate = "auto",
@@ -102,7 +100,7 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         deleted before, and whatever `jax.jit(fun)` raises.
     """
     check_options(compile, jit_options)
-    if fun is None:
+    if isinstance(fun, Missing):
         return functools.partial(
             compile,
             donate=donate,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytc.jax_compat import api
+
+
+class Missing(enum.Enum):
+    """What a decorator takes that is called with options alone. Not None, which is what comes of a function that was
+    to return another and does not."""
+
+    FUNCTION = "no function yet"
 
 
 def check_function(decorator: str, fun: Any) -> None:

@@ -32,7 +32,7 @@ from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
 from pytc.mapped import MappedStageable
 from pytc.mapping import AxesSpec, Mapped, axis_of
-from pytc.options import check_function, check_options
+from pytc.options import Missing, check_function, check_options
 from pytc.program import Computed, Passed, Program
 from pytc.stage import Returned
 
@@ -63,10 +63,8 @@ def pmap(
 
 @overload
 def pmap(
-    fun: None = None,
-    /,
-    axis_name: Hashable = ...,
     *,
+    axis_name: Hashable = ...,
     in_axes: AxesSpec = ...,
     out_axes: AxesSpec = ...,
     donate: Donate = ...,
@@ -85,7 +83,7 @@ def pmap(
 
 
 def pmap(  # noqa: D417 - some arguments described at once
-    fun: Callable[..., Any] | None = None,
+    fun: Callable[..., Any] | Missing = Missing.FUNCTION,
     /,
     axis_name: Hashable = None,
     *,
@@ -157,7 +155,7 @@ def pmap(  # noqa: D417 - some arguments described at once
         check_function("pmap", fun)
         return wrap(MappedFunction(fun, mapped, donate, numbers, static_argnames, share, passes, effort, options))
 
-    return decorate if fun is None else decorate(fun)
+    return decorate if isinstance(fun, Missing) else decorate(fun)
 
 
 _PLACEMENT = frozenset(("in_shardings", "out_shardings", "device"))

@@ -139,9 +139,10 @@ def test_a_callable_without_weak_references_is_compiled_more_than_once(x):
         np.testing.assert_array_equal(compiled.lower(x).compile()(x + 0), x * 2)
 
 
-@pytest.mark.parametrize("wrong", [3, "f", ()])
+@pytest.mark.parametrize("wrong", [3, "f", (), None])
 def test_what_is_no_function_is_refused(wrong):
-    for take in (pytc.compile, pytc.stage, pytc.explain):
+    """Nor is None, which is what comes of a function that has forgotten to return one."""
+    for take in (pytc.compile, pytc.pmap, pytc.stage, pytc.explain):
         with pytest.raises(TypeError, match=f"^pytc.{take.__name__} takes a function, not "):
             take(wrong)
 
