@@ -15,7 +15,7 @@ import numpy as np
 
 from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes
 from pytc.jax_compat.keys import bits_of
-from pytc.jax_compat.layouts import memory_of
+from pytc.jax_compat.layouts import memory_of, place_and_layout
 from pytc.jax_compat.running import Tracer
 
 
@@ -27,7 +27,7 @@ def private_copies(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     device, so `jax.transfer_guard` has no say.
     """
     whole = [array for array in arrays if array.is_fully_addressable]
-    placements = [array.sharding if array.committed else None for array in whole]
+    placements = [place_and_layout(array) if array.committed else None for array in whole]
     with jax.transfer_guard_device_to_device("allow"):
         copies = iter(jax.device_put(whole, placements, may_alias=False))
         return [next(copies) if array.is_fully_addressable else _copy_of_shards(array) for array in arrays]
@@ -39,7 +39,7 @@ def private_copy(array: jax.Array) -> jax.Array:
 
 
 def _copy_of_shards(array: jax.Array) -> jax.Array:
-    shards = [jax.device_put(s.data, s.device, may_alias=False) for s in array.addressable_shards]
+    shards = [jax.device_put(s.data, place_and_layout(s.data), may_alias=False) for s in array.addressable_shards]
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
 
 

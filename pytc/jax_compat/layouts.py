@@ -46,6 +46,16 @@ def is_over_several(placed: Any) -> bool:
     return not hasattr(sharding, "device_set") or len(sharding.device_set) > 1
 
 
+def place_and_layout(array: jax.Array) -> Any:
+    """Where an array is: its sharding, or its format, where its rows do not lie one behind the other.
+
+    JAX 0.10 must be told. Otherwise what it copies keeps the order of the elements, and the next program takes it for
+    the usual one. (Not so always: to a format JAX copies by a program, which takes twice as long.)"""
+    placed = getattr(array, "format", array.sharding)  # keys have no format
+    order: tuple[int, ...] = getattr(getattr(placed, "layout", None), "major_to_minor", ())
+    return array.sharding if order == tuple(range(len(order))) else placed
+
+
 def is_by_the_compiler(placed: Any) -> bool:
     """Whether the compiler is to choose the layout."""
     return isinstance(placed, Format) and placed.layout is Layout.AUTO
