@@ -39,15 +39,15 @@ def run(
     if told_before:
         raise ValueError(f"{told_before} have been read when the script starts: start an interpreter of its own")
     with tempfile.TemporaryDirectory() as directory:
-        printed = [Path(directory) / name for name in ("out", "err")]
+        files = [Path(directory) / name for name in ("out", "err")]
         request = {
             "command": [str(argument) for argument in command],
             "folder": str(folder),
             "environment": environment,
-            "printed": [str(path) for path in printed],
+            "printed": [str(path) for path in files],
         }
         status = _Server.ask(request, timeout)
-        return subprocess.CompletedProcess(request["command"], status, *(path.read_text("utf-8") for path in printed))
+        return subprocess.CompletedProcess(request["command"], status, *(path.read_text("utf-8") for path in files))
 
 
 def printed(command: Sequence[str | Path], folder: Path = ROOT, **environment: str) -> str:

@@ -51,7 +51,7 @@ def place_and_layout(array: jax.Array) -> Any:
 
     JAX 0.10 must be told. Otherwise what it copies keeps the order of the elements, and the next program takes it for
     the usual one. (Not so always: to a format JAX copies by a program, which takes twice as long.)"""
-    placed = getattr(array, "format", array.sharding)  # keys have no format
+    placed = getattr(array, "format", None)  # keys have none
     order: tuple[int, ...] = getattr(getattr(placed, "layout", None), "major_to_minor", ())
     return array.sharding if order == tuple(range(len(order))) else placed
 

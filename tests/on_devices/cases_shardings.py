@@ -12,7 +12,7 @@ from jax.experimental.layout import Format, Layout
 
 import pytc
 from pytc.calls import decide
-from pytc.jax_compat.arrays import shards_of
+from pytc.jax_compat.arrays import _copy_of_shards, shards_of
 from pytc.jax_compat.keys import bits_of
 from pytc.ownership import proof
 from tests.on_devices import devices  # noqa: F401 - sets up
@@ -627,3 +627,12 @@ def test_what_is_handed_back_must_be_where_the_rest_is():
     y, z = (jax.device_put(jnp.ones(2), device) for device in jax.devices()[:2])
     with pytest.raises(ValueError, match="incompatible devices"):
         pytc.compile(with_a_dead_read)(y, z)
+
+
+def test_shards_are_copied_as_they_lie():
+    """As of an array that no process sees whole. JAX 0.10 reads a copy made without a layout in another order."""
+    asked = Format(Layout((1, 0)), jax.NamedSharding(jax.make_mesh((4,), ("i",)), P("i")))
+    array = jax.device_put(np.arange(96.0, dtype=np.float32).reshape(8, 12), asked)
+    copy = _copy_of_shards(array)
+    assert copy.format == array.format
+    np.testing.assert_array_equal(jax.jit(lambda x: x + 1, in_shardings=asked)(copy), np.asarray(array) + 1)

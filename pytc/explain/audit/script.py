@@ -3,7 +3,7 @@
 `python -m pytc audit` starts this file in a process of its own. It runs as a file and not as a module of pytc, because
 pytc imports JAX, and a script may configure JAX before that (`os.environ["JAX_ENABLE_X64"]`, `XLA_FLAGS`). So only the
 standard library is imported here before the script runs. When the script imports JAX, Equinox or Flax, `watch` patches
-them directly after the import.
+them directly after the import; before the script, where the interpreter has imported them as it started.
 """
 
 from __future__ import annotations
