@@ -3,6 +3,7 @@
 #   make demo                        train a small network on handwritten digits; see where the memory goes
 #   make test                        the tests; one of them: make test T=tests/test_stage.py
 #   make lint                        ruff and mypy --strict
+#   make install                     what these two need, which each installs by itself
 #   make bench                       automatic against hand-written donation; one workload: make bench W=mlp_adam
 #   make fuzz                        hours of random programs; some: make fuzz PROGRAMS=1000 FUNCTIONS=100
 #   make wheel                       dist/pytc-*.whl
@@ -26,7 +27,7 @@ FUNCTIONS ?= 20000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: demo test lint format bench fuzz wheel clean
+.PHONY: demo test lint install format bench fuzz wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -39,6 +40,8 @@ lint: $(VENV)/.lint
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+
+install: $(VENV)/.test $(VENV)/.lint
 
 format: $(VENV)/.lint
 	@$(RUN) -m ruff check --fix .
