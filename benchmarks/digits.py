@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 import pytc
 from pytc.explain.memory import Memory
 
-EPOCHS = 20
+EPOCHS = 10
 BATCH = 32
 HELD_OUT = 360
 MIB = 2**20

@@ -42,7 +42,7 @@ def test_it_learns(printed: str) -> None:
 
 
 def test_losses_are_those_of_jit(printed: str) -> None:
-    assert "880 losses, equal bit for bit: yes" in printed
+    assert "440 losses, equal bit for bit: yes" in printed
 
 
 def test_memory_is_no_more_than_by_hand(printed: str) -> None:
