@@ -2,8 +2,10 @@
 
 import gc
 import os
+import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 import jax
 import pytest
@@ -30,6 +32,12 @@ def _compiled_anew():
     compilation_cache.reset_cache()  # or JAX would go on with the one that it has opened
     yield
     jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
+
+
+@pytest.fixture
+def _measured_anew():
+    """What pytc has found out about what is compiled is not remembered on disk; what is compiled is."""
+    shutil.rmtree(Path(_COMPILED.name) / "pytc", ignore_errors=True)
 
 
 @pytest.fixture

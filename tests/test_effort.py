@@ -28,7 +28,7 @@ from pytc.measurements import FORMAT, Measurements
 from pytc.passes.candidates import candidates
 from tests.squares import functions
 
-pytestmark = pytest.mark.usefixtures("_compiled_anew", "_quickly_compiled")
+pytestmark = pytest.mark.usefixtures("_measured_anew", "_quickly_compiled")
 
 ROOT = Path(__file__).parent.parent
 

@@ -1023,7 +1023,7 @@ def test_another_array_on_the_buffer_of_a_failure() -> None:
     code = """
 import contextlib, itertools, jax, jax.numpy as jnp, pytc
 step = pytc.compile(lambda x: x + 1)
-slow = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda _, x: x @ x * 1e-3, x))
+slow = jax.jit(lambda x: jax.lax.fori_loop(0, 10, lambda _, x: x @ x * 1e-3, x))
 def fail(_):
     raise ValueError("it has failed")
 @jax.jit
@@ -1064,7 +1064,7 @@ def test_executions_that_call_python_are_not_waited_for() -> None:
 import faulthandler, itertools, threading, time, jax, jax.numpy as jnp, pytc
 faulthandler.dump_traceback_later(60, exit=True)
 step = pytc.compile(lambda x: x + 1)
-slow = jax.jit(lambda x: jax.lax.fori_loop(0, 30, lambda _, x: x @ x * 1e-3, x)[0])
+slow = jax.jit(lambda x: jax.lax.fori_loop(0, 10, lambda _, x: x @ x * 1e-3, x)[0])
 lock = threading.Lock()
 results, does = [], []
 def train(x):
