@@ -23,6 +23,8 @@ from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.ownership.arrays import buffers
 from pytc.program import Alias
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 def compiled_aliases(emitted, leaves):
     """{parameter number: output number} that XLA made, from the optimised program's header."""

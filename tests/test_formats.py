@@ -11,6 +11,8 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 
 import pytc
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 HERE = SingleDeviceSharding(jax.devices()[0])
 ELSEWHERE = SingleDeviceSharding(jax.devices()[0], memory_kind="unpinned_host")
 ROWS, COLUMNS = (Format(Layout(order), HERE) for order in ((0, 1), (1, 0)))

@@ -13,6 +13,8 @@ from jax import monitoring
 
 import pytc
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 compilations: list[str] = []
 monitoring.register_event_duration_secs_listener(
     lambda event, _, **__: compilations.append(event) if "backend_compile" in event else None

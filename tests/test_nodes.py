@@ -16,6 +16,8 @@ from jax.tree_util import register_dataclass, register_pytree_node_class
 
 import pytc
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 @functools.partial(register_dataclass, data_fields=["a", "b"], meta_fields=[])
 @dataclasses.dataclass

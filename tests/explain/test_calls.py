@@ -16,6 +16,8 @@ import pytest
 import pytc
 from pytc.explain import Calls, explain
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 def new_step():
     """Of a function of its own: what calls have shown is handed on to the next wrapper of the same function."""

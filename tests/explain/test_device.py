@@ -25,6 +25,8 @@ from pytc.explain.memory import Compiler, Footprint, needed
 from pytc.jax_compat.devices import compiler_is_installed, described_devices
 from tests import interpreters
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 ROOT = Path(__file__).parents[2]
 
 

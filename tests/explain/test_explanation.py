@@ -19,6 +19,8 @@ from pytc.explain.by_hand import AsJit
 from pytc.explain.decisions import inputs_of, outputs_of
 from tests.explain.programs import abstract, squared_thrice, swapped, update, update_arguments
 
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
 
 @functools.cache
 def explained() -> Explanation:
