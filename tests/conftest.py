@@ -2,14 +2,11 @@
 
 import gc
 import os
-import shutil
 import sys
 import tempfile
-from pathlib import Path
 
 import jax
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from pytc.calls import asking
 
@@ -26,21 +23,6 @@ asking.FIRST_SECONDS = float("inf")  # thousands of tests ask what holds somethi
 
 
 @pytest.fixture
-def _compiled_anew():
-    """What is compiled is not remembered on disk, nor is what pytc has found out about it."""
-    jax.config.update("jax_compilation_cache_dir", None)
-    compilation_cache.reset_cache()  # or JAX would go on with the one that it has opened
-    yield
-    jax.config.update("jax_compilation_cache_dir", _COMPILED.name)
-
-
-@pytest.fixture
-def _measured_anew():
-    """What pytc has found out about what is compiled is not remembered on disk; what is compiled is."""
-    shutil.rmtree(Path(_COMPILED.name) / "pytc", ignore_errors=True)
-
-
-@pytest.fixture
 def _quickly_compiled():
     """LLVM optimises little, which takes half as long: for tests that ask who gets which buffer, not for last bits."""
     jax.config.update("jax_disable_most_optimizations", True)
@@ -48,19 +30,27 @@ def _quickly_compiled():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+_alive = 0
+"""How many arrays were alive when all garbage was last collected."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _frozen(request):
     """What is there before is not looked at by each collection, nor by each search for what refers to something; but
     for tests that ask about just that.
 
-    It stays frozen for the next module. What was frozen and has become garbage keeps its arrays: where many are alive,
-    it is collected."""
+    It stays frozen for the next module. What was frozen and has become garbage keeps its arrays: where many more are
+    alive than when all was last collected, it is collected again."""
+    global _alive
     if request.node.get_closest_marker("unfrozen"):
         gc.unfreeze()
         return
-    if len(jax.live_arrays()) > 100:
+    has_grown = len(jax.live_arrays()) > _alive + 100
+    if has_grown:
         gc.unfreeze()
     gc.collect()
+    if has_grown:
+        _alive = len(jax.live_arrays())
     gc.freeze()
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import html
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ from pytc.measurements import FORMAT, Measurements
 from pytc.passes.candidates import candidates
 from tests.squares import functions
 
-pytestmark = pytest.mark.usefixtures("_measured_anew", "_quickly_compiled")
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
 ROOT = Path(__file__).parent.parent
 
@@ -96,6 +97,12 @@ def cache_in(folder):
         yield folder
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.fixture(autouse=True)
+def _measured_anew():
+    """Nothing is remembered of other tests' plans. (What was compiled for these is.)"""
+    shutil.rmtree(Path(jax.config.jax_compilation_cache_dir) / "pytc", ignore_errors=True)
 
 
 @pytest.mark.parametrize("wrong", ["low", "HIGH", None, 2])

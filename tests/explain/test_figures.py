@@ -11,7 +11,7 @@ from benchmarks import workloads
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
 
-@pytest.mark.parametrize("name", ["ema", "mlp_adam", "wave"])
+@pytest.mark.parametrize("name", ["ema", "gpt_adamw", "mlp_adam", "wave"])
 def test_figures_are_those_of_jit(name):
     workload = workloads.make(name, 1)
     args = workload.arguments()

@@ -9,14 +9,23 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import pytc
 from tests.explain.test_text import reports
 from tests.frozen import frozen
 
-pytestmark = pytest.mark.usefixtures("_compiled_anew")
-
 ADAM = optax.adam(1e-3)
+
+
+@pytest.fixture(autouse=True)
+def _compiled_anew():
+    """What is compiled is not remembered on disk."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()  # or JAX would go on with the one that it has opened
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
 
 
 def training():

@@ -1021,10 +1021,11 @@ run()
 def test_another_array_on_the_buffer_of_a_failure() -> None:
     """An execution that fails after it was dispatched leaves arrays that raise its error when they are read."""
     code = """
-import contextlib, itertools, jax, jax.numpy as jnp, pytc
+import contextlib, itertools, time, jax, jax.numpy as jnp, pytc
 step = pytc.compile(lambda x: x + 1)
 slow = jax.jit(lambda x: jax.lax.fori_loop(0, 10, lambda _, x: x @ x * 1e-3, x))
 def fail(_):
+    time.sleep(0.2)  # so that the calls behind it are made first
     raise ValueError("it has failed")
 @jax.jit
 def failing(x):

@@ -657,11 +657,11 @@ def test_of_random_functions_hardly_one_takes_more_memory_than_without_donation(
     takes more (tests/test_effort.py)."""
     chosen = random.Random(0)
     saved = []
-    for _ in range(50):
+    for _ in range(100):
         program = alias(program_of(*some_function(chosen, N)))
         if program.aliases:
             saved.append(total(without(program)) - total(program))
     alignment = 4096
-    assert sum(each < -alignment for each in saved) <= 1
+    assert sum(each < -alignment for each in saved) <= 2
     assert min(saved) >= -BYTES - alignment
     assert sum(each >= BYTES - alignment for each in saved) > len(saved) / 3
