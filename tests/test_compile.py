@@ -453,7 +453,7 @@ def test_parameters_are_named_by_strings(decorator, options, fun):
 
 
 @pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
-@pytest.mark.parametrize("passes", [(pytc.passes.prune, 3), None, pytc.passes.prune], ids=str)
+@pytest.mark.parametrize("passes", [(pytc.passes.prune, 3), None, pytc.passes.prune], ids=["3", "None", "one"])
 def test_what_is_no_pass_is_refused_when_decorating(decorator, passes):
     with pytest.raises(TypeError, match="it can be a list or tuple of functions from Program to Program"):
         decorator(lambda x: x, passes=passes)

@@ -44,7 +44,7 @@ SAME = [{}, {"donate": {"x": "none"}}, {"static_argnames": ["y"]}, {"static_argn
         {"keep_unused": True, "effort": "high"}]  # fmt: skip
 
 
-@pytest.mark.parametrize("options", SAME, ids=str)
+@pytest.mark.parametrize("options", SAME, ids=" and ".join)
 @pytest.mark.parametrize("compiler", [pytc.compile, jax.jit], ids=["pytc", "jit"])
 def test_traced_once(compiler, options, traces):
     if compiler is jax.jit and not options.keys().isdisjoint(("donate", "passes", "effort")):
@@ -104,7 +104,7 @@ def test_a_call_finds_what_a_transformation_has_traced(traces):
         ({"passes": pytc.passes.pipeline[:2]}, {}),
         ({"effort": "high"}, {}),
     ],
-    ids=str,
+    ids=" and ".join,
 )
 def test_other_options(options, others, traces):
     for each in (options, others, options, others):

@@ -322,7 +322,9 @@ class Scale:
     method = __call__
 
 
-@pytest.mark.parametrize("fun", [functools.partial(lambda n, x: x + n, 1), Scale(), Scale().method], ids=str)
+@pytest.mark.parametrize(
+    "fun", [functools.partial(lambda n, x: x + n, 1), Scale(), Scale().method], ids=["partial", "object", "method"]
+)
 def test_what_has_its_name_from_something_else_is_called_fun(fun):
     """The numbers of the arguments are those of what is called."""
     assert explain(fun, jnp.ones(4)).jit_call == "jax.jit(fun, donate_argnums=(0,))"

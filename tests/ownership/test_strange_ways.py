@@ -285,7 +285,7 @@ def test_no_deleted_array(program):
 @pytest.mark.parametrize(
     "old",
     [np.arange(3.0), np.zeros((2, 3))[1:], np.float32(1), np.dtype("f4"), object(), b"", ..., np.asarray(jnp.ones(3))],
-    ids=str,
+    ids=["numbers", "view", "number", "dtype", "object", "bytes", "ellipsis", "of an array"],
 )
 def test_what_dies_quietly(old):
     stub = Stub()
