@@ -1,7 +1,7 @@
 # Every target does its own set-up, in a virtual environment of its own for each interpreter: .venv/3.11, .venv/3.13.
 #
 #   make demo                        train a small network on handwritten digits; see where the memory goes
-#   make test                        the tests; one of them: make test T=tests/test_stage.py
+#   make test                        the tests, on all processors; one of them: make test T=tests/test_stage.py
 #   make lint                        ruff and mypy --strict
 #   make install                     what these two need, which each installs by itself
 #   make bench                       automatic against hand-written donation; one workload: make bench W=mlp_adam
@@ -18,7 +18,7 @@ endif
 VENV := .venv/$(VERSION)
 # In quotes, since the folder that this is in may have a space in its name.
 RUN := "$(CURDIR)/$(VENV)/bin/python"
-T ?= tests
+T ?=
 W ?=
 PROGRAMS ?= 200000
 FUNCTIONS ?= 20000
@@ -34,7 +34,7 @@ demo: $(VENV)/.demo
 	@$(RUN) -m benchmarks.digits
 
 test: $(VENV)/.test
-	@$(RUN) -m pytest $(T)
+	@$(RUN) -m $(if $(T),pytest $(T),tests)
 
 lint: $(VENV)/.lint
 	@$(RUN) -m ruff check .
@@ -65,10 +65,11 @@ fuzz: $(VENV)/.test
 wheel: $(VENV)/.venv
 	@$(RUN) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-# One stamp for each extra of pyproject.toml that has been installed, made again when pyproject.toml changes.
+# One stamp for each extra of pyproject.toml that has been installed, made again when pyproject.toml changes. Of what is
+# installed a tenth is ever imported, and compiled to bytecode then.
 $(VENV)/.demo $(VENV)/.bench $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: pyproject.toml | $(VENV)/.venv
 	@echo "installing pytc[$*] into $(VENV), once"
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[$*]'
 	@touch $@
 
 $(VENV)/.venv:
