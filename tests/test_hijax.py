@@ -103,7 +103,7 @@ def test_what_only_jax_jit_compiles_is_refused_where_it_is_staged():
         pytc.stage(make, jnp.ones(3))
 
 
-@pytest.mark.skipif(tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11), reason="parts of a Ref are new in 0.11")
+@pytest.mark.skipif(tuple(map(int, jax.__version__.split(".")[:2])) < (0, 12), reason="parts of a Ref are new in 0.12")
 def test_parts_of_refs_are_for_jit():
     """They are neither arrays nor pytrees, and `jax.jit` takes them."""
 

@@ -709,33 +709,45 @@ def test_sessions_that_tasks_serve(times, monkeypatch):
 @pytest.mark.parametrize("function", [collector.pause, collector.resume])
 def test_an_interrupt_leaves_the_collector_on_or_to_be_switched_on(function):
     """At any instruction behind one where the interpreter looks for signals."""
-    instructions = [*dis.get_instructions(function)]
-    looks = [each.opname.startswith(("RESUME", "CALL", "JUMP_BACKWARD")) for each in instructions]
-    behind = [each.offset for each, looked in zip(instructions[1:], looks, strict=False) if looked]
 
-    def raising_at(offset):
+    def tracing(at):
         def trace(frame, event, _):
             if frame.f_code is not function.__code__:
                 return None
             frame.f_trace_opcodes = True
-            if event == "opcode" and frame.f_lasti >= offset:
-                raise KeyboardInterrupt
+            if event == "opcode":
+                at(frame.f_lasti)
             return trace
 
         return trace
 
-    assert behind
-    assert gc.isenabled()
-    for offset in behind:
+    def left_after(at):
         if function is collector.resume:
             collector.pause(0)
-        sys.settrace(raising_at(offset))
+        sys._getframe().f_trace_opcodes = True  # CPython 3.12 asks for it as the tracing begins
+        sys.settrace(tracing(at))
         try:
-            with pytest.raises(KeyboardInterrupt):
-                function(*[0] * (function is collector.pause))
+            function(*[0] * (function is collector.pause))
         finally:
             sys.settrace(None)
-            left = gc.isenabled() or collector.PAUSED[0]
+            left.append(gc.isenabled() or collector.PAUSED[0])
             gc.enable()
             collector.PAUSED[0] = False
-        assert left
+
+    def striking_at(offset):
+        def strike(now):
+            if now == offset:
+                raise KeyboardInterrupt
+
+        return strike
+
+    assert gc.isenabled()
+    run, left = [], []
+    left_after(run.append)
+    names = {each.offset: each.opname for each in dis.get_instructions(function)}
+    looks = ("RESUME", "CALL", "JUMP_BACKWARD")
+    behind = {after for before, after in itertools.pairwise(run) if names[before].startswith(looks)}
+    for offset in behind | {run[0]}:
+        with pytest.raises(KeyboardInterrupt):
+            left_after(striking_at(offset))
+    assert all(left)
