@@ -163,7 +163,8 @@ def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     if in_one_go := _is_made_in_one_go(program.out_tree):
         aliased = sorted(program.aliases, key=lambda alias: program.inputs[alias.input].leaf or 0)
         parts = _parts(program, order_of(program, aliased))
-    taken = _taken(tree, frozenset([passed.index(i) for i in program.donated]))
+    donated = frozenset(program.donated)
+    taken = _taken(tree, frozenset([k for k, leaf in enumerate(passed) if leaf in donated]))
     if taken is None or (in_one_go and parts is None):
         return None
     return EmittedWhole(program, options, tree, static, taken, parts)

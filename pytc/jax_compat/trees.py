@@ -47,9 +47,9 @@ def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
     while ahead:
         each = ahead.pop()
         node = each.node_data()
-        if node is not None:
+        if node is not None:  # nor a leaf
             yield node
-        ahead += reversed(each.children())
+            ahead += reversed(each.children())
 
 
 class Container(NamedTuple):
