@@ -1,8 +1,7 @@
 """`python -m tests`: all tests, in as many processes as there are processors, each of which takes the next module.
 
-It is quicker by more than the number of processes, too: what one test leaves alive is looked at by the collections and
-the proofs of those after it. pytest-xdist is not for these tests: a thread of its own waits in each of its processes,
-and for what is tested here another thread is a reason to keep an array.
+pytest-xdist is not for these tests: a thread of its own waits in each of its processes, and for what is tested here
+another thread is a reason to keep an array.
 """
 
 import contextlib
@@ -22,13 +21,15 @@ PROCESSES = min(os.cpu_count() or 1, 8)
 
 def main() -> int:
     """Run them all. What the first process prints comes at once, and that of each other when all have ended."""
-    with tempfile.TemporaryDirectory(prefix="pytc-tests-") as begun, contextlib.ExitStack() as files:
+    with tempfile.TemporaryDirectory(prefix="pytc-tests-") as begun, contextlib.ExitStack() as stack:
         command = [sys.executable, "-m", "tests", begun]
-        printed = [files.enter_context(tempfile.TemporaryFile("w+")) for _ in range(PROCESSES - 1)]
+        printed = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(PROCESSES - 1)]
         others = [
             subprocess.Popen([*command, "-p", "no:cacheprovider"], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
             for file in printed
         ]
+        for other in others:
+            stack.callback(other.kill)  # where this process is interrupted
         statuses = [subprocess.run(command, cwd=ROOT, check=False).returncode]
         for other, file in zip(others, printed, strict=True):
             statuses.append(other.wait())

@@ -47,7 +47,7 @@ def nodes(tree: PyTreeDef) -> Iterator[tuple[type, Any]]:
     while ahead:
         each = ahead.pop()
         node = each.node_data()
-        if node is not None:  # nor a leaf
+        if node is not None:  # as it is of a leaf
             yield node
             ahead += reversed(each.children())
 
