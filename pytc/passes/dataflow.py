@@ -131,6 +131,12 @@ class _Builder:
         vars that its equations make."""
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
+            if name in ELEMENTWISE:  # most are
+                (var,) = eqn.outvars
+                reads = tuple([env[v] for v in eqn.invars if not isinstance(v, Literal)])
+                env[var] = self.new()
+                self.steps.append(Step(Kind.ELEMENTWISE, name, reads, (env[var],), (), False, self.bytes_of(var)))
+                continue
             if (body := called(eqn)) is not None:
                 self.call(eqn, body, env)
                 continue
@@ -175,8 +181,6 @@ class _Builder:
     def classify(
         self, eqn: JaxprEqn, name: str, operands: Sequence[int | None]
     ) -> tuple[Kind, tuple[tuple[int, ...], ...], bool]:
-        if name in ELEMENTWISE:
-            return Kind.ELEMENTWISE, (), False
         if name in VIEWS:
             return Kind.ELEMENTWISE, (), True
         if name in INDEXED and len(operands) <= _MANY:
