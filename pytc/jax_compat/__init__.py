@@ -13,6 +13,7 @@ stop here. (The names of primitives and of their parameters are read by the pass
     rules      JAX's own interpreters of jaxprs, and the rules of its primitives
     inlined    a jaxpr as a single equation of what JAX traces
     effects    what a jaxpr does besides computing its results
+    callbacks  whether compiled programs call Python
     origins    where an equation, a primitive or a file comes from
     arrays     arrays that hold memory: copies, shards, places
     clients    what lists every array that there is

@@ -1,8 +1,9 @@
 """Who else may read a program's data in the midst of a call, or raise an exception there.
 
-Another thread can at any moment. So can a signal handler written in Python, a callback of the compiled program or of
-the garbage collector, the finalisers of what JAX lets go of when a call begins, and users' objects that it compares
-then. A few threads of libraries are known to do nothing of the kind (`service_threads`).
+Another thread can at any moment, be it one of XLA's that runs an earlier program and calls Python for it. So can a
+signal handler written in Python, a callback of the compiled program or of the garbage collector, the finalisers of what
+JAX lets go of when a call begins, and users' objects that it compares then. A few threads of libraries are known to do
+nothing of the kind (`service_threads`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytc.interrupt import is_ctrl_c, this_thread
+from pytc.jax_compat import callbacks
 from pytc.jax_compat.running import let_go
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.others import collector
@@ -99,7 +101,11 @@ def interruptible() -> bool:
 def meddler() -> str:
     """The thread that may read anything at any time, and raise exceptions in this one (`PyThreadState_SetAsyncExc`), in
     words; empty if there is none."""
-    return f"another thread, {name}, may read it" if not interpreter.alone() and (name := other_thread()) else ""
+    if not interpreter.alone() and (name := other_thread()):
+        return f"another thread, {name}, may read it"
+    if callbacks.are_there():
+        return "another compiled program, which calls Python (jax.debug.print, a callback), may still run and read it"
+    return ""
 
 
 def interrupter() -> str:
