@@ -1560,3 +1560,38 @@ def test_an_item_that_is_overwritten_is_taken_over_although_a_caller_has_the_con
     (site,) = pytc.explain(step).sites
     assert (site.donated, site.copied_calls) == (2, 0)
     assert step._cache_size() == 1
+
+
+@pytest.mark.parametrize("size", [400, 1_000_000])
+def test_what_a_callback_raises_comes_from_the_call_that_copies_too(size):
+    def look(first):
+        if first > 5:
+            raise ValueError("diverged")
+        return np.float32(0)
+
+    def lets_go(step):
+        state = jnp.ones(size)
+        for _ in range(3):
+            state = step(state, 1)
+
+    def falls_back(step):
+        state = before = jax.block_until_ready(jnp.ones(size))
+        caught = 0
+        for by in (2, 9, 2):
+            try:
+                new = step(state, by)
+            except (ValueError, jax.errors.JaxRuntimeError):
+                caught += 1
+                new = before
+            before, state = state, new
+        return caught, float(state[-1])
+
+    for _ in range(10):
+
+        @pytc.compile
+        def step(state, by):
+            return state * by + jax.pure_callback(look, jax.ShapeDtypeStruct((), jnp.float32), state[0])
+
+        lets_go(step)
+        assert falls_back(step) == (1, 2)
+        assert step.explain().sites[-1].copied_calls == 2  # and one that raised

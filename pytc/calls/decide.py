@@ -24,7 +24,7 @@ from pytc.calls.plan import Planner, are_arrays
 from pytc.calls.sites import MOST_SITES, PATIENCE, Plan, Site
 from pytc.errors import DonationError
 from pytc.interrupt import has_room
-from pytc.jax_compat.arrays import private_copies
+from pytc.jax_compat.arrays import is_ready, private_copies
 from pytc.jax_compat.avals import short
 from pytc.program import Program
 
@@ -157,7 +157,7 @@ def prove(
         site.why = site.why | _why(plan, not first, frame, args, kwargs, leaves, unknown)
         # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
         held = {*held, *asking.alive(plan.proven, outcome, frame, args, kwargs, leaves)}
-    return plan, _with_copies(leaves, held)
+    return plan, _with_copies(leaves, held, program)
 
 
 def _why(
@@ -203,13 +203,23 @@ def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
     passed only once."""
     places = collections.Counter(id(leaves[i]) for i in program.passed)
     shared = [i for i in program.donated if places[id(leaves[i])] > 1]
-    return _with_copies(leaves, shared) if shared else leaves
+    return _with_copies(leaves, shared, program) if shared else leaves
 
 
-def _with_copies(leaves: Sequence[Any], of: Collection[int]) -> list[Any]:
-    """The leaves, with copies in place of some."""
+def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -> list[Any]:
+    """The leaves, with copies in place of some.
+
+    A CPU runs a small program at once where its arguments are there, so that the call raises what a callback raises
+    (`equinox.error_if`). It should not come later for the copies, so they are waited for where their originals were
+    there: not else, since the caller may have to do something for these first.
+    """
     given = list(leaves)
-    for i, copy in zip(of, private_copies([leaves[i] for i in of]), strict=True):
+    originals = [leaves[i] for i in of]
+    copies = private_copies(originals)
+    if program.calls_python and all(is_ready(array) for array in originals):
+        for copy in copies:
+            copy.block_until_ready()
+    for i, copy in zip(of, copies, strict=True):
         given[i] = copy
     return given
 
