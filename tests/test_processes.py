@@ -89,6 +89,9 @@ def wander(step, keep):
 
 for ours, theirs in zip(wander(pytc.compile(walk), me == 0), wander(jax.jit(walk), me == 0), strict=True):
     np.testing.assert_array_equal(ours, theirs)
+
+# In each process alike, though the first device is one of the other's.
+assert str(pytc.explain(averaged, start())).startswith("averaged: ")
 """
 
 

@@ -116,12 +116,12 @@ def check_memory(memory: int | None) -> None:
 
 
 def here(memory: int | None) -> Device:
-    """The device that programs run on here, with `memory` bytes, or with what its runtime says; a CPU's says nothing.
+    """This process's first device, with `memory` bytes, or with what its runtime says; a CPU's says nothing.
 
     Raises `DeviceError` if `memory` is no positive number of bytes.
     """
     check_memory(memory)
-    first = jax.devices()[0]
+    first = jax.local_devices()[0]  # of another process's device no runtime here knows the memory
     limit = (first.memory_stats() or {}).get("bytes_limit") if memory is None else memory
     return Device(
         "here",

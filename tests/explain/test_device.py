@@ -185,7 +185,8 @@ class Here:
     ],
 )
 def test_the_device_that_is_here(platform, version, told, monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda: [Here(platform, version, 1000)])
+    for devices in ("devices", "local_devices"):
+        monkeypatch.setattr(jax, devices, lambda: [Here(platform, version, 1000)])
     device = here(None)
     assert (device.platform, device.memory, device.source) == (told, 1000, "its runtime")
     assert here(2000).source == "the caller"
