@@ -36,7 +36,14 @@ of sequences, set_bits reads the numbers in a set that is kept as bits.
 
 from pytc import passes
 from pytc.compile import compile  # noqa: A004 - the public name
-from pytc.errors import DonationError, DonationWarning, StaticLeafError
+from pytc.errors import (
+    DeviceError,
+    DonationError,
+    DonationWarning,
+    RequirementError,
+    StaticLeafError,
+    VerificationError,
+)
 from pytc.explain import Explanation, explain
 from pytc.finalise import finalise
 from pytc.mapping import if_array
@@ -47,11 +54,14 @@ from pytc.program import Program
 from pytc.stage import stage
 
 __all__ = [
+    "DeviceError",
     "DonationError",
     "DonationWarning",
     "Explanation",
     "Program",
+    "RequirementError",
     "StaticLeafError",
+    "VerificationError",
     "compile",
     "explain",
     "finalise",

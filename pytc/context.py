@@ -22,7 +22,7 @@ class Context:
             """What JAX's log of what it traces calls it by."""
 
         self.settings = settings()
-        """All of them, as far as JAX tells: enough to guess by which of several contexts is the current one."""
+        """All of them, as far as JAX tells: enough to guess which of several contexts is the current one."""
         self._witness = api.jit(pytc_context)
         self._traced = weakref.ref(self._trace())
 

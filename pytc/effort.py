@@ -85,7 +85,7 @@ def choose(
       replan: from another plan to the program with that.
       leaves: of the arguments; arrays, or `jax.ShapeDtypeStruct`s to measure only.
       options: those of `jax.jit` that speak of the whole program.
-      compiler_options: with what to compile to measure, besides these; for a device that is not here.
+      compiler_options: further ones for the compilations that only measure, as for a device that is not here.
       emit: from a program to what is run.
       remember: whether the figures may be read from disk, and are written there, if JAX's compilation cache is on.
 

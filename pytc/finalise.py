@@ -36,8 +36,8 @@ def finalise(what: Any, /) -> Any:
     other primitive stays. Derivative rules are lost: differentiate and `vmap` before, not after. Inner `jit`s are
     replaced, too, except in a `Program`; without them XLA may fuse, and so round, otherwise than under `jax.jit`.
 
-    Raises `TypeError` for anything else, where a registered rule's result does not have the type of what it replaces
-    or a rule uses what it replaces, and where a custom primitive has the name of one of JAX's. What a rule itself
+    Raises `TypeError` for anything else; where a registered rule's result does not have the type of what it replaces,
+    or the rule uses what it replaces; and where a custom primitive has the name of one of JAX's. What a rule itself
     raises is passed on, with a note that names the primitive.
     """
     if isinstance(what, Program):

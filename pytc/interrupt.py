@@ -35,7 +35,8 @@ _ROOM = 200
 """More frames than JAX's Python code has between an execution and the return of its results."""
 
 _MOST_AWAITED = 64
-"""The handler of `asyncio.run` counts if more tasks and futures would be cancelled: it is asked about at each call."""
+"""The handler of `asyncio.run` is taken for one of a user's own where it would cancel more tasks and futures than this:
+to follow more of them at each call would take too long."""
 
 _in_main_thread: Callable[[], int] = ctypes.pythonapi._PyOS_IsMainThread
 """Whether handlers of signals run in this thread. (`threading` takes each greenlet of gevent for a thread.)"""
@@ -91,7 +92,7 @@ def call_into(landed: list[Any], fun: Callable[..., Any], args: Sequence[Any]) -
 
 
 def _is_of_full(raised: BaseException) -> bool:
-    """Whether it is an exception of a full stack or a full memory."""
+    """Whether it says that the stack, or the memory, is exhausted."""
     return type(raised) is RecursionError or (type(raised) is MemoryError and not _handlers(raised))
 
 

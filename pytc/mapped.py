@@ -217,7 +217,7 @@ def _by_shard_map(mesh: jax.sharding.Mesh) -> Rows:
             return [r if a is None else jax.lax.expand_dims(r, [a]) for r, a in zip(results, out_axes, strict=True)]
 
         specs = tuple(mapping.spec(name, axis) for axis in in_axes)
-        # The analysis of our own stands in for `check_vma`, under which a `psum` of what does not vary is an error.
+        # `passes.axes` stands in for `check_vma`, under which a `psum` of what does not vary is an error.
         return jax.shard_map(
             shard, mesh=mesh, in_specs=specs, out_specs=[mapping.spec(name, a) for a in out_axes], check_vma=False
         )

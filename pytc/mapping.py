@@ -24,7 +24,10 @@ AxesSpec: TypeAlias = Any
 
 
 def if_array(axis: int = 0) -> Callable[[Any], int | None]:
-    """For `in_axes` and `out_axes`: `axis` for arrays (JAX and NumPy), None for everything else."""
+    """For `in_axes` and `out_axes`: `axis` for arrays (JAX and NumPy), None for everything else.
+
+    A negative `axis` counts from the last. A call raises `ValueError` naming the leaf that has no such axis.
+    """
 
     def axis_if_array(leaf: Any) -> int | None:
         return axis if _is_array(leaf) else None

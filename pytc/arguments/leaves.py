@@ -92,8 +92,8 @@ def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
     (traced too), `static`, or `tracer` when a transformation is at work, and for what only `jax.jit` knows how to pass:
     such calls are left to it.
 
-    The answer depends on the leaf's type alone, but for NumPy arrays of a dtype that JAX does not have, which are
-    refused with a `TypeError` by JAX itself when they are traced.
+    The answer depends on the leaf's type alone. (A NumPy array of a dtype that JAX does not have is `host`, too, and is
+    refused as the function is staged.)
     """
     if isinstance(leaf, Tracer):
         return "tracer"

@@ -79,7 +79,7 @@ class ArrayOf(NamedTuple):
 
 
 def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
-    """The same of the code that unflattens a tree with these leaves, of which an `ArrayOf` stands for an array."""
+    """What is seen of the code that unflattens a tree with these leaves, of which an `ArrayOf` stands for an array."""
     if is_plain_tree(tree):
         return Unflattening()
     if sys.getprofile() is not None:

@@ -13,7 +13,8 @@ from typing import Any
 
 
 def unusable_donations_ignored() -> contextlib.AbstractContextManager[None]:
-    """No warning about donated buffers that JAX found no use for: its callers have donated nothing."""
+    """No warning about donated buffers that JAX found no use for: those who call pytc have donated nothing
+    themselves."""
     return _ignored(re.compile("Some donated buffers were not usable"))
 
 

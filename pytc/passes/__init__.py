@@ -1,7 +1,7 @@
 """The passes, in order. Each is a function from a frozen `Program` to another; a pipeline is a tuple of them.
 
-    hoist       captured arrays become inputs (but for some `elements`; `constants`, `unknown`, `while_loops`: where XLA
-                would compute with them)
+    hoist       captured arrays become inputs, but for those that `elements` says stay constants, and those that XLA
+                would compute with (`constants`, `unknown`, `while_loops`)
     finalise    wrappers are replaced by what they stand for
     share       outputs that are one value (`values`) become one
     forward     outputs that are arguments are handed back

@@ -10,7 +10,7 @@ how. So these are the plans that could turn out better, the likeliest first:
     - where a few arrays can go to few places, every way there is;
     - the pairs that `jax.jit` would make of arguments donated whole, in the order of the results and in the opposite
       one: for every set of up to four arguments, so that no `donate_argnums` does better, whatever the order of the
-      results; of more for each, for all but each, and for the first some.
+      results; with more, for each, for all but each, and for the first two, three, and so on.
 
 Every one of them is correct: they differ in where results are written, not in what is computed.
 """
@@ -35,7 +35,8 @@ MOST_WAYS = 12
 MOST_SINGLE = 4
 """Of how many pairs, the largest, it is tried to leave out each by itself."""
 MOST_ARGUMENTS = 4
-"""Up to how many arguments every set of them is tried; with more, each alone, all but each, and the first some."""
+"""Up to how many arguments every set of them is tried; with more, each alone, all but each, and the
+first two, three, and so on."""
 
 
 @dataclasses.dataclass(frozen=True)

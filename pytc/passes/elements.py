@@ -37,7 +37,7 @@ def _can_be_read(value: Any) -> bool:
 
 
 def _reason(value: Any, aval: AbstractValue, is_cut: bool) -> str:
-    """The same for one of them, whatever the others are."""
+    """Why this one stays a constant, whatever the others are; empty if nothing says so."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
     if on_axes(aval) is not None:

@@ -54,7 +54,7 @@ _HAND_ON = frozenset(
     """broadcast_in_dim convert_element_type copy integer_pow name neg reduce_precision reshape rev slice square squeeze
     stop_gradient transpose""".split()
 )
-# Through these as well, where they give as many elements as they are given,
+# And through these, where the result has as many elements as the operand.
 _HAND_ON_ALL = frozenset(
     "dynamic_slice pad reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split()
 )

@@ -8,7 +8,7 @@ optimiser's step of any size, nothing is to be solved.
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 - of what scipy imports, this cannot be when the interpreter is ending
+import concurrent.futures.thread  # noqa: F401 - scipy imports it, which fails while the interpreter ends
 import itertools
 import math
 import operator

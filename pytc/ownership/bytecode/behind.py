@@ -82,9 +82,9 @@ class _Uses:
 
 
 def _call(flow: ControlFlow, before: int, at: int, machine: Machine, uses: _Uses) -> list[Event]:
-    """The event of a call with keywords, of which instruction `at` is the first that runs code. None if it is no such
-    call; or if what it calls, and the first thing that it passes, was neither on the stack at the call `before`, nor
-    loaded since then, the latter from a local variable for the last time that this is read."""
+    """The event of a call with keywords, of which instruction `at` is the first that runs code. None at all if it is no
+    such call; or if what it calls, and the first thing that it passes, was neither on the stack at the call `before`,
+    nor loaded since then, the latter from a local variable for the last time that this is read."""
     code, height, after = flow.instructions, flow.heights[at], flow.heights[before + 1]
     ahead = [each.opname for each in code[at : at + 3]]
     if height is None or after is None or not code[before].opname.startswith("CALL"):
