@@ -210,6 +210,16 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
+def _variables(frame: types.FrameType) -> list[tuple[str, Any]]:
+    """Those of a frame. Up to CPython 3.12 the frame keeps the dictionary of a function's, and what it holds would live
+    longer than without the oracle."""
+    variables = frame.f_locals
+    found = [*variables.items()]
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        variables.clear()
+    return found
+
+
 def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
     """What an object refers to, each under the key that a slot would have."""
     match value:
@@ -225,7 +235,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
             # That of a generator which is gone has no variables left, and CPython 3.13.0 crashes when asked for them.
             is_suspendable = value.f_code.co_flags & _SUSPENDS
             if not is_suspendable or any(isinstance(each, _SUSPENDED) for each in gc.get_referrers(value)):
-                yield from value.f_locals.items()
+                yield from _variables(value)
         case types.FunctionType():
             yield from ((None, part) for part in (value.__closure__ or ()))
             yield None, value.__defaults__
