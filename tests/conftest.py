@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from pytc.calls import asking
+from pytc.jax_compat import callbacks
 
 # The same small programs are compiled by many tests, and by the interpreters that these start: both are told.
 _COMPILED = tempfile.TemporaryDirectory(prefix="pytc-tests-")
@@ -52,6 +53,18 @@ def _frozen(request):
     if has_grown:
         _alive = len(jax.live_arrays())
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_calls_python(_frozen):
+    """No program that calls Python is left by a test before: beside one, whatever others can read is kept."""
+    if callbacks.are_there():
+        jax.clear_caches()
+        gc.collect()
+    if gc.get_freeze_count() and callbacks.are_there():  # what holds it was frozen, and has become garbage since
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
