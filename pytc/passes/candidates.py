@@ -35,8 +35,8 @@ MOST_WAYS = 12
 MOST_SINGLE = 4
 """Of how many pairs, the largest, it is tried to leave out each by itself."""
 MOST_ARGUMENTS = 4
-"""Up to how many arguments every set of them is tried; with more, each alone, all but each, and the
-first two, three, and so on."""
+"""Up to how many arguments every set of them is tried; with more, each alone, all but each, and the first two, three,
+and so on."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -100,6 +100,15 @@ def test_a_slot_is_kept_while_there_is_a_program_that_calls_python(look, compile
     ]
 
 
+def test_once_buffers_may_be_handed_to_python_it_cannot_be_told():
+    program = """
+    import jax.experimental.buffer_callback
+
+    found()
+    """
+    assert printed(PRELUDE, FOUND, textwrap.dedent(program)) == ["True True True", "False True True"]
+
+
 def test_a_program_that_nothing_but_its_execution_holds_may_still_call_python():
     program = """
     read, deleted = [], []
