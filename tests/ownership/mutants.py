@@ -55,6 +55,11 @@ def handlers_do_not_count() -> Any:
     return mock.patch.object(liveness.ControlFlow, "_handled", lambda flow, live, at: 0)
 
 
+def nothing_is_put_back() -> Any:
+    """What a comprehension puts aside, for a variable that has the name of one of its own, is gone."""
+    return mock.patch.object(liveness, "puts_back", lambda flow, at: frozenset())
+
+
 def strings_read_nothing() -> Any:
     """Nobody evaluates a string in the frame of a caller."""
     return mock.patch.object(strings, "named_by", lambda flow, at, numbers: 0)
@@ -734,6 +739,7 @@ ALL: tuple[Mutant, ...] = (
         if _UP_TO_3_12
         else (a_store_does_not_load,)
     ),
+    *((nothing_is_put_back,) if sys.version_info >= (3, 12) else ()),
     *((there_is_no_occasion_for_a_collection, few_objects_are_made) if sys.version_info < (3, 12) else ()),
 )  # fmt: skip
 
@@ -803,6 +809,13 @@ def _read_later(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     y = f(x)
     s.read((x, y))
+
+
+def _read_behind_a_comprehension(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    y = f(x)
+    s.read([x for x in [y] if x])
+    s.read(x)
 
 
 def _read_in_handler(s: Stub, f: Any, f2: Any) -> None:
@@ -1419,7 +1432,7 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
 
 
 PROGRAMS: tuple[Program, ...] = (
-    _read_later, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
+    _read_later, _read_behind_a_comprehension, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
     _read_by_name_behind_the_call, _read_by_what_an_object_has, _read_by_an_operator,
     _read_by_a_name_with_dots, _read_by_another_name, _read_by_a_key,
     _read_by_one_of_two_objects,

@@ -308,6 +308,39 @@ def test_comprehensions_over_a_dictionary_of_states(made: Functions) -> None:
     stub.read(pair)
 
 
+def test_comprehensions_with_a_variable_of_the_states_name(made: Functions) -> None:
+    """From CPython 3.12 on they put the function's variable aside, and put it back."""
+    stub, f, _ = made
+    states = [stub.new(), stub.new()]
+    for _ in range(2):
+        for i, state in enumerate(states):
+            states[i] = f(state)
+        stub.read([state for state in states])  # noqa: C416
+        stub.read({i: [state for _ in range(1) if i] for i, state in enumerate(states)})
+        with contextlib.suppress(AttributeError):
+            stub.read({state.nothing for state in states})
+    expect_dead(stub, 4)
+    stub.read(states)
+
+
+def test_asynchronous_comprehensions_with_a_variable_of_the_states_name(made: Functions) -> None:
+    stub, f, _ = made
+
+    async def later(states: list[Any]) -> AsyncIterator[Any]:
+        for each in states:
+            yield each
+
+    async def run(state: Any) -> None:
+        for _ in range(3):
+            new = f(state)
+            stub.read([state async for state in later([new])])
+            state = new
+        stub.read(state)
+
+    asyncio.run(run(stub.new()))
+    expect_dead(stub, 3)
+
+
 def test_a_comprehension_in_a_helper(made: Functions) -> None:
     stub, f, _ = made
 

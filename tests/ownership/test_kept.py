@@ -67,6 +67,33 @@ def test_read_in_the_next_round_of_a_loop(made: Functions) -> None:
     nothing_dead(stub)
 
 
+def test_read_behind_comprehensions_with_a_variable_of_its_name(made: Functions) -> None:
+    """From CPython 3.12 on they put the function's variable aside, and put it back."""
+    stub, f, _ = made
+    x = stub.new()
+    y = f(x)
+    stub.read({k: [x for x in [y, k] if x] for k, x in enumerate([y, y])})
+    stub.read([x for z in [y] for x in [z]])
+    with contextlib.suppress(AttributeError):
+        stub.read([[x for y in x.nothing] for x in [y]])
+    stub.read([x for x in [y] if stub.read([x for x in [x]])])  # noqa: C416
+    stub.read(x)
+    nothing_dead(stub)
+
+
+def test_read_where_a_comprehension_failed(made: Functions) -> None:
+    stub, f, _ = made
+    for fails in (False, True):
+        x = stub.new()
+        y = f(x)
+        try:
+            stub.read([x.nothing if fails else x for x in [y]])
+        except AttributeError:
+            stub.read(x)
+        x = y
+    nothing_dead(stub)
+
+
 def test_read_after_a_loop_left_by_break(made: Functions) -> None:
     stub, f, _ = made
     x = stub.new()

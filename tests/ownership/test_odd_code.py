@@ -123,3 +123,27 @@ def test_a_generic_class() -> None:
         exec(source, space | {"step": f}, space)
         space[f"of {f is step}"] = {*vars(space["G"])}
     assert space["of True"] == space["of False"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="comprehensions are functions of their own before 3.12")
+@pytest.mark.parametrize("instead", [("RETURN_VALUE",), ("UNARY_NEGATIVE", "RETURN_VALUE")])
+def test_what_a_comprehension_puts_aside_is_returned(instead: Sequence[str]) -> None:
+    """Compilers only put it back."""
+
+    def fun(x: Any) -> Any:
+        y = step(x)
+        return [x for x in y]  # noqa: C416
+
+    instructions = [*dis.get_instructions(fun)]
+    over = next(i.offset for i in instructions if i.opname == "END_FOR") + 2
+    names = [i.opname for i in instructions if i.offset >= over]
+    first = names.index("STORE_FAST") if "STORE_FAST" in names else 0
+    bytecode = bytearray(fun.__code__.co_code)
+    # The list, and then what was put aside, are on the stack behind the loop; where they are swapped, not any more.
+    for n, name in enumerate(instead):
+        at = over + 2 * (first + n)
+        bytecode[at : at + 2] = bytes([dis.opmap[name], 0])
+    odd = types.FunctionType(fun.__code__.replace(co_code=bytes(bytecode)), globals(), None, None, fun.__closure__)
+    sign = -1 if len(instead) > 1 else 1
+    for _ in range(3):
+        assert odd(jnp.ones(64)).tolist() == [sign] * 64

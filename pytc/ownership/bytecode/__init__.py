@@ -4,6 +4,7 @@ callsite         one place in the code, which is all of the below: what is dead 
 sites            these places, and the functions' code, as far as analysed
     instructions     what CPython's instructions do
 liveness         the local variables that are read on some path behind a call
+aside            what a comprehension puts aside, and where it puts that back
 strings          those that a string names which may be code
 introspection    code that reads variables by other means than its bytecode shows
 stack            what lies on the stack at a call: iterators, a starred call's arguments

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterator
 from types import CodeType
 
-READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR"}
-WRITES_ONE = {"STORE_FAST", "DELETE_FAST", "LOAD_FAST_AND_CLEAR"}
+PUTS_ASIDE = "LOAD_FAST_AND_CLEAR"
+"""What a comprehension does with the variables around it that have the names of its own (`aside`)."""
+READS_ONE = {"LOAD_FAST", "LOAD_FAST_CHECK", PUTS_ASIDE}
+WRITES_ONE = {"STORE_FAST", "DELETE_FAST", PUTS_ASIDE}
 TWO = {
     "LOAD_FAST_LOAD_FAST": (True, True),
     "STORE_FAST_LOAD_FAST": (False, True),

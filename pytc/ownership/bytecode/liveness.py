@@ -26,10 +26,12 @@ from typing import Any, TypeVar, cast
 
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.bytecode import strings
+from pytc.ownership.bytecode.aside import puts_back
 from pytc.ownership.bytecode.instructions import (
     CANNOT_RAISE,
     JUMPS,
     LEAVES,
+    PUTS_ASIDE,
     UNCONDITIONAL,
     UnknownInstruction,
     effect,
@@ -75,7 +77,7 @@ class ControlFlow:
         self._by_strings = strings.evaluated(self, numbers, [r for r, _ in effects])
         """What each instruction may read through strings, if it may run code: all that those name that are passed to
         it, or in what is passed to it, or were stored."""
-        self.live = self._solve()
+        self.live = self._solve_with_comprehensions()
         captured = set(code.co_cellvars)
         if "__class__" in code.co_freevars:
             captured.update(code.co_varnames[:1])  # `super()` reads the first argument, and no instruction says so
@@ -97,6 +99,22 @@ class ControlFlow:
         if code is None:
             raise ReferenceError("the code that was analysed is gone")
         return code
+
+    def _solve_with_comprehensions(self) -> list[int]:
+        """As `_solve`, where what a comprehension puts aside is read only if it is live where it is put back.
+
+        None of these is taken for read at first, and each is from when it proves to be: so the least fixed point.
+        """
+        put_aside = {at: puts_back(self, at) for at, each in enumerate(self.instructions) if each.opname == PUTS_ASIDE}
+        reads = {at: self.reads[at] for at, back in put_aside.items() if back is not None}
+        for at in reads:
+            self.reads[at] = 0
+        live = self._solve()
+        while read := [at for at in reads if any(self._after(live, n) & reads[at] for n in put_aside[at] or ())]:
+            for at in read:
+                self.reads[at] = reads.pop(at)
+            live = self._solve()
+        return live
 
     def _solve(self) -> list[int]:
         live = [0] * len(self.instructions)
