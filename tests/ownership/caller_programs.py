@@ -280,7 +280,6 @@ class Writer:
                     "t = {{'a': {0}, 'b': new()}}; t = {{k: f(s) for k, s in t.items()}}; {1} = t['b']",
                     "t = [{0}, new(), new()]; {1} = [f(s) for s in t if flip()]; maybe(); read(t) if flip() else None",
                     "read([{1} for {1} in [{0}, new()]])",
-                    "t = [f({1}) for {1} in [{0}, new()]]; maybe(); read(t[1])",
                     "next(suspended(f, {0}), None)",
                     "g = suspended(f, {0}); saved.append(g); {1} = next(g)",
                     *self.dropping,
