@@ -26,6 +26,7 @@ from jax.tree_util import register_dataclass
 import pytc
 from pytc.calls import sites
 from pytc.emit import Emitted, jit
+from tests.threads import FOR_LONG
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -47,7 +48,7 @@ class Interrupt(KeyboardInterrupt):
 def _another_thread():
     """One that might raise an exception in this one."""
     done = threading.Event()
-    thread = threading.Thread(target=done.wait)
+    thread = threading.Thread(target=done.wait, args=(FOR_LONG,))
     thread.start()
     yield
     done.set()

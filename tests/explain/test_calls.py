@@ -15,6 +15,7 @@ import pytest
 
 import pytc
 from pytc.explain import Calls, explain
+from tests.threads import FOR_LONG
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -335,7 +336,7 @@ def in_an_attribute(compiled):
 
 def test_the_thread_is_told_that_may_read_an_attribute():
     compiled, end = new_step(), threading.Event()
-    thread = threading.Thread(target=end.wait, name="prefetch")
+    thread = threading.Thread(target=end.wait, args=(FOR_LONG,), name="prefetch")
     thread.start()
     try:
         in_an_attribute(compiled)

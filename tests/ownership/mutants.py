@@ -16,6 +16,7 @@ import operator
 import re
 import sys
 import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from pytc.ownership.arrays import buffers, executions, placed, walk
 from pytc.ownership.bytecode import behind, events, fields, introspection, liveness, replacing, sites, strings, symbolic
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.cpython import interpreter, native, plain
-from pytc.ownership.others import collector, watchers
+from pytc.ownership.others import collector, waiting_threads, watchers
 from pytc.ownership.references import counts, dying, endings, loops, private, starred
 from pytc.set_bits import set_bits
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
@@ -40,6 +41,7 @@ from tests.ownership import test_strange_objects as strange_objects
 from tests.ownership.fuzz_callers import Wrong, check
 from tests.ownership.harness import Stub, both, first, of_length, of_lengths
 from tests.ownership.odd_objects import Last, LastOfNothing, Node, capturing
+from tests.threads import FOR_LONG
 
 Mutant = Callable[[], Any]
 Program = Callable[[Stub, Callable[..., Any], Callable[..., Any]], Any]
@@ -272,6 +274,17 @@ def onlookers_are_ignored() -> Any:
         mock.patch.object(look, "onlookers", lambda *_: watchers.NOBODY),
         mock.patch.object(callers, "onlookers", lambda *_: watchers.NOBODY),
     )
+
+
+def others_only_wait() -> Any:
+    """All other threads are taken to wait until this one wakes them."""
+    return mock.patch.object(watchers, "all_wait", lambda *_: True)
+
+
+def who_waits_has_not_been_woken() -> Any:
+    """Nobody asks whether a thread that waits has been woken by now."""
+    question = waiting_threads._Question((bool, 1), True)
+    return mock.patch.object(waiting_threads, "_sleeps", lambda *_: question)
 
 
 def threads_reach_nothing() -> Any:
@@ -713,7 +726,8 @@ ALL: tuple[Mutant, ...] = (
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     parts_of_the_call_are_trusted, numbers_are_opened,
-    observers_are_ignored, onlookers_are_ignored, threads_reach_nothing, variables_hold_all_alone,
+    observers_are_ignored, onlookers_are_ignored, others_only_wait, who_waits_has_not_been_woken,
+    threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
     frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,
     only_the_whole_result_has_lengths, what_is_dropped_from_the_result_is_quiet,
@@ -1125,7 +1139,7 @@ def _looked_at(s: Stub, look: Callable[[], Any]) -> Iterator[None]:
         return kept
 
     begin = threading.Event()
-    thread = threading.Thread(target=lambda: (begin.wait(), seen.append(look())))
+    thread = threading.Thread(target=lambda: (begin.wait(FOR_LONG), seen.append(look())))
     thread.start()
     s.prover = looking
     try:
@@ -1147,6 +1161,34 @@ def _thread(s: Stub, f: Any, f2: Any) -> None:
     box = types.SimpleNamespace(a=s.new())
     with _looked_at(s, lambda: box.a):
         box.a = f(box.a)
+
+
+def _thread_that_has_been_woken(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(a=s.new())
+    seen: list[Any] = []
+    prover = s.prover
+    assert prover is not None
+
+    def looking(*args: Any) -> Any:
+        kept = prover(*args)
+        thread.join()
+        return kept
+
+    begin = threading.Event()
+    thread = threading.Thread(target=lambda: (begin.wait(), seen.append(box.a)))
+    thread.start()
+    while not begin._cond._waiters:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    s.prover = looking
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1)  # the thread is woken, and comes to run when this one waits for it
+    try:
+        begin.set()
+        box.a = f(box.a)
+    finally:
+        sys.setswitchinterval(interval)
+        s.prover = prover
+    s.read(seen)
 
 
 def _thread_with_a_list(s: Stub, f: Any, f2: Any) -> None:
@@ -1440,8 +1482,8 @@ PROGRAMS: tuple[Program, ...] = (
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _others_in_their_places, _frame, _frame_beneath, _locals,
     _number,
-    _tracer, _thread, _thread_with_a_list, _thread_with_a_weak_reference, _thread_with_a_part,
-    _thread_with_the_attributes, _thread_with_a_frame, _property, _too_many, _too_many_inside, _loud_rest, _twice,
+    _tracer, _thread, _thread_that_has_been_woken, _thread_with_a_list, _thread_with_a_weak_reference,
+    _thread_with_a_part, _thread_with_the_attributes, _thread_with_a_frame, _property, _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
     _stored_back, _handler_behind_a_starred_call, _store_fails, _dies_oddly, _left_in_a_frame,
     _function_of_several_names, _pair_of_a_loop,

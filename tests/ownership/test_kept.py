@@ -29,6 +29,7 @@ from pytc.ownership.cpython import interpreter
 from tests import interpreters
 from tests.ownership.harness import Functions, Stub, both, expect, first, of_length, of_lengths
 from tests.ownership.odd_objects import Node
+from tests.threads import FOR_LONG
 
 
 def nothing_dead(stub: Stub) -> None:
@@ -606,7 +607,7 @@ def test_another_thread(made: Functions) -> None:
     stub, f, _ = made
     box = types.SimpleNamespace(a=stub.new())
     begin = threading.Event()
-    thread = threading.Thread(target=lambda: (begin.wait(), stub.read(box.a)))
+    thread = threading.Thread(target=lambda: (begin.wait(FOR_LONG), stub.read(box.a)))
     thread.start()
     box.a = f(box.a)
     begin.set()
@@ -617,7 +618,7 @@ def test_another_thread(made: Functions) -> None:
 def test_another_thread_does_not_hinder_locals(made: Functions) -> None:
     stub, f, _ = made
     begin = threading.Event()
-    thread = threading.Thread(target=begin.wait)
+    thread = threading.Thread(target=begin.wait, args=(FOR_LONG,))
     thread.start()
     x = stub.new()
     x = f(x)

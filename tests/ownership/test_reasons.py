@@ -30,7 +30,7 @@ from pytc.ownership.others import service_threads
 from pytc.ownership.words import holders, paths, referrers, variables
 from pytc.ownership.words.referrers import Referrers
 from tests.ownership.harness import Stub, both, expect, first
-from tests.threads import another_thread
+from tests.threads import FOR_LONG, another_thread
 
 pytestmark = pytest.mark.unfrozen
 
@@ -672,7 +672,7 @@ def test_nothing_is_left_to_the_garbage_collector(made: Functions) -> None:
     box = types.SimpleNamespace(a=stub.new())
     kept = [box.a]
     begin = threading.Event()
-    thread = threading.Thread(target=begin.wait)
+    thread = threading.Thread(target=begin.wait, args=(FOR_LONG,))
     thread.start()
     gc.collect()
     was = gc.get_debug()

@@ -30,7 +30,7 @@ def monitors() -> list[TMonitor]:
 
 def thread_of(module: types.ModuleType, function: str, until: Any) -> threading.Thread:
     """A thread at whose bottom there is a function of this name in a module."""
-    source = "def run(until):\n    until.wait()"
+    source = "def run(until):\n    until.wait(600)"
     for name in reversed(function.split(".")[:-1]):
         source = f"class {name}:\n" + textwrap.indent(source, "    ")
     source = source.replace("def run(", f"def {function.rpartition('.')[2]}(")

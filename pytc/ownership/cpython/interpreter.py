@@ -17,10 +17,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import itertools
 import operator
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import CellType, FrameType
 from typing import Any
 
@@ -46,6 +47,11 @@ def words(frame: FrameType) -> Any:
     The word before the first local says in its lower half how high the stack is, or -1 while C code runs.
     """
     return _Words.from_address(id(frame) + _TO_FRAME)
+
+
+def objects(frame: FrameType) -> Any:
+    """The same words as objects: to be read only where they are some."""
+    return _Objects.from_address(id(frame) + _TO_FRAME)
 
 
 def variable(frame: FrameType, index: int) -> Any:
@@ -387,3 +393,14 @@ def alone() -> bool:
     """
     this = _this_thread()
     return bool(_newest_thread(_OURS) == this and not _thread_before(this))
+
+
+def states() -> Iterator[int]:
+    """The addresses of all threads' states.
+
+    To be exhausted by a single call of C code, such as `list`. While that runs no state goes, so none is looked into
+    that is gone.
+    """
+    newest = itertools.starmap(_newest_thread, ((_OURS,),))
+    before = itertools.accumulate(itertools.chain(newest, itertools.repeat(0)), _thread_before)  # it ignores the zeros
+    return itertools.takewhile(bool, before)

@@ -4,6 +4,8 @@ Such a thread is known by the function at its bottom. What it does is the librar
 is the library's: a function on its stack from elsewhere may read anything. One of them draws what it is given, so it is
 looked at what that is: the monitor of tqdm, which calls a progress bar and the file that this writes to.
 
+Some also wake nobody else: only beside these can a thread be relied on to wait (`waiting_threads`).
+
 What is not covered: work that a thread is given in the moment between this look and the store of a call's result.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Iterator
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
@@ -32,6 +35,13 @@ HARMLESS = {
 }
 """The functions, by module and name, and the packages whose code they run, besides the standard library."""
 
+_WAKE_NOBODY = {
+    ("tqdm._monitor", "TMonitor.run"),
+    ("IPython.core.history", "HistorySavingThread.run"),
+    ("ipykernel.heartbeat", "Heartbeat.run"),
+    ("ipykernel.parentpoller", "ParentPollerUnix.run"),
+}
+
 # The packages of whose classes the attributes of a progress bar may be.
 _OF_BARS = frozenset(
     """builtins _io io _thread threading multiprocessing time datetime weakref numpy tqdm ipykernel ipywidgets
@@ -41,17 +51,25 @@ _OF_BARS = frozenset(
 
 def is_harmless(frame: FrameType) -> bool:
     """Whether a thread that is at `frame` is one of those, and runs nothing else at this moment."""
-    above: FrameType | None = frame
-    packages = set()
-    allowed = None
-    while above is not None:
-        module = module_of(above.f_globals)
-        packages.add(module.partition(".")[0])
-        allowed = HARMLESS.get((module, above.f_code.co_qualname), allowed)
-        above = above.f_back
+    functions = [*_functions(frame)]
+    packages = {module.partition(".")[0] for module, _ in functions}
+    allowed = next((HARMLESS[each] for each in reversed(functions) if each in HARMLESS), None)
     if allowed is None or any(each not in allowed and each not in sys.stdlib_module_names for each in packages):
         return False
     return "tqdm" not in packages or all(_is_plain(bar) for bar in _bars())
+
+
+def wakes_nobody(frame: FrameType) -> bool:
+    """Whether a thread that is harmless at `frame` does nothing that another may wait for."""
+    return not _WAKE_NOBODY.isdisjoint(_functions(frame))
+
+
+def _functions(frame: FrameType) -> Iterator[tuple[str, str]]:
+    """The functions that a thread is in, from the innermost one on: their modules and names."""
+    above: FrameType | None = frame
+    while above is not None:
+        yield module_of(above.f_globals), above.f_code.co_qualname
+        above = above.f_back
 
 
 def _bars() -> list[Any]:

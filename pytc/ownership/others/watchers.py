@@ -3,7 +3,7 @@
 Another thread can at any moment, be it one of XLA's that runs an earlier program and calls Python for it. So can a
 signal handler written in Python, a callback of the compiled program or of the garbage collector, the finalisers of what
 JAX lets go of when a call begins, and users' objects that it compares then. A few threads of libraries are known to do
-nothing of the kind (`service_threads`).
+nothing of the kind (`service_threads`), and where all others wait to be woken, none does (`waiting_threads`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pytc.jax_compat.running import let_go
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.others import collector
 from pytc.ownership.others.compared import odd_setting, odd_sharding
-from pytc.ownership.others.service_threads import is_harmless
+from pytc.ownership.others.service_threads import is_harmless, wakes_nobody
+from pytc.ownership.others.waiting_threads import all_wait
 
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
@@ -135,10 +136,13 @@ def other_frames() -> dict[int, FrameType]:
 def other_thread() -> str:
     """The name of a thread that may read anything at any time, besides this one; empty if there is none."""
     frames = other_frames()
-    if not frames:
+    threads = len([*interpreter.states()])
+    if len(frames) + 1 != threads:
         return "one that is about to start or runs code written in C"
-    for ident, frame in frames.items():
-        if not is_harmless(frame):
-            thread = threading._active.get(ident)  # type: ignore[attr-defined]
-            return repr(thread.name) if thread is not None else f"number {ident}"
-    return ""
+    odd = {ident: frame for ident, frame in frames.items() if not is_harmless(frame)}
+    waking = [ident for ident, frame in frames.items() if ident not in odd and not wakes_nobody(frame)]
+    if not odd or (not waking and all_wait(odd, threads)):
+        return ""
+    ident = next(iter(odd))
+    thread = threading._active.get(ident)  # type: ignore[attr-defined]
+    return repr(thread.name) if thread is not None else f"number {ident}"

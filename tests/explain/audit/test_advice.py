@@ -18,6 +18,7 @@ from pytc.explain.audit import advice, edit, record
 from pytc.explain.audit.report import Audit, FunctionReport
 from pytc.explain.audit.watch import Watch
 from pytc.explain.places import Place
+from tests.threads import FOR_LONG
 
 N = 4096
 
@@ -122,7 +123,7 @@ def test_only_another_thread(watch: Watch, jit: Any) -> None:
                 self.state = self.step(self.state)
 
     done = threading.Event()
-    thread = threading.Thread(target=done.wait, name="prefetch")
+    thread = threading.Thread(target=done.wait, args=(FOR_LONG,), name="prefetch")
     thread.start()
     try:
         Trainer().run()
