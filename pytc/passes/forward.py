@@ -9,20 +9,23 @@ call turns into arrays, and none for which a sharding was asked on the way in or
 
 A captured array that is returned stays in the program: as with `jax.jit`, each call returns a new array, which the
 caller may donate. So does, where there are several devices, an input that nothing else reads: where it is may decide
-where all the rest is computed.
+where all the rest is computed. And so does an input of one element that something else reads: XLA divides by a scalar,
+or multiplies by its inverse, which may differ by the last bit, depending on whether anything else uses the scalar.
 
-Proves nothing: an outvar is an input when it is the invar itself. Cost: one look at each outvar; where there are
-several devices, and something could be handed back, one more `prune`, which tells what else reads it.
+Proves nothing: an outvar is an input when it is the invar itself. Cost: one look at each outvar; where one of these two
+may stay, one more `prune`, which tells what else is read.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Set
 from typing import Any
 
 import jax
 
+from pytc.jax_compat.avals import AbstractValue
 from pytc.jax_compat.jaxprs import Literal
 from pytc.passes.prune import prune
 from pytc.program import Computed, Output, Passed, Program
@@ -31,19 +34,26 @@ from pytc.program import Computed, Output, Passed, Program
 def forward(program: Program) -> Program:
     """Outputs that are inputs, as `Passed` leaves; their outvars are no longer referred to."""
     handed_back = _without(program, frozenset())
-    if handed_back is program or jax.device_count() == 1:
+    passed = {output.origin.leaf for output in handed_back.outputs if isinstance(output.origin, Passed)}
+    single = {leaf for leaf in passed if _is_of_one_element(program.leaves[leaf].aval)}
+    several_devices = jax.device_count() > 1
+    if not single and not (passed and several_devices):
         return handed_back
     read = {given.leaf for given in prune(handed_back).inputs}
-    return _without(program, {given.leaf for given in program.inputs} - read)
+    return _without(program, single & read | (passed - read if several_devices else set()))
 
 
-def _without(program: Program, placing: Set[int | None]) -> Program:
-    """The program without the outputs that are inputs, but for those of the leaves that are `placing` the others."""
+def _is_of_one_element(aval: AbstractValue | None) -> bool:
+    return aval is not None and math.prod(aval.shape) == 1
+
+
+def _without(program: Program, staying: Set[int]) -> Program:
+    """The program without the outputs that are inputs, but for those of the leaves that are `staying`."""
     number = {var: i for i, var in enumerate(program.jaxpr.jaxpr.invars)}
     outputs, notes = [], []
     for output in program.outputs:
         origin = _origin(program, output, number)
-        if origin is not None and origin.leaf not in placing:
+        if origin is not None and origin.leaf not in staying:
             notes.append(f"result{output.path} is {program.leaves[origin.leaf].path}, handed back as it is")
             output = dataclasses.replace(output, origin=origin)
         outputs.append(output)

@@ -24,6 +24,30 @@ def test_a_passed_input_that_nothing_reads_leaves_the_program():
     assert [o.origin for o in program.outputs] == [Passed(0), Computed(0)]
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_element_that_something_reads_stays_in_the_program(shape):
+    one, two = jnp.full(shape, 1.7), jnp.full(shape, 2.7)
+    program = forward(pytc.stage(lambda x, y, s: (x / s, y, s), jnp.ones(3), one, two))
+    assert [o.origin for o in program.outputs] == [Computed(0), Passed(1), Computed(2)]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (50,), (20, 1)])
+@pytest.mark.parametrize("donate", ["auto", "none"])
+def test_what_is_divided_by_and_handed_back(shape, donate):
+    """XLA divides by a scalar, or multiplies by its inverse, depending on whether the scalar has another use."""
+
+    def divided(state, x):
+        return {"mean": x / state["scale"], "softmax": jax.nn.softmax(x / state["scale"]), "scale": state["scale"]}
+
+    x = jax.random.normal(jax.random.key(0), (20, 50))
+    scale = jnp.full(shape, 1.7)
+    compiled = pytc.compile(divided, donate=donate)
+    for _ in range(2):
+        result = compiled({"scale": scale}, x)
+        for name, wanted in jax.jit(divided)({"scale": scale}, x).items():
+            np.testing.assert_array_equal(result[name], wanted)
+
+
 @pytest.mark.parametrize("donate", ["auto", "all", "require"])
 def test_what_is_handed_back_is_not_written_over(donate):
     def both(x, y):
