@@ -19,17 +19,24 @@ import jax
 import numpy as np
 from jax.tree_util import (
     PyTreeDef,
-    keystr,
     register_pytree_node,
     tree_flatten,
-    tree_flatten_with_path,
     tree_leaves,
     tree_structure,
     tree_unflatten,
 )
 
 from pytc.arguments import shardings
-from pytc.arguments.leaves import Kind, Parameters, PythonScalars, kind_of, static_key, unhashable, unwrapped
+from pytc.arguments.leaves import (
+    Kind,
+    Parameters,
+    PythonScalars,
+    key_paths,
+    kind_of,
+    static_key,
+    unhashable,
+    unwrapped,
+)
 from pytc.arguments.parted import Again, Hidden, part, put_together
 from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
@@ -204,7 +211,7 @@ class Stageable:
         """
         leaves, tree = tree_flatten(result)
         # Of the result itself: a copy of it made of placeholders might be refused by a user's own pytree class.
-        paths = tuple(keystr(path) for path, _ in tree_flatten_with_path(result)[0])
+        paths = tuple(key_paths(result, len(leaves)))
         arrays: list[Any] = []
         origins: list[Computed | Kept] = []
         for path, leaf in zip(paths, leaves, strict=True):

@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import math
 import types
 from typing import Any, NamedTuple
 
@@ -509,3 +510,102 @@ def test_errors_while_tracing_speak_of_the_users_arguments():
 
     with pytest.raises(jax.errors.ConcretizationTypeError, match="the value of the argument n"):
         pytc.compile(f)({"x": ONE}, 2)
+
+
+class Quantity(float):
+    """A number with a unit, which tells it from others of the same value."""
+
+    unit: str
+
+    def __new__(cls, value, unit):
+        made = super().__new__(cls, value)
+        made.unit = unit
+        return made
+
+    def __eq__(self, other):
+        return type(other) is Quantity and (float(self), self.unit) == (float(other), other.unit)
+
+    def __hash__(self):
+        return hash((float(self), self.unit))
+
+
+class Phasor(complex):
+    def __eq__(self, other):
+        return type(other) is Phasor and self.imag == other.imag
+
+    def __hash__(self):
+        return hash(self.imag)
+
+
+@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"python_scalars": "static"}])
+def test_static_numbers_of_users_classes_are_told_apart_as_these_say(options):
+    traced = []
+
+    @pytc.compile(**options)
+    def f(x, by):
+        traced.append(by)
+        return x * float(by) * {"m": 1, "km": 1000}[by.unit]
+
+    for unit in ("m", "km", "km"):
+        np.testing.assert_array_equal(f(ONE, Quantity(2, unit)), ONE * 2 * {"m": 1, "km": 1000}[unit])
+    assert len(traced) == 2
+    g = pytc.compile(lambda x, by: x * by.imag, static_argnums=1)
+    assert [g(1.0, Phasor(1, 2)), g(1.0, Phasor(2, 2)), g(1.0, Phasor(1, 3))] == [2, 2, 3]
+
+
+def test_static_nans_are_told_apart_by_their_bits():
+    f = pytc.compile(lambda x, nan: x * math.copysign(1, nan), static_argnums=1)
+    assert [f(1.0, math.nan), f(1.0, -math.nan), f(1.0, complex(0, math.nan).imag)] == [1, -1, 1]
+
+
+def test_static_objects_that_tell_nothing_of_their_class():
+    class Lazy:
+        @property
+        def __class__(self):
+            raise RuntimeError("nothing is bound to this")
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            return self is other
+
+    class Unhashable(type):
+        __hash__ = None
+
+    class Static(metaclass=Unhashable):
+        pass
+
+    f = pytc.compile(lambda x, static: x * 2, static_argnums=1)
+    for static in (Lazy(), Static()):
+        for _ in range(3):
+            np.testing.assert_array_equal(f(ONE, static), ONE * 2)
+
+
+class Misnamed:
+    """Its children have names in another order, or fewer than there are."""
+
+    def __init__(self, *children):
+        self.children = children
+
+
+jax.tree_util.register_pytree_with_keys(
+    Misnamed,
+    lambda node: ([(jax.tree_util.SequenceKey(i), node.children[i]) for i in (0, 2, 1)], None),
+    lambda _, children: Misnamed(*children),
+    lambda node: (node.children, None),
+)
+
+
+def test_children_are_what_flattening_gives_whatever_their_names():
+    a, b = jnp.float32(1), jnp.float32(7)
+    f = pytc.compile(lambda node: Misnamed(*(child * 10**i for i, child in enumerate(node.children))))
+    for each in ((a, a, b), (b, a, a), (a, b, a)):
+        assert [int(child) for child in f(Misnamed(*each)).children] == [
+            int(child) * 10**i for i, child in enumerate(each)
+        ]
+
+
+def test_a_result_with_more_children_than_have_names():
+    f = pytc.compile(lambda x: Misnamed(x, x * 2, x * 3, x * 4))
+    assert [int(child) for child in f(jnp.float32(1)).children] == [1, 2, 3, 4]

@@ -8,15 +8,15 @@ program is kept, compared by equality.
 from __future__ import annotations
 
 import inspect
-import math
 import operator
+import struct
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.tree_util import keystr, tree_flatten_with_path
+from jax.tree_util import FlattenedIndexKey, keystr, tree_flatten_with_path, tree_leaves
 
 from pytc.errors import StaticLeafError
 from pytc.interrupt import is_from_outside
@@ -57,7 +57,8 @@ class StaticArgument:
         self.value = value
 
     def __hash__(self) -> int:
-        return hash((type(self.value), static_key(self.value)))
+        # By the id of the class: one whose own class cannot be hashed has objects that can be.
+        return hash((id(type(self.value)), static_key(self.value)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StaticArgument) or type(self.value) is not type(other.value):
@@ -78,13 +79,16 @@ def unwrapped(value: Any) -> Any:
 
 
 def static_key(value: Any) -> Hashable:
-    """What stands for a static leaf in a key, next to its type. Floats by their bits: 0.0 is not -0.0, and a NaN
-    is itself."""
-    if isinstance(value, float):
-        return "nan" if math.isnan(value) else float.hex(value)
-    if isinstance(value, complex):
-        return static_key(value.real), static_key(value.imag)
+    """What stands for a static leaf in a key, next to its type. Python's own floats and complex numbers by their bits:
+    0.0 is not -0.0, and a NaN is itself. All else as its class says that it is equal."""
+    if type(value) is float:
+        return _BITS.pack(value)
+    if type(value) is complex:
+        return _BITS.pack(value.real) + _BITS.pack(value.imag)
     return value  # type: ignore[no-any-return]
+
+
+_BITS = struct.Struct("d")
 
 
 def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
@@ -221,13 +225,22 @@ class Parameters:
         return f"{self.starred or 'args'}[{index - len(self.positional)}]"
 
     def paths(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, str, Any]]:
-        """(parameter, path, leaf) for each leaf of the arguments, in flattening order."""
+        """(parameter, path, leaf) for each leaf of the arguments, in flattening order. (A class of users may name its
+        children in another order than it has them.)"""
         found = []
-        for path, leaf in tree_flatten_with_path((args, kwargs))[0]:
+        keyed = tree_flatten_with_path((args, kwargs))[0]
+        for (path, _), leaf in zip(keyed, tree_leaves((args, kwargs)), strict=True):
             where, which = path[0], path[1]
             parameter = self.positional_name(which.idx) if where.idx == 0 else str(which.key)
             found.append((parameter, parameter + keystr(path[2:]), leaf))
         return found
+
+
+def key_paths(tree: Any, count: int) -> list[str]:
+    """The paths of a tree's `count` leaves, in flattening order: by number if a class of users names more children than
+    it has, or fewer."""
+    paths = [keystr(path) for path, _ in tree_flatten_with_path(tree)[0]]
+    return paths if len(paths) == count else [keystr((FlattenedIndexKey(i),)) for i in range(count)]
 
 
 def unhashable(path: str, value: Any) -> StaticLeafError:
