@@ -818,3 +818,41 @@ def test_a_solver_that_calls_scipy_counts_as_a_callback():
     for _ in range(3):
         np.testing.assert_array_equal(solve(regular), np.full(100, 2.5))
     np.testing.assert_array_equal(solve(regular.at[5].set(0)), np.full(100, 3.0))
+
+
+def test_a_weak_reference_like_those_that_pytc_has():
+    """It marks results of executions, and finds out that nobody else has a weak reference."""
+    step = pytc.compile(lambda x: x + 1)
+
+    def run(x):
+        for _ in range(4):
+            (mark,) = weakref.getweakrefs(x)
+            like_it = weakref.ref(x, mark.__callback__)
+            del mark
+            y = step(x)
+            found.append(like_it().is_deleted())
+            x = y
+
+    found = []
+    run(step(step(jnp.zeros(64))))
+    assert found == [False] * 4
+
+
+def test_a_weak_reference_that_was_pytcs():
+    """So many executions are remembered, and no more."""
+    step, other = pytc.compile(lambda x: x + 1), pytc.compile(lambda x: x * 2)
+
+    def run(x, z):
+        for _ in range(3):
+            (mark,) = weakref.getweakrefs(x)
+            alive = [other(z) for _ in range(700)]
+            for _ in range(700):
+                other(z)
+            y = step(x)
+            found.append(mark().is_deleted())
+            x = y
+        alive.clear()
+
+    found = []
+    run(step(step(jnp.zeros(64))), jnp.ones(3))
+    assert found == [False] * 3

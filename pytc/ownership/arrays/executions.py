@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pytc.ownership.arrays.alive import listed
-from pytc.ownership.references.counts import Mark, new_marks
+from pytc.ownership.references.counts import Mark, forget_marks, new_marks
 
 _AT_A_GLANCE = 8
 """Arrays made since the newest execution, such as a batch, that `newest` looks through for its results."""
@@ -163,7 +163,10 @@ def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
 
 def _forget_spent() -> None:
     """Forget executions whose results are gone (an evaluation, a step whose results nobody kept), and the oldest."""
-    _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
+    known = _recent[:]
+    _recent[:] = kept = [execution for execution in known if not execution.is_spent()][:_MOST]
+    kept_ids = set(map(id, kept))
+    forget_marks(mark for execution in known if id(execution) not in kept_ids for mark in execution.marks)
 
 
 def reaching(arrays: Sequence[Any]) -> int:

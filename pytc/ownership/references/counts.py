@@ -168,18 +168,28 @@ def in_one_list(values: Sequence[Any]) -> list[Any]:
 
 
 Mark: TypeAlias = "weakref.ref[Any]"
-"""A weak reference of our own, which nobody else has. It is recognised by its callback, which does nothing and is
-written in C.
+"""A weak reference of our own, which nobody else has. It has a callback, which does nothing and is written in C:
+without one it would be the one weak reference that CPython has for all who ask for a plain one.
 
 (A subclass of `weakref.ref` would not do. Where many nested objects die, CPython delays the end of instances of Python
 classes, and up to 3.12 `getweakrefs` still returns them meanwhile.)
 """
 _ENDED = collections.deque[Any](maxlen=0).append
+_marks: dict[int, Mark] = {}
+"""All marks, by id."""
 
 
 def new_marks(arrays: Iterable[Any]) -> tuple[Mark, ...]:
-    """A new mark on each of the arrays."""
-    return tuple(map(weakref.ref, arrays, itertools.repeat(_ENDED)))
+    """A new mark on each of the arrays, to be held by nothing but the tuple until `forget_marks`."""
+    marks = tuple(map(weakref.ref, arrays, itertools.repeat(_ENDED)))
+    _marks.update(zip(map(id, marks), marks, strict=True))
+    return marks
+
+
+def forget_marks(marks: Iterable[Mark]) -> None:
+    """These are marks no longer: whoever has one has a weak reference like any other."""
+    for mark in marks:
+        _marks.pop(id(mark), None)
 
 
 def weakly_referenced(leaves: Sequence[Any]) -> bool:
@@ -209,18 +219,16 @@ def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
     own = 0
     for mark in marks:
         target = mark()
-        # The tuple `marks`, the variable `mark`, and `getrefcount`'s argument.
-        own += (target is first or target is last) and getrefcount(mark) == 3
+        # The tuple `marks`, `_marks`, the variable `mark`, and `getrefcount`'s argument.
+        own += (target is first or target is last) and getrefcount(mark) == 4
     return own
 
 
 def only_marked(leaf: Any) -> bool:
     """Whether all weak references to the leaf are marks that only `executions` has."""
-    # References to a mark: the tuple in `executions`, the list here, the variable `mark`, and `getrefcount`'s argument.
-    return all(
-        type(mark) is weakref.ref and mark.__callback__ is _ENDED and getrefcount(mark) == 4
-        for mark in weakref.getweakrefs(leaf)
-    )
+    # References to a mark: the tuple in `executions`, `_marks`, the list here, the variable `mark`, and `getrefcount`'s
+    # argument.
+    return all(_marks.get(id(mark)) is mark and getrefcount(mark) == 5 for mark in weakref.getweakrefs(leaf))
 
 
 class Census:
