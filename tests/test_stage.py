@@ -8,6 +8,7 @@ import enum
 import functools
 import inspect
 import math
+import sys
 import types
 from typing import Any, NamedTuple
 
@@ -609,3 +610,34 @@ def test_children_are_what_flattening_gives_whatever_their_names():
 def test_a_result_with_more_children_than_have_names():
     f = pytc.compile(lambda x: Misnamed(x, x * 2, x * 3, x * 4))
     assert [int(child) for child in f(jnp.float32(1)).children] == [1, 2, 3, 4]
+
+
+def test_static_arguments_are_not_flattened():
+    """As trees they may never end, or be too deep; and their flattening is users' code."""
+
+    class Node:
+        def __init__(self):
+            self.me = self
+
+    flattened = []
+    jax.tree_util.register_pytree_node(
+        Node, lambda node: (flattened.append(node), ((node.me,), None))[1], lambda *_: Node()
+    )
+    deep = ()
+    for _ in range(3000):
+        deep = (deep,)
+
+    def run(static, x):
+        for _ in range(4):
+            x = f(x, static)
+            seen.append(compared({"x": x}, x, static)["x"] is x)
+        return x
+
+    f = pytc.compile(lambda x, static: x * 2, static_argnums=1)
+    compared = pytc.compile(lambda state, x, static: {"x": x}, static_argnames="static")
+    seen = []
+    np.testing.assert_array_equal(run(Node(), ONE), ONE * 16)
+    if sys.version_info >= (3, 12):  # before, it is too deep to be hashed
+        np.testing.assert_array_equal(run(deep, ONE), ONE * 16)
+    assert not flattened
+    assert all(seen)

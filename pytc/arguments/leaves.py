@@ -78,6 +78,12 @@ def unwrapped(value: Any) -> Any:
     return value.value if isinstance(value, StaticArgument) else value
 
 
+def static_in(leaves: Iterable[Any]) -> set[int]:
+    """The ids of the static arguments among the leaves: what these are made of is not looked at, even if their classes
+    are pytrees."""
+    return {id(leaf.value) for leaf in leaves if type(leaf) is StaticArgument}
+
+
 def static_key(value: Any) -> Hashable:
     """What stands for a static leaf in a key, next to its type. Python's own floats and complex numbers by their bits:
     0.0 is not -0.0, and a NaN is itself. All else as its class says that it is equal."""

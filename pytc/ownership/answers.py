@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from types import FrameType
 from typing import Any
 
 import jax
 from jax.tree_util import all_leaves, tree_leaves
 
-from pytc.arguments.leaves import StaticArgument
+from pytc.arguments.leaves import static_in
 from pytc.ownership.callers import Outcome, distance
 from pytc.ownership.cpython.interpreter import waits_for_c
 from pytc.ownership.guesses.surviving import Surviving, surviving
@@ -40,20 +40,20 @@ def survivors(
         numbers[id(leaf)] = numbers.get(id(leaf), frozenset()) | {i}
     roots = [*args, *kwargs.values()]
     parts = dict(numbers)
-    for value in _nodes(roots):
+    for value in _nodes(roots, _ends(leaves)):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
     found = surviving(frame, roots, parts, outcome)
     return Surviving(found.seen & arrays, found.expected & arrays)
 
 
-def _nodes(roots: Sequence[Any]) -> list[Any]:
-    """The containers of the arguments, as far down as plain containers go."""
+def _nodes(roots: Sequence[Any], ends: Set[int]) -> list[Any]:
+    """The containers of the arguments, as far down as plain containers go; `ends` has the ids of what is none."""
     nodes = []
     ahead = list(roots)
     while ahead:
         value = ahead.pop()
-        if not all_leaves([value]):
+        if id(value) not in ends and not all_leaves([value]):
             nodes.append(value)
             if type(value) in (tuple, list, dict):
                 ahead.extend(value.values() if type(value) is dict else value)
@@ -62,7 +62,7 @@ def _nodes(roots: Sequence[Any]) -> list[Any]:
 
 def _ends(leaves: Sequence[Any]) -> set[int]:
     """The ids of what is a leaf, a static argument too, whatever that holds."""
-    return {id(leaf.value if type(leaf) is StaticArgument else leaf) for leaf in leaves}
+    return {*map(id, leaves), *static_in(leaves)}
 
 
 def reasons(

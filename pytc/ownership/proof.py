@@ -168,7 +168,7 @@ def _all_dead(
     In three steps, from the quickest on: by position (`walk`), by counting (`counts.remainder`) with the age of the
     buffers, and by counting with their addresses.
     """
-    lists = 1
+    lists, every = 1, leaves
     if len(leaves) != len(wanted):
         leaves, lists = wanted.take(leaves), 2
     leads_there = walk is not None
@@ -190,7 +190,7 @@ def _all_dead(
     if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
         # Proven by counting. Looking for the positions, for the next call, flattens the arguments once more, which may
         # run the code of users' own nodes, so afterwards the careful look decides.
-        if wanted.seek(leaves, args, kwargs):
+        if wanted.seek(leaves, args, kwargs, every):
             return False
         del unshared
         others = executions.fresh(site.executions).others
@@ -200,7 +200,7 @@ def _all_dead(
     del unshared
     if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
         if not leads_there:
-            wanted.seek(leaves, args, kwargs)  # it may account for more the next time
+            wanted.seek(leaves, args, kwargs, every)  # it may account for more the next time
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
     _look_further(site, leaves)

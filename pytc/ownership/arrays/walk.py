@@ -90,11 +90,14 @@ class Walk:
         """Shapes and dtypes of arrays that may be on the same buffers, from when they are first needed."""
 
     @classmethod
-    def to(cls, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Walk | None:
+    def to(
+        cls, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any], static: Set[int] = frozenset()
+    ) -> Walk | None:
         """The walk to these arrays, through containers of any class that nothing else refers to. None if there is no
-        such walk, or an array is found twice."""
+        such walk, or an array is found twice. `static` has the ids of the static arguments, which may be no trees."""
         wanted = set(map(id, leaves))
-        arguments: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        every: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+        arguments = [(key, value) for key, value in every if id(value) not in static]
         inside = [(key, {id(bits_of(leaf)) for leaf in tree_leaves(value)}) for key, value in arguments]
         walk = cls([key for key, arrays in inside if not wanted.isdisjoint(arrays)])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pytc.arguments.leaves import static_in
 from pytc.ownership.arrays.buffers import Kinds
 from pytc.ownership.arrays.walk import Walk
 from pytc.picking import Picker, picker
@@ -37,10 +38,11 @@ class Wanted(tuple[int, ...]):
         self.kinds, self.walk, self.tries = None, None, 3
         return self
 
-    def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any], every: Sequence[Any]) -> bool:
         """Look for the way to these arrays, because none is known or the known one no longer leads there; and return
-        whether that was done. After a few times it is not: a way that keeps changing costs more than it saves."""
+        whether that was done. After a few times it is not: a way that keeps changing costs more than it saves. `every`
+        leaf of the call tells which arguments are static."""
         seeks = self.tries > 0
-        self.walk = Walk.to(leaves, args, kwargs) if seeks else None
+        self.walk = Walk.to(leaves, args, kwargs, static_in(every)) if seeks else None
         self.tries -= seeks
         return seeks
