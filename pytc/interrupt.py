@@ -41,6 +41,15 @@ to follow more of them at each call would take too long."""
 _in_main_thread: Callable[[], int] = ctypes.pythonapi._PyOS_IsMainThread
 """Whether handlers of signals run in this thread. (`threading` takes each greenlet of gevent for a thread.)"""
 
+_sigaction: Callable[..., int] | None = None
+"""The system's function, which reads or sets what it does with a signal; Windows has none."""
+with contextlib.suppress(AttributeError):
+    _sigaction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(
+        ("sigaction", ctypes.pythonapi)
+    )
+_SIZE_OF_ACTION = 1024
+"""More bytes than what that reads and sets has on any system."""
+
 SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Flags of code whose calls return before it has run to its end."""
 _LIBRARIES = ("pytc", "jax", "jaxlib", "numpy")
@@ -249,14 +258,14 @@ def put_off() -> Iterator[None]:
     raised: list[BaseException] = []
     try:
         for number, _ in handlers:
-            signal.signal(number, lambda number, _: came.append(number))
+            _handle(number, lambda number, _: came.append(number))
         yield
     finally:
         while handlers:
             number, handler = handlers[-1]
             try:
                 if signal.getsignal(number) is not handler:
-                    signal.signal(number, handler)
+                    _handle(number, handler)
                 handlers.pop()
             except BaseException as error:  # noqa: BLE001 - by a handler that is back; first, all of them are to be
                 raised.append(error)
@@ -267,6 +276,19 @@ def put_off() -> Iterator[None]:
         finally:
             if raised:
                 raise raised[0]
+
+
+def _handle(number: int, handler: Any) -> None:
+    """Have a signal handled by a function of Python's. Unlike `signal.signal` this leaves the system's own handler and
+    its flags as they are: they may be a library's, which calls Python's in turn (`faulthandler.register`), or asked for
+    (`signal.siginterrupt`)."""
+    before = ctypes.create_string_buffer(_SIZE_OF_ACTION)
+    known = _sigaction is not None and _sigaction(number, None, before) == 0
+    try:
+        signal.signal(number, handler)
+    finally:
+        if _sigaction is not None and known:
+            _sigaction(number, before, None)
 
 
 def has_room(frames: int = _ROOM) -> bool:

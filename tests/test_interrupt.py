@@ -7,6 +7,7 @@ import asyncio
 import collections
 import ctypes
 import dis
+import faulthandler
 import gc
 import inspect
 import itertools
@@ -351,6 +352,55 @@ def test_a_signal_that_is_put_off_is_not_lost_behind_one_whose_handler_raises(ha
     finally:
         for number, own in before:
             signal.signal(number, own)
+
+
+def test_what_is_put_off_leaves_handlers_in_c_as_they_are(tmp_path):
+    """They are called before Python's own, as `faulthandler`'s."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with (tmp_path / "told").open("w+") as told:
+            faulthandler.register(signal.SIGINT, file=told, chain=True)
+            with pytest.raises(KeyboardInterrupt), put_off():  # noqa: PT012 - not before the end
+                signal.raise_signal(signal.SIGINT)
+                inside = told.seek(0, os.SEEK_END)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            assert 0 < inside < told.seek(0, os.SEEK_END)
+    finally:
+        faulthandler.unregister(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
+
+
+class Action(ctypes.Structure):
+    """`struct sigaction` as Linux has it."""
+
+    _fields_ = [
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="others have another structure")
+def test_what_is_put_off_leaves_what_a_signal_interrupts_as_it_is():
+    def action():
+        """What the system does with the signal, and how."""
+        found = Action()
+        assert ctypes.CDLL(None).sigaction(signal.SIGALRM, None, ctypes.byref(found)) == 0
+        return found.handler, found.flags
+
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        usual = action()
+        signal.siginterrupt(signal.SIGALRM, False)
+        asked_for = action()
+        assert asked_for != usual
+        with put_off():
+            assert action() == asked_for
+        assert action() == asked_for
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_all_handlers_are_back_where_one_raises_at_once():
