@@ -143,6 +143,7 @@ class Slots:
         """
         roots = self.forget()
         self._added = site, atomic, lengths
+        self.dying.keep(frame.f_globals)
         self.dying.count_lists(places, self.values, self._owners)
         if self._stack is not None and not readable:
             self._stack.add(frame)
@@ -175,8 +176,9 @@ class Slots:
         then."""
         roots = [root for root in roots if not self.dying.is_walked(root) and not is_quiet(root)]
         if roots:
-            variables = {id(value) for value in variables_of(frame)}
-            return self.dying.end_quietly(root for root in roots if id(root) not in variables)
+            variables = variables_of(frame)
+            known = {*map(id, variables)}
+            return self.dying.end_quietly((root for root in roots if id(root) not in known), variables)
         return True
 
     def _are_private(self, frame: FrameType, events: Iterable[Event], readable: bool, stack: StackVariables) -> bool:

@@ -24,6 +24,7 @@ from typing import Any
 from unittest import mock
 
 import jax
+import numpy as np
 
 from pytc.classes import defines
 from pytc.ownership import callers, frames, look, proof, slots
@@ -606,6 +607,11 @@ def what_stands_there_is_not_compared() -> Any:
     return mock.patch.object(walk, "stand", lambda *_: True)
 
 
+def what_is_watched_lives_on() -> Any:
+    """What has a weak reference is taken for the value of some global variable."""
+    return mock.patch.object(dying.Dying, "_lives_on", lambda *_: True)
+
+
 def lists_of_the_proof_make_functions_live() -> Any:
     """The references of the proof's own lists are taken for references that stay."""
     end = dying.Dying._end
@@ -736,7 +742,7 @@ ALL: tuple[Mutant, ...] = (
     code_before_the_store_is_ignored, routes_are_not_checked, old_values_may_be_stored,
     c_code_in_between_is_ignored, everything_dies_quietly, walked_arguments_die_quietly,
     dead_containers_may_be_held, what_stands_there_is_not_compared,
-    lists_of_the_proof_make_functions_live, variables_end_quietly,
+    what_is_watched_lives_on, lists_of_the_proof_make_functions_live, variables_end_quietly,
     frames_hold_variables_alone,
     helpers_return_the_result,
     a_store_has_not_stored_yet, nobody_interrupts,
@@ -1191,6 +1197,18 @@ def _thread_that_has_been_woken(s: Stub, f: Any, f2: Any) -> None:
     s.read(seen)
 
 
+def _watched_argument(s: Stub, f: Any, f2: Any) -> None:
+    """An argument that dies with the call, and that somebody has a weak reference to."""
+    box = types.SimpleNamespace(a=s.new())
+
+    def watched() -> Any:
+        data = np.ones(3)
+        weakref.finalize(data, lambda: s.seen.append(box.a.is_deleted()))
+        return data
+
+    box.a = f(box.a, watched())
+
+
 def _thread_with_a_list(s: Stub, f: Any, f2: Any) -> None:
     box = Box(a=s.new())
     boxes = [box]
@@ -1482,8 +1500,8 @@ PROGRAMS: tuple[Program, ...] = (
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _others_in_their_places, _frame, _frame_beneath, _locals,
     _number,
-    _tracer, _thread, _thread_that_has_been_woken, _thread_with_a_list, _thread_with_a_weak_reference,
-    _thread_with_a_part, _thread_with_the_attributes, _thread_with_a_frame, _property,
+    _watched_argument, _tracer, _thread, _thread_that_has_been_woken, _thread_with_a_list,
+    _thread_with_a_weak_reference, _thread_with_a_part, _thread_with_the_attributes, _thread_with_a_frame, _property,
     _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,
     _stored_back, _handler_behind_a_starred_call, _store_fails, _dies_oddly, _left_in_a_frame,

@@ -127,3 +127,124 @@ def test_call_sites_of_a_wrapper_that_is_gone():
     step = pytc.compile(fun)
     run()
     assert not any(box.seen)
+
+
+DATA = np.ones((4, N), np.float32)
+
+
+class Trainer:
+    """It has the data, too."""
+
+    def __init__(self, data):
+        self.a, self.seen, self.data = jnp.zeros(N), [], data
+
+    def fit_to_a_global(self, step):
+        self.a = step(self.a, DATA)
+
+    def fit_to_an_attribute(self, step):
+        self.a = step(self.a, self.data)
+
+    def fit_by_a_helper(self, step):
+        def helper(state, data):
+            return step(state, data)
+
+        self.a = helper(self.a, DATA)
+
+    def fit_to_a_pair(self, step):
+        self.a = step(self.a, (DATA, {"again": DATA}))
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Trainer) if name.startswith("fit")])
+def test_data_that_has_a_weak_reference_and_lives_on(name):
+    """JAX has one to NumPy data that a compiled function has captured."""
+    evaluate = jax.jit(lambda x: DATA @ x)
+    evaluate(jnp.zeros(N))
+    assert weakref.getweakrefs(DATA)
+    step = pytc.compile(lambda x, data: x + jax.tree.leaves(data)[0].sum(0))
+    trainer = Trainer(DATA)
+    pointers = set()
+    for _ in range(6):
+        getattr(trainer, name)(step)
+        pointers.add(trainer.a.unsafe_buffer_pointer())
+    assert trainer.a[0] == 24
+    assert len(pointers) <= 2
+
+
+def test_data_in_a_file_that_is_mapped_into_memory(tmp_path):
+    np.save(tmp_path / "data.npy", np.ones((24, N), np.float32))
+    data = np.load(tmp_path / "data.npy", mmap_mode="r")
+    step = pytc.compile(lambda x, data: x + data.sum(0))
+    box = new_box()
+    pointers = set()
+    for n in range(6):
+        box.a = step(box.a, data[4 * n : 4 * n + 4])
+        pointers.add(box.a.unsafe_buffer_pointer())
+    assert box.a[0] == 24
+    assert len(pointers) <= 2
+
+
+def watched(box):
+    data = np.ones((4, N), np.float32)
+    weakref.finalize(data, look_at(box))
+    return data
+
+
+def from_a_call(box, step):
+    box.a = step(box.a, watched(box))
+
+
+def from_a_variable_that_is_overwritten(box, step):
+    data = watched(box)
+    data, box.a = (step(box.a, data), None)[0], step(box.a, data)
+
+
+def from_a_global_that_is_overwritten(box, step):
+    global GIVEN
+    GIVEN = watched(box)
+    GIVEN, box.a = both(box.a, GIVEN)
+
+
+def from_an_attribute_that_is_overwritten(box, step):
+    box.data = watched(box)
+    box.data, box.a = both(box.a, box.data)
+
+
+def from_an_object_that_is_overwritten(box, step):
+    trainer = Trainer(watched(box))
+    trainer, box.a = both(box.a, trainer.data)
+
+
+def from_an_object_that_ends_with_a_helper(box, step):
+    def helper(trainer):
+        return step(box.a, trainer.data)
+
+    box.a = helper(Trainer(watched(box)))
+
+
+def from_an_object_in_a_helper(box, step):
+    def helper():
+        trainer = Trainer(watched(box))
+        return step(box.a, trainer.data)
+
+    box.a = helper()
+
+
+GIVEN = None
+both = pytc.compile(lambda x, data: (x[:3], x + data.sum(0)))
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        *(from_a_call, from_a_variable_that_is_overwritten, from_a_global_that_is_overwritten),
+        *(from_an_attribute_that_is_overwritten, from_an_object_that_is_overwritten),
+        *(from_an_object_that_ends_with_a_helper, from_an_object_in_a_helper),
+    ],
+)
+def test_data_that_has_a_weak_reference_and_dies(give):
+    box = new_box()
+    step = pytc.compile(lambda x, data: x + data.sum(0))
+    for _ in range(12):
+        give(box, step)
+    assert box.seen
+    assert not any(box.seen)

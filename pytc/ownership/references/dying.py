@@ -37,6 +37,8 @@ from __future__ import annotations
 
 import collections
 import gc
+import itertools
+import operator
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -81,12 +83,18 @@ class Dying:
         """Ids of objects that were examined: they run no code when they die, or the answer was no."""
         self._leaving: dict[int, int] = collections.defaultdict(int)
         """By id, how many references end before the next store."""
+        self._globals: list[dict[str, Any]] = []
+        """The globals of the functions on the stack."""
         self._lists: tuple[Sequence[Any], ...] = ()
         """The proof's lists `places`, `values` and `_owners`, and that of a frame's variables."""
 
     def lose(self, address: int, references: int) -> None:
         """Note that so many references to an object end before the next store."""
         self._leaving[address] += references
+
+    def keep(self, names: dict[str, Any]) -> None:
+        """Note the globals of a function on the stack: what they have lives on, but for what is overwritten there."""
+        self._globals.append(names)
 
     def count_lists(self, *lists: Sequence[Any]) -> None:
         """Note the proof's lists, in place of those noted before."""
@@ -105,10 +113,16 @@ class Dying:
         """Whether the `Walk` examines the value, and what it refers to."""
         return id(value) in self._walked
 
-    def end_quietly(self, arguments: Iterable[Any]) -> bool:
-        """Whether these arguments run no code when they die."""
+    def end_quietly(self, arguments: Iterable[Any], variables: Sequence[Any] = ()) -> bool:
+        """Whether these arguments run no code when they die. The caller's `variables`, and so what they have as
+        attributes, live on until then."""
         self._quiet.clear()  # a `die_quietly` that has failed leaves objects there that were not fully examined
-        return all(self._dies_quietly(argument, None) for argument in arguments)
+        lists = self._lists
+        self._lists = *lists, variables
+        try:
+            return all(self._dies_quietly(argument, None, variables) for argument in arguments)
+        finally:
+            self._lists = lists
 
     def leaves_quietly(self, frame: FrameType) -> bool:
         """Whether no code runs when the frame's function returns and what only it refers to dies. What others refer to
@@ -146,20 +160,24 @@ class Dying:
         ours = None if id(value) in self._arguments else 3  # the caller's, the variable here, and the argument below
         return id(value) in self._walked or self._dies_quietly(value, ours)
 
-    def _dies_quietly(self, value: Any, ours: int | None) -> bool:
+    def _dies_quietly(self, value: Any, ours: int | None, holders: Sequence[Any] = ()) -> bool:
         """Whether no code runs when the value dies, and with it what only it refers to.
 
         `ours` is how many references to the value the proof has besides its lists; None for an argument, to which it
-        may have all.
+        may have all. What the `holders` have as attributes lives on.
         """
-        return is_quiet(value) or self._die_quietly([value], 3, sys.maxsize if ours is None else ours, ours is None)
+        return is_quiet(value) or self._die_quietly(
+            [value], 3, sys.maxsize if ours is None else ours, ours is None, holders
+        )
 
     def die_quietly(self, values: Sequence[Any]) -> bool:
         """The same for parts of the arguments. The caller must have each of them in one list of its own, as often as in
         `values`."""
         return self._die_quietly(values, 4, 0, True)
 
-    def _die_quietly(self, level: Sequence[Any], lists: int, ours: int, of_arguments: bool) -> bool:
+    def _die_quietly(
+        self, level: Sequence[Any], lists: int, ours: int, of_arguments: bool, holders: Sequence[Any] = ()
+    ) -> bool:
         """The same for all of `level`: the values, then what they refer to, and so on. That is quick, as most of it are
         loops in C. Each of so many `lists` of the proof has a value as often as `level` has it."""
         while level:
@@ -198,10 +216,26 @@ class Dying:
                     if any(id(type(node)) in _FUNCTIONS for node in nodes):
                         return False  # it refers to its globals, or to a stack, which are not examined
             if any(map(getweakrefcount, nodes)):
-                return False
+                # Mostly NumPy data that a compiled function has captured: JAX has a weak reference to that.
+                watched = {id(node): node for node in nodes if getweakrefcount(node)}
+                if not all(self._lives_on(node, holders) for node in watched.values()):
+                    return False
+                self._quiet.difference_update(watched)
+                nodes = [node for node in nodes if id(node) not in watched]
+                del watched
             level = gc.get_referents(*nodes) + hidden
             lists, ours = 3, 0
         return True
+
+    def _lives_on(self, value: Any, holders: Sequence[Any]) -> bool:
+        """Whether a global variable of the functions on the stack has the value, or one of the `holders` has it as an
+        attribute, and none of the stores so far has overwritten that."""
+        if id(value) in self._overwritten:
+            return False
+        parts = [part for holder in holders for part in gc.get_referents(holder)]
+        attributes = (part for part in parts if type(part) is dict)
+        names = (dict.values(each) for each in (*self._globals, *attributes))
+        return any(map(operator.is_, itertools.chain(parts, *names), itertools.repeat(value)))
 
     def _end(
         self, shared: Mapping[int, int], nodes: Sequence[Any], lists: int, ours: int, of_arguments: bool

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pytc.classes import base_of, defines, flags_of, ids_of, size_of
+from pytc.classes import base_of, defined, defines, flags_of, ids_of, size_of
 from pytc.ownership.cpython import native
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.references.counts import ATOMS
@@ -76,7 +76,11 @@ def is_loud(value: Any) -> bool:
 def _ends_quietly(kind: type) -> bool:
     """Whether an object of this class runs no code as it dies, provided that its memory and dtype do not."""
     hides = _hides_contents(kind) and not issubclass(kind, np.ndarray)
-    if hides or defines(kind, "__del__") or (kind is not memoryview and defines(kind, "__release_buffer__")):
+    if hides or defines(kind, "__del__"):
+        return False
+    # From CPython 3.12 on, classes written in C show by this name what they do themselves.
+    release = defined(kind, "__release_buffer__")
+    if type(release) is not types.WrapperDescriptorType and defines(kind, "__release_buffer__"):
         return False
     return native.is_quiet(kind)
 
