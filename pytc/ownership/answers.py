@@ -158,7 +158,11 @@ def glance(
     paths = paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
     for i, path in zip(wanted, paths, strict=True):
         for value in path:
-            held = variables.in_variables(frame, value, insides) or variables.in_members(frame, value, roots)
+            held = (
+                variables.in_variables(frame, value, insides)
+                or variables.in_members(frame, value, roots)
+                or variables.in_members_above(frame, value)
+            )
             if held is not None and (told := variables.lasting(held, frame, refusals)) is not None:
                 found[i] = told
                 break

@@ -334,6 +334,33 @@ def in_an_attribute(compiled):
         box.state = compiled(box.state, jnp.ones(4))
 
 
+class Logging:
+    def __init__(self):
+        self.state, self.sums = new_state(), []
+
+    def train_step(self, compiled):
+        return self.logged(compiled, self.state)
+
+    def logged(self, compiled, state):
+        state = compiled(state, jnp.ones(4))
+        self.sums.append(float(jax.tree.leaves(state)[0].sum()))
+        return state
+
+
+def test_the_function_is_told_that_goes_on_before_the_result_is_stored():
+    compiled, trainer = new_step(), Logging()
+    for _ in range(4):
+        trainer.state = trainer.train_step(compiled)
+    (site,) = explain(compiled).sites
+    assert site.why
+    for _, why in site.why:
+        assert re.fullmatch(
+            r"attribute `state` of Logging in test_calls.py:\d+, to which the result is not assigned at once: "
+            "`Logging.logged` goes on after the call before it returns",
+            why,
+        )
+
+
 def test_the_thread_is_told_that_may_read_an_attribute():
     compiled, end = new_step(), threading.Event()
     thread = threading.Thread(target=end.wait, args=(FOR_LONG,), name="prefetch")

@@ -234,7 +234,7 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     told = _Told()
     told.state = stub.new()
     told.state = f(told.state)
-    stub.says("^attribute `state` of _Told, and something may read it before the result is there$")
+    stub.says("^attribute `state` of _Told, whose class has `__setattr__` run as the result is stored there, which may")
     stub.read((trainer, told))
 
 

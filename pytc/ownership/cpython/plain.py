@@ -54,6 +54,18 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     return UNBOUND if value is in_class else value
 
 
+def stores_by(kind: type, name: str) -> str:
+    """What of a class written in Python is run as an attribute of its objects is stored, in words; empty if nothing."""
+    if id(defined(kind, "__setattr__")) not in _PLAIN_ACCESS:
+        return "`__setattr__`"
+    found = defined(kind, name)
+    return f"`{name}`, a {type(found).__name__}," if defines(type(found), "__set__") and not _is_slot(found) else ""
+
+
+def _is_slot(found: Any) -> bool:
+    return type(found) is MemberDescriptorType
+
+
 def read(target: Any, name: str) -> Any:
     """The value of a plain attribute of `target` or its class, or `UNBOUND`; raises if it is not plain."""
     return _looked_up(target, name, False)[0]

@@ -22,6 +22,7 @@ from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
+from pytc.ownership.cpython.plain import stores_by
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.others.watchers import interruptible, meddler, other_frames
 from pytc.ownership.references.private import StackVariables
@@ -239,6 +240,25 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
     return None
 
 
+def in_members_above(frame: FrameType, value: Any) -> Held | None:
+    """The attribute or item that holds the value and that one of the callers has passed on: to a function that does
+    more behind the call than to return the result, so that this is not assigned at once."""
+    below, above = frame, frame.f_back
+    for _ in range(HIGHEST_READ):
+        try:
+            passes_on = site_of(below).may_pass_on
+        except NotTrusted:
+            break
+        if above is None:
+            break
+        if not passes_on and (held := in_members(above, value, ())) is not None:
+            goes_on = f"`{below.f_code.co_qualname}` goes on after the call before it returns"
+            text = f"{held.text} in {place_in(above, None)}, to which the result is not assigned at once: {goes_on}"
+            return dataclasses.replace(held, text=text, source=None)
+        below, above = above, above.f_back
+    return None
+
+
 def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
     """A place in words if it is an attribute or an item, else None."""
     last = place[-1]
@@ -269,11 +289,23 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | Non
         why = ", to which the result is not assigned at once"
     elif refusals:
         return dataclasses.replace(held, text=f"{held.text}: {refusals[0]}", onlooker=refusals[0])
+    elif setter := _setter(frame, held.source):
+        why = f", whose class has {setter} run as the result is stored there, which may read it"
     elif waits_for_c(frame) and interruptible():
         why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
     else:
         return None
     return dataclasses.replace(held, text=held.text + why)
+
+
+def _setter(frame: FrameType, attribute: Step) -> str:
+    """What runs as the result of the call is stored in an attribute, in words; empty if nothing, or it is none."""
+    slots = Slots([])
+    for event in site_of(frame).events:
+        if event.does == "store" and event.place[-1] == attribute and attribute.kind == "attribute":
+            owner = slots.peek(frame, event.place[:-1])
+            return stores_by(type(owner), attribute.name)
+    return ""
 
 
 def meddling(frame: FrameType) -> str:
