@@ -10,7 +10,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -203,10 +203,11 @@ def test_the_chart_is_svg_with_a_bar_for_each_contender(excluded):
     assert len(bars) == 4 - len(excluded)
 
 
-def test_the_price_of_sharing_is_measured() -> None:
+@pytest.mark.parametrize("donate", sharing.DONATIONS)
+def test_the_price_of_sharing_is_measured(donate: Literal["auto", "none"]) -> None:
     name, burst, step, leaves = sharing.CASES[1]
     assert name == "2 leaves"
-    call, added, error = sharing.compared(burst, step, leaves, turns=4)
+    call, added, error = sharing.compared(burst, step, leaves, 4, donate)
     assert 1e-7 < call < 1
     assert math.isfinite(added)
     assert error > 0
