@@ -277,6 +277,11 @@ def onlookers_are_ignored() -> Any:
     )
 
 
+def handlers_only_set_flags() -> Any:
+    """All handlers of signals are taken to set flags and do nothing else."""
+    return mock.patch.object(watchers, "only_sets_flags", lambda _: True)
+
+
 def others_only_wait() -> Any:
     """All other threads are taken to wait until this one wakes them."""
     return mock.patch.object(watchers, "all_wait", lambda *_: True)
@@ -732,7 +737,8 @@ ALL: tuple[Mutant, ...] = (
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     parts_of_the_call_are_trusted, numbers_are_opened,
-    observers_are_ignored, onlookers_are_ignored, others_only_wait, who_waits_has_not_been_woken,
+    observers_are_ignored, onlookers_are_ignored, handlers_only_set_flags,
+    others_only_wait, who_waits_has_not_been_woken,
     threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
     frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,

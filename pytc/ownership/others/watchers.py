@@ -23,12 +23,13 @@ from pytc.ownership.cpython import interpreter
 from pytc.ownership.others import collector
 from pytc.ownership.others.compared import odd_setting, odd_sharding
 from pytc.ownership.others.service_threads import is_harmless, wakes_nobody
+from pytc.ownership.others.signal_handlers import only_sets_flags
 from pytc.ownership.others.waiting_threads import all_wait
 
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _last_handlers: list[Any] = []
-"""The handlers of all signals when they were last looked at, if none of them was one that counts."""
+"""The handlers of all signals when they were last looked at, if none of them counts as long as they are the same."""
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
@@ -118,10 +119,13 @@ def interrupter() -> str:
     if known and _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
         return ""
     handlers = [*map(_signal.getsignal, _SIGNALS)]
+    told_by_itself = True
     for number, handler in zip(_SIGNALS, handlers, strict=True):
         if id(handler) not in _NOT_HANDLED and not (put_off and is_ctrl_c(handler)):
-            return f"a handler of signal {number}"
-    _last_handlers[:] = handlers
+            if not only_sets_flags(handler):
+                return f"a handler of signal {number}"
+            told_by_itself = False  # but by the objects that it names
+    _last_handlers[:] = handlers if told_by_itself else ()
     return ""
 
 

@@ -1,0 +1,262 @@
+"""Handlers of signals that only set flags let a state be reused that they could reach; others do not."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import pytc
+from tests.ownership.harness import Stub, first
+
+BOX: Any = types.SimpleNamespace(a=None, stop=False, inner=types.SimpleNamespace(), flags=[False], named={})
+STOP = False
+TIMES = 0
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = dict(vars(BOX))
+    yield
+    vars(BOX).clear()
+    vars(BOX).update(before)
+
+
+@contextlib.contextmanager
+def handled(handler: Any, number: int = signal.SIGUSR1) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def train(steps: int = 3) -> list[bool]:
+    """For each step, whether the state in an attribute was taken over."""
+    stub = Stub()
+    f = stub.compile(first)
+    BOX.a = stub.new()
+    for _ in range(steps):
+        BOX.a = f(BOX.a)
+    stub.read(BOX.a)
+    return [bool(call.dead) for call in stub.calls]
+
+
+def _a_global(number: int, frame: Any) -> None:
+    global STOP
+    STOP = True
+
+
+def _a_global_that_was_not_there(*_: Any) -> None:
+    global NEW
+    NEW = "preempted"  # type: ignore[name-defined]
+
+
+def _an_attribute(number: int, frame: Any) -> None:
+    """It has a text, too."""
+    BOX.stop = True
+    BOX.inner.number = number
+
+
+def _items(number: int, frame: Any = None, /, *more: Any) -> None:
+    BOX.flags[0] = 1.5
+    BOX.named["stop"] = number
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def _closure() -> Callable[..., None]:
+    done, flags = False, [False]
+
+    def handler(number: int, _: Any) -> None:
+        nonlocal done
+        done = True
+        flags[-1] = None
+
+    return handler
+
+
+class Job:
+    stop = False
+
+    def preempted(self, number: int, _: Any) -> None:
+        self.stop = True
+        self.number = number
+
+
+class Slots:
+    __slots__ = ("stop",)
+
+    def preempted(self, *_: Any) -> None:
+        self.stop = True
+
+
+FLAGS = [
+    *(_a_global, _a_global_that_was_not_there, _an_attribute, _items, _nothing),
+    *(_closure(), Job().preempted, Slots().preempted, lambda *_: None),
+]
+
+
+@pytest.mark.parametrize("handler", FLAGS)
+def test_the_state_is_reused(handler: Any) -> None:
+    with handled(handler), handled(handler, signal.SIGINT):
+        assert train() == [True] * 3
+        signal.raise_signal(signal.SIGUSR1)
+        assert train() == [True] * 3
+
+
+def _reads(number: int, frame: Any) -> None:
+    BOX.stop = BOX.a
+
+
+def _keeps_the_frame(number: int, frame: Any) -> None:
+    BOX.frame = frame
+
+
+def _keeps_all(*given: Any) -> None:
+    BOX.frame = given
+
+
+def _drops_the_state(number: int, frame: Any) -> None:
+    BOX.a = None
+
+
+def _drops_what_may_run_code(number: int, frame: Any) -> None:
+    BOX.inner = None
+
+
+def _calls(number: int, frame: Any) -> None:
+    print(end="")
+
+
+def _counts(number: int, frame: Any) -> None:
+    global TIMES
+    TIMES += 1
+
+
+def _branches(number: int, frame: Any) -> None:
+    if number:
+        BOX.stop = True
+
+
+def _raises(number: int, frame: Any) -> None:
+    raise InterruptedError
+
+
+def _finds_no_such_name(number: int, frame: Any) -> None:
+    MISSING.stop = True  # type: ignore[name-defined] # noqa: F821
+
+
+def _finds_no_such_attribute(number: int, frame: Any) -> None:
+    BOX.missing.stop = True
+
+
+def _finds_no_such_item(number: int, frame: Any) -> None:
+    BOX.flags[7] = True
+
+
+def _sets_an_item_of_any_number(number: int, frame: Any) -> None:
+    BOX.named[number] = True
+
+
+def _takes_too_few(number: int) -> None:
+    pass
+
+
+def _takes_too_many(number: int, frame: Any, more: Any) -> None:
+    pass
+
+
+def _takes_a_name(number: int, frame: Any, *, more: Any) -> None:
+    pass
+
+
+def _returns_the_frame(number: int, frame: Any) -> Any:
+    return frame
+
+
+def _unbound() -> Callable[..., None]:
+    def handler(number: int, _: Any) -> None:
+        later.stop = True
+
+    if FLAGS is None:
+        later = BOX
+    return handler
+
+
+class Told:
+    def __setattr__(self, name: str, value: Any) -> None:
+        BOX.seen = BOX.a
+
+    def preempted(self, *_: Any) -> None:
+        self.stop = True
+
+
+class Property:
+    @property
+    def stop(self) -> bool:
+        return False
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        BOX.seen = BOX.a
+
+    def preempted(self, *_: Any) -> None:
+        self.stop = True
+
+
+class Called:
+    def __call__(self, *_: Any) -> None:
+        BOX.stop = True
+
+
+OTHERS = [
+    *(_reads, _keeps_the_frame, _keeps_all, _drops_the_state, _drops_what_may_run_code, _calls, _counts, _branches),
+    *(_raises, _finds_no_such_name, _finds_no_such_attribute, _finds_no_such_item, _sets_an_item_of_any_number),
+    *(_takes_too_few, _takes_too_many, _takes_a_name, _returns_the_frame, _unbound()),
+    *(Told().preempted, Property().preempted, Called()),
+]
+
+
+@pytest.mark.parametrize("handler", OTHERS)
+def test_the_state_is_kept(handler: Any) -> None:
+    with handled(handler):
+        assert train() == [False] * 3
+
+
+def test_it_is_asked_at_each_call_what_the_flags_are() -> None:
+    stub = Stub()
+    f = stub.compile(first)
+    BOX.a, BOX.stop = stub.new(), stub.new()
+    with handled(_an_attribute):
+        for stop in (False, stub.new(), None):
+            BOX.stop = stop
+            BOX.a = f(BOX.a)
+        BOX.inner = None
+        BOX.a = f(BOX.a)
+    stub.read((BOX.a, BOX.stop))
+    assert [bool(call.dead) for call in stub.calls] == [True, False, True, False]
+
+
+@pytest.mark.parametrize("handler", [_an_attribute, _a_global, Job().preempted])
+def test_signals_at_any_moment(handler: Any) -> None:
+    step = pytc.compile(lambda x: x + 1)
+    pointers = set()
+    BOX.a = jnp.zeros(64)
+    with handled(handler, signal.SIGALRM):
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.0007)
+        try:
+            for _ in range(3000):
+                BOX.a = step(BOX.a)
+                pointers.add(BOX.a.unsafe_buffer_pointer())
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    assert BOX.a.tolist() == [3000] * 64
+    assert len(pointers) < 20
