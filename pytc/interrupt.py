@@ -38,7 +38,7 @@ _MOST_AWAITED = 64
 """The handler of `asyncio.run` is taken for one of a user's own where it would cancel more tasks and futures than this:
 to follow more of them at each call would take too long."""
 
-_in_main_thread: Callable[[], int] = ctypes.pythonapi._PyOS_IsMainThread
+in_main_thread: Callable[[], int] = ctypes.pythonapi._PyOS_IsMainThread
 """Whether handlers of signals run in this thread. (`threading` takes each greenlet of gevent for a thread.)"""
 
 _sigaction: Callable[..., int] | None = None
@@ -110,7 +110,7 @@ def _is_by_ctrl_c(raised: BaseException) -> bool:
     one."""
     if type(raised) is not KeyboardInterrupt or _handlers(raised) - {"asyncio.runners"}:
         return False
-    return is_ctrl_c(signal.getsignal(signal.SIGINT)) and bool(_in_main_thread())
+    return is_ctrl_c(signal.getsignal(signal.SIGINT)) and bool(in_main_thread())
 
 
 def is_ctrl_c(handler: Any) -> bool:
@@ -250,7 +250,7 @@ def put_off() -> Iterator[None]:
 
     Raises what a handler raises then. If several signals came, those whose turn it is not yet strike right behind that.
     """
-    if not _in_main_thread():
+    if not in_main_thread():
         yield
         return
     handlers = [(number, handler) for number in signal.valid_signals() if callable(handler := signal.getsignal(number))]

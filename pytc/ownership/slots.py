@@ -151,7 +151,7 @@ class Slots:
             self._open
             and at_once
             and bool(site.events or site.returns)
-            and self._end_quietly(roots, frame)
+            and self._end_quietly(roots, frame, site.returns)
             and (self._stack is None or self._are_private(frame, site.events, readable, self._stack))
             and self._walk(frame, site.events, lengths, readable, site.dead(True, site.fits(lengths)))
         )
@@ -171,14 +171,15 @@ class Slots:
         roots, self._roots = self._roots, []
         return roots
 
-    def _end_quietly(self, roots: list[Any], frame: FrameType) -> bool:
+    def _end_quietly(self, roots: list[Any], frame: FrameType, returns: bool) -> bool:
         """Whether the arguments that end with the call itself, rather than with a variable of `frame`, run no code
-        then."""
+        then. If its function `returns` right behind the call, its variables end, too, and are looked at with these."""
         roots = [root for root in roots if not self.dying.is_walked(root) and not is_quiet(root)]
         if roots:
             variables = variables_of(frame)
             known = {*map(id, variables)}
-            return self.dying.end_quietly((root for root in roots if id(root) not in known), variables)
+            ending = (root for root in roots if id(root) not in known)
+            return self.dying.end_quietly(ending, () if returns else variables)
         return True
 
     def _are_private(self, frame: FrameType, events: Iterable[Event], readable: bool, stack: StackVariables) -> bool:

@@ -13,6 +13,7 @@ import builtins
 import contextlib
 import gc
 import operator
+import queue
 import re
 import sys
 import threading
@@ -289,8 +290,13 @@ def others_only_wait() -> Any:
 
 def who_waits_has_not_been_woken() -> Any:
     """Nobody asks whether a thread that waits has been woken by now."""
-    question = waiting_threads._Question((bool, 1), True)
-    return mock.patch.object(waiting_threads, "_sleeps", lambda *_: question)
+    look = waiting_threads._at_one_moment
+
+    def looking(*args: Any) -> Any:
+        *others, are_empty = look(*args)
+        return [*others, [True for _ in are_empty]]
+
+    return mock.patch.object(waiting_threads, "_at_one_moment", looking)
 
 
 def threads_reach_nothing() -> Any:
@@ -738,7 +744,7 @@ ALL: tuple[Mutant, ...] = (
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     parts_of_the_call_are_trusted, numbers_are_opened,
     observers_are_ignored, onlookers_are_ignored, handlers_only_set_flags,
-    others_only_wait, who_waits_has_not_been_woken,
+    others_only_wait,
     threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
     frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,
@@ -761,7 +767,10 @@ ALL: tuple[Mutant, ...] = (
     copies_cannot_raise, copies_call_what_they_called, one_slot_has_one_name, signals_are_no_matter_to_members,
     constructors_are_all_alike, callers_read_nothing,
     *(
-        (stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store)
+        (
+            *(stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store),
+            who_waits_has_not_been_woken,
+        )
         if _UP_TO_3_12
         else (a_store_does_not_load,)
     ),
@@ -1186,16 +1195,15 @@ def _thread_that_has_been_woken(s: Stub, f: Any, f2: Any) -> None:
         thread.join()
         return kept
 
-    begin = threading.Event()
-    thread = threading.Thread(target=lambda: (begin.wait(), seen.append(box.a)))
+    begin: Any = queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: (begin.get(), seen.append(box.a)))
     thread.start()
-    while not begin._cond._waiters:  # type: ignore[attr-defined]
-        time.sleep(0.001)
+    time.sleep(0.01)  # it comes to wait
     s.prover = looking
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1)  # the thread is woken, and comes to run when this one waits for it
     try:
-        begin.set()
+        begin.put(None)
         box.a = f(box.a)
     finally:
         sys.setswitchinterval(interval)

@@ -114,8 +114,8 @@ class Dying:
         return id(value) in self._walked
 
     def end_quietly(self, arguments: Iterable[Any], variables: Sequence[Any] = ()) -> bool:
-        """Whether these arguments run no code when they die. The caller's `variables`, and so what they have as
-        attributes, live on until then."""
+        """Whether these arguments run no code when they die. What `variables` of the caller have as attributes lives on
+        until then; they must not end before the last store, unless they are looked at by themselves."""
         self._quiet.clear()  # a `die_quietly` that has failed leaves objects there that were not fully examined
         lists = self._lists
         self._lists = *lists, variables
@@ -180,6 +180,7 @@ class Dying:
     ) -> bool:
         """The same for all of `level`: the values, then what they refer to, and so on. That is quick, as most of it are
         loops in C. Each of so many `lists` of the proof has a value as often as `level` has it."""
+        something_lives_on = False
         while level:
             found = [each for each in level if id(type(each)) not in LIVE_ON]
             arrays = [v for v in found if id(type(v)) in ARRAYS]
@@ -220,11 +221,13 @@ class Dying:
                 watched = {id(node): node for node in nodes if getweakrefcount(node)}
                 if not all(self._lives_on(node, holders) for node in watched.values()):
                     return False
-                self._quiet.difference_update(watched)
                 nodes = [node for node in nodes if id(node) not in watched]
+                something_lives_on = True
                 del watched
             level = gc.get_referents(*nodes) + hidden
             lists, ours = 3, 0
+        if something_lives_on:
+            self._quiet.clear()  # what leads there ends quietly now, and may not when another holder ends
         return True
 
     def _lives_on(self, value: Any, holders: Sequence[Any]) -> bool:
