@@ -82,6 +82,8 @@ class Slots:
         self.onlooker = onlookers.anywhere
         """Who may have read slots, so that none is dead, in words; empty if nobody."""
         self._thread = onlookers.thread
+        self._flags = onlookers.flags
+        """What handlers of signals may set meanwhile, by name."""
         self._stack = StackVariables() if self._thread else None
         """What the variables of the frames that were added refer to: asked beside other threads alone."""
         self._classes = classes
@@ -151,6 +153,7 @@ class Slots:
             self._open
             and at_once
             and bool(site.events or site.returns)
+            and self._flags.isdisjoint(site.names)
             and self._end_quietly(roots, frame, site.returns)
             and (self._stack is None or self._are_private(frame, site.events, readable, self._stack))
             and self._walk(frame, site.events, lengths, readable, site.dead(True, site.fits(lengths)))

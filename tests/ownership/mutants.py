@@ -15,6 +15,7 @@ import gc
 import operator
 import queue
 import re
+import signal
 import sys
 import threading
 import time
@@ -34,6 +35,7 @@ from pytc.ownership.bytecode import behind, events, fields, introspection, liven
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.cpython import interpreter, native, plain
 from pytc.ownership.others import collector, waiting_threads, watchers
+from pytc.ownership.others.signal_handlers import Flags
 from pytc.ownership.references import counts, dying, endings, loops, private, starred
 from pytc.set_bits import set_bits
 from tests.interrupting import loses, starred_call, starred_method_and_a_handler
@@ -280,7 +282,13 @@ def onlookers_are_ignored() -> Any:
 
 def handlers_only_set_flags() -> Any:
     """All handlers of signals are taken to set flags and do nothing else."""
-    return mock.patch.object(watchers, "only_sets_flags", lambda _: True)
+    return mock.patch.object(watchers, "flags_of", lambda _: Flags(frozenset(), frozenset()))
+
+
+def flags_are_read_by_nobody() -> Any:
+    """What handlers set is taken not to be read between the call and the store of its result."""
+    flags_of = watchers.flags_of
+    return mock.patch.object(watchers, "flags_of", lambda each: flags_of(each) and Flags(frozenset(), frozenset()))
 
 
 def others_only_wait() -> Any:
@@ -743,7 +751,7 @@ ALL: tuple[Mutant, ...] = (
     newer_arrays_do_not_count, what_is_ready_shares_with_nothing, what_was_a_result_is_one, what_is_newest_is_a_result,
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     parts_of_the_call_are_trusted, numbers_are_opened,
-    observers_are_ignored, onlookers_are_ignored, handlers_only_set_flags,
+    observers_are_ignored, onlookers_are_ignored, handlers_only_set_flags, flags_are_read_by_nobody,
     others_only_wait,
     threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
@@ -1184,6 +1192,29 @@ def _thread(s: Stub, f: Any, f2: Any) -> None:
         box.a = f(box.a)
 
 
+def _key_that_a_handler_sets(s: Stub, f: Any, f2: Any) -> None:
+    box = types.SimpleNamespace(states=[s.new(), s.new()], k=0)
+    prover = s.prover
+    assert prover is not None
+
+    def interrupted(*args: Any) -> Any:
+        kept = prover(*args)
+        signal.raise_signal(signal.SIGUSR1)
+        return kept
+
+    def handler(*_: Any) -> None:
+        box.k = 1
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    s.prover = interrupted
+    try:
+        box.states[box.k] = f(box.states[box.k])
+    finally:
+        s.prover = prover
+        signal.signal(signal.SIGUSR1, before)
+    s.read(box.states)
+
+
 def _thread_that_has_been_woken(s: Stub, f: Any, f2: Any) -> None:
     box = types.SimpleNamespace(a=s.new())
     seen: list[Any] = []
@@ -1514,7 +1545,7 @@ PROGRAMS: tuple[Program, ...] = (
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _others_in_their_places, _frame, _frame_beneath, _locals,
     _number,
-    _watched_argument, _tracer, _thread, _thread_that_has_been_woken, _thread_with_a_list,
+    _watched_argument, _key_that_a_handler_sets, _tracer, _thread, _thread_that_has_been_woken, _thread_with_a_list,
     _thread_with_a_weak_reference, _thread_with_a_part, _thread_with_the_attributes, _thread_with_a_frame, _property,
     _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,

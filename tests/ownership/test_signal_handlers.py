@@ -14,7 +14,9 @@ import pytest
 import pytc
 from tests.ownership.harness import Stub, first
 
-BOX: Any = types.SimpleNamespace(a=None, stop=False, inner=types.SimpleNamespace(), flags=[False], named={})
+BOX: Any = types.SimpleNamespace(
+    a=None, stop=False, inner=types.SimpleNamespace(), flags=[False], named={"stop": None, "again": 0}
+)
 STOP = False
 TIMES = 0
 
@@ -66,6 +68,7 @@ def _an_attribute(number: int, frame: Any) -> None:
 def _items(number: int, frame: Any = None, /, *more: Any) -> None:
     BOX.flags[0] = 1.5
     BOX.named["stop"] = number
+    BOX.named["again"] = "again"
 
 
 def _nothing(*_: Any) -> None:
@@ -178,6 +181,20 @@ def _takes_a_name(number: int, frame: Any, *, more: Any) -> None:
     pass
 
 
+def _adds_an_item(number: int, frame: Any) -> None:
+    BOX.named["new"] = True
+
+
+def _sets_what_it_loads(number: int, frame: Any) -> None:
+    BOX.level = True
+    BOX.level.stop = True
+
+
+def _loads_what_it_sets(number: int, frame: Any) -> None:
+    BOX.level.stop = True
+    BOX.level = True
+
+
 def _returns_the_frame(number: int, frame: Any) -> Any:
     return frame
 
@@ -220,6 +237,7 @@ class Called:
 OTHERS = [
     *(_reads, _keeps_the_frame, _keeps_all, _drops_the_state, _drops_what_may_run_code, _calls, _counts, _branches),
     *(_raises, _finds_no_such_name, _finds_no_such_attribute, _finds_no_such_item, _sets_an_item_of_any_number),
+    *(_adds_an_item, _sets_what_it_loads, _loads_what_it_sets),
     *(_takes_too_few, _takes_too_many, _takes_a_name, _returns_the_frame, _unbound()),
     *(Told().preempted, Property().preempted, Called()),
 ]
@@ -229,6 +247,53 @@ OTHERS = [
 def test_the_state_is_kept(handler: Any) -> None:
     with handled(handler):
         assert train() == [False] * 3
+
+
+class Shared:
+    level = types.SimpleNamespace(stop=False)
+
+
+def test_a_handler_that_sets_what_another_loads() -> None:
+    """What is that of the class counts as nothing, so that a flag may take its place."""
+    shared = Shared()
+
+    def one(*_: Any) -> None:
+        shared.level = True  # type: ignore[assignment]
+
+    def other(*_: Any) -> None:
+        shared.level.stop = True
+
+    with handled(one), handled(other, signal.SIGUSR2):
+        assert train() == [False] * 3
+    with handled(one):
+        assert train() == [True] * 3
+    with handled(other):
+        assert train() == [True] * 3
+
+
+def test_flags_that_are_read_before_the_store() -> None:
+    stub = Stub()
+    f = stub.compile(first)
+
+    def handler(*_: Any) -> None:
+        BOX.k = 1
+
+    def another(*_: Any) -> None:
+        BOX.other = 1
+
+    BOX.a, BOX.k = [stub.new(), stub.new()], 0
+    for each, dead in ((handler, False), (another, True)):
+        with handled(each):
+            for _ in range(3):
+                BOX.a[BOX.k] = f(BOX.a[BOX.k])
+                assert bool(stub.calls[-1].dead) == dead
+    BOX.a = stub.new()
+    for each, dead in ((handler, False), (another, True)):
+        with handled(each):
+            for _ in range(3):
+                BOX.a, BOX.k = f(BOX.a), BOX.k + 1
+                assert bool(stub.calls[-1].dead) == dead
+    stub.read(BOX.a)
 
 
 def test_it_is_asked_at_each_call_what_the_flags_are() -> None:

@@ -63,6 +63,8 @@ class CallSite:
         """Locals that the function which is called may read through strings, as long as it runs."""
         self.events, self.returns, self._returned = behind(flow, self.at)
         """What happens right behind the call; whether the function then returns; what of the result it returns."""
+        self.names = frozenset(name for event in self.events for name in event.names())
+        """The names that are read then, or stored to."""
         self.drops = self._returned != RESULT and any(
             event.does == "store" and len(event.place) == 1 and event.place[0].kind in ("fast", "cell")
             for event in self.events

@@ -7,6 +7,7 @@ reading or storing one runs no code depends on the objects, which `slots` examin
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 from pytc.ownership.bytecode.lengths import Lengths, has, part_of
@@ -24,6 +25,23 @@ class Step:
 
 
 Place: TypeAlias = tuple[Step, ...]
+
+
+ANY_NUMBER, ANY_CELL = 0, 1
+"""In place of names: a key that is a number, and a variable that closures share."""
+
+
+def _names(place: Place) -> Iterator[str | int]:
+    for step in place:
+        if step.kind == "cell":
+            yield ANY_CELL
+        elif isinstance(step.name, tuple):  # a key that is in another place
+            yield from _names(step.name)
+            yield ANY_NUMBER
+        elif isinstance(step.name, str):
+            yield step.name
+        elif step.kind != "fast":
+            yield ANY_NUMBER
 
 
 def fast(number: int) -> Place:
@@ -107,6 +125,12 @@ class Event:
     def reads(self) -> Place:
         """The place that is read or overwritten; for a method, that of the object."""
         return self.place[:-1] if self.does == "method" else self.place
+
+    def names(self) -> Iterator[str | int]:
+        """The names of what is read or stored, as `signal_handlers` has them."""
+        yield from _names(self.place)
+        if self.call is not None:
+            yield from _names(self.call.function)
 
     def takes_apart(self, lengths: Lengths) -> bool:
         """Whether this takes apart something that has these items, if the result is of these `lengths`: then it runs no

@@ -4,15 +4,20 @@ Such a handler may come at any moment of a call. It reads nothing of the program
 put constants, or the number of the signal, into variables, attributes and items whose old values are no more than that;
 and it raises nothing, because all these are there and plain. That shows in its bytecode, which has no jump and no call,
 and in the objects that it names, which are looked at each time.
+
+It may come several times, or another one before it. So what is set must be nothing that any of them loads. Nor may it
+be anything that the instructions between a call and the store of its result read: that is for `Slots` to ask. Both are
+told by names alone, which are the same whichever way leads to an attribute or a variable.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytc.interrupt import SUSPENDS
+from pytc.ownership.bytecode.events import ANY_CELL, ANY_NUMBER
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of
 from pytc.ownership.cpython.interpreter import UNBOUND, contents
@@ -28,21 +33,28 @@ class _Doubt(Exception):
     """The handler may do something else."""
 
 
-def only_sets_flags(handler: Any) -> bool:
-    """Whether a handler of signals does no more than that. Cost: some 5 us."""
+class Flags(NamedTuple):
+    """What a handler sets, and what it loads for that, by name; the variables of closures also by their cells (ids)."""
+
+    set: frozenset[str | int]
+    loaded: frozenset[str | int]
+
+
+def flags_of(handler: Any) -> Flags | None:
+    """The flags that a handler of signals sets, if it does no more than that; else None. Cost: some 5 us."""
     given = [_NUMBER, _FRAME]
     if type(handler) is types.MethodType:
         handler, given = handler.__func__, [handler.__self__, *given]
     if type(handler) is not types.FunctionType or not _takes(handler, len(given)):
-        return False
+        return None
     try:
         instructions = flow_of(handler.__code__).once(_straight)
         run = _Run(handler, given)
         for name, argument in instructions:
             run.step(name, argument)
     except (_Doubt, NotPlain, NotTrusted):
-        return False
-    return bool(instructions)
+        return None
+    return Flags(frozenset(run.set), frozenset(run.loaded)) if instructions else None
 
 
 def _takes(function: types.FunctionType, count: int) -> bool:
@@ -72,6 +84,8 @@ class _Run:
         self._locals = dict(zip(code.co_varnames[: code.co_argcount], given, strict=False))
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._stack: list[Any] = []
+        self.set: set[str | int] = set()
+        self.loaded: set[str | int] = set()
 
     def step(self, name: str, argument: Any) -> None:
         """Execute one."""
@@ -84,21 +98,29 @@ class _Run:
             case "LOAD_FAST_LOAD_FAST":
                 stack.extend(self._locals.get(each, _FRAME) for each in argument)
             case "LOAD_DEREF":
+                self.loaded.add(id(self._cells[argument]))
                 stack.append(_there(contents(self._cells[argument])))
             case "LOAD_GLOBAL":
+                self.loaded.add(argument)
                 stack.append(_there(self._global(argument)))
             case "LOAD_ATTR":
+                self.loaded.add(argument)
                 stack.append(_there(read(self._target(), argument)))
             case "STORE_GLOBAL":
+                self.set.add(argument)
                 _check(self._global(argument), stack.pop())
             case "STORE_DEREF":
+                self.set |= {ANY_CELL, id(self._cells[argument])}
                 _check(contents(self._cells[argument]), stack.pop())
             case "STORE_ATTR":
+                self.set.add(argument)
                 target = self._target()
                 _check(attribute(target, argument, True), stack.pop())
             case "STORE_SUBSCR":
                 key, target = stack.pop(), self._target()
-                _check(item(target, key, True), stack.pop())
+                # A key that was not there would change the tree of an argument.
+                _check(_there(item(target, key, True)), stack.pop())
+                self.set.add(key if type(key) is str else ANY_NUMBER)
             case _ if name not in _DO_NOTHING:
                 raise _Doubt
 

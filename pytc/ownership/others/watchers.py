@@ -23,13 +23,15 @@ from pytc.ownership.cpython import interpreter
 from pytc.ownership.others import collector
 from pytc.ownership.others.compared import odd_setting, odd_sharding
 from pytc.ownership.others.service_threads import is_harmless, wakes_nobody
-from pytc.ownership.others.signal_handlers import only_sets_flags
+from pytc.ownership.others.signal_handlers import flags_of
 from pytc.ownership.others.waiting_threads import all_wait
 
 _SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _last_handlers: list[Any] = []
 """The handlers of all signals when they were last looked at, if none of them counts as long as they are the same."""
+
+_NO_FLAGS: frozenset[str | int] = frozenset()
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis")  # modules whose callbacks only measure or free memory of their own
 
@@ -41,6 +43,8 @@ class Onlookers(NamedTuple):
     """Somebody who may have come by any slot; empty if nobody."""
     thread: str
     """Another thread, which may read what it can reach (`private`); empty if there is none."""
+    flags: frozenset[str | int] = frozenset()
+    """What handlers of signals may set, by name (`signal_handlers`)."""
 
 
 NOBODY = Onlookers("", "")
@@ -63,7 +67,8 @@ def onlookers(calls_python: bool, atomic: bool, doubt: str, made: int) -> Onlook
         return Onlookers("a finaliser may read it, as garbage is collected whenever a few objects have been made", "")
     anywhere, thread = onlooker(), meddler()
     if not anywhere and not thread:
-        return NOBODY
+        # Mostly no handler was found that has to be looked at each time.
+        return NOBODY if _last_handlers else Onlookers("", "", _interrupters()[1])
     collector.resume()
     return Onlookers(anywhere, thread)
 
@@ -113,20 +118,29 @@ def meddler() -> str:
 def interrupter() -> str:
     """The handler of a signal that may raise an exception in the midst of a call, after it has donated; empty if there
     is none. (The default Ctrl-C, and what another thread raises, are put off until the result is stored.)"""
+    return _interrupters()[0]
+
+
+def _interrupters() -> tuple[str, frozenset[str | int]]:
+    """The same; and what other handlers may set, by name."""
     ctrl_c = _signal.getsignal(_signal.SIGINT)
     put_off = is_ctrl_c(ctrl_c)  # asked each time, as that of asyncio is one only at times
     known = put_off or id(ctrl_c) in _NOT_HANDLED
     if known and _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
-        return ""
+        return "", _NO_FLAGS
     handlers = [*map(_signal.getsignal, _SIGNALS)]
+    _last_handlers.clear()
+    flags = loaded = _NO_FLAGS
     told_by_itself = True
     for number, handler in zip(_SIGNALS, handlers, strict=True):
         if id(handler) not in _NOT_HANDLED and not (put_off and is_ctrl_c(handler)):
-            if not only_sets_flags(handler):
-                return f"a handler of signal {number}"
+            found = flags_of(handler)
+            if found is None or (flags := flags | found.set) & (loaded := loaded | found.loaded):
+                return f"a handler of signal {number}", _NO_FLAGS
             told_by_itself = False  # but by the objects that it names
-    _last_handlers[:] = handlers if told_by_itself else ()
-    return ""
+    if told_by_itself:
+        _last_handlers[:] = handlers
+    return "", flags
 
 
 def other_frames() -> dict[int, FrameType]:
