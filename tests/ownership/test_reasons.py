@@ -247,7 +247,7 @@ class _Told:
 
 @contextlib.contextmanager
 def _a_handler_of_a_signal() -> Iterator[None]:
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    before = signal.signal(signal.SIGUSR1, lambda *_: len(_))  # it calls something
     try:
         yield
     finally:
@@ -445,7 +445,7 @@ def test_a_caller_that_is_a_coroutine_is_not_suspended(made: Functions) -> None:
             x = f(x)
         stub.read(x)
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    before = signal.signal(signal.SIGUSR1, lambda *_: len(_))
     try:
         with contextlib.suppress(StopIteration):
             serve().send(None)
