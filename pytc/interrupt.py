@@ -283,12 +283,12 @@ def _handle(number: int, handler: Any) -> None:
     its flags as they are: they may be a library's, which calls Python's in turn (`faulthandler.register`), or asked for
     (`signal.siginterrupt`)."""
     before = ctypes.create_string_buffer(_SIZE_OF_ACTION)
-    known = _sigaction is not None and _sigaction(number, None, before) == 0
+    put_back = _sigaction if _sigaction is not None and _sigaction(number, None, before) == 0 else None
     try:
         signal.signal(number, handler)
     finally:
-        if _sigaction is not None and known:
-            _sigaction(number, before, None)
+        if put_back is not None:
+            put_back(number, before, None)
 
 
 def has_room(frames: int = _ROOM) -> bool:

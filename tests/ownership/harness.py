@@ -171,6 +171,17 @@ def expect(truth: bool) -> None:
     assert truth
 
 
+def taken_over(box: Any, steps: int) -> list[bool]:
+    """For each of so many steps on a state in the attribute `a` of an object, whether the state was taken over."""
+    stub = Stub()
+    f = stub.compile(first)
+    box.a = stub.new()
+    for _ in range(steps):
+        box.a = f(box.a)
+    stub.read(box.a)
+    return [bool(call.dead) for call in stub.calls]
+
+
 def expect_dead(stub: Stub, calls: int, leaves: int = 1) -> None:
     """That there were so many calls, each of which found its first so many leaves dead."""
     assert len(stub.calls) == calls

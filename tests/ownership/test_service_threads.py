@@ -14,7 +14,7 @@ from tqdm import TMonitor, tqdm
 from tqdm.auto import tqdm as any_tqdm
 
 from pytc.ownership.others import service_threads
-from tests.ownership.harness import Stub, first
+from tests.ownership.harness import taken_over
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +43,11 @@ BOXES: list[Any] = []
 
 def train(steps: int = 4) -> list[bool]:
     """For each step, whether the state in an attribute was taken over."""
-    stub = Stub()
-    f = stub.compile(first)
-    box = types.SimpleNamespace(a=stub.new())
-    BOXES.append(box)  # where other threads could find it
-    for _ in range(steps):
-        box.a = f(box.a)
-    stub.read(BOXES.pop().a)
-    return [bool(call.dead) for call in stub.calls]
+    BOXES.append(types.SimpleNamespace())  # where other threads could find it
+    try:
+        return taken_over(BOXES[-1], steps)
+    finally:
+        BOXES.pop()
 
 
 class Waiting(threading.Event):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import pytc
-from tests.ownership.harness import Stub, first
+from tests.ownership.harness import Stub, first, taken_over
 
 BOX: Any = types.SimpleNamespace(
     a=None, stop=False, inner=types.SimpleNamespace(), flags=[False], named={"stop": None, "again": 0}
@@ -36,17 +36,6 @@ def handled(handler: Any, number: int = signal.SIGUSR1) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
-
-
-def train(steps: int = 3) -> list[bool]:
-    """For each step, whether the state in an attribute was taken over."""
-    stub = Stub()
-    f = stub.compile(first)
-    BOX.a = stub.new()
-    for _ in range(steps):
-        BOX.a = f(BOX.a)
-    stub.read(BOX.a)
-    return [bool(call.dead) for call in stub.calls]
 
 
 def _a_global(number: int, frame: Any) -> None:
@@ -110,9 +99,9 @@ FLAGS = [
 @pytest.mark.parametrize("handler", FLAGS)
 def test_the_state_is_reused(handler: Any) -> None:
     with handled(handler), handled(handler, signal.SIGINT):
-        assert train() == [True] * 3
+        assert taken_over(BOX, 3) == [True] * 3
         signal.raise_signal(signal.SIGUSR1)
-        assert train() == [True] * 3
+        assert taken_over(BOX, 3) == [True] * 3
 
 
 def _reads(number: int, frame: Any) -> None:
@@ -246,7 +235,7 @@ OTHERS = [
 @pytest.mark.parametrize("handler", OTHERS)
 def test_the_state_is_kept(handler: Any) -> None:
     with handled(handler):
-        assert train() == [False] * 3
+        assert taken_over(BOX, 3) == [False] * 3
 
 
 class Shared:
@@ -264,11 +253,11 @@ def test_a_handler_that_sets_what_another_loads() -> None:
         shared.level.stop = True
 
     with handled(one), handled(other, signal.SIGUSR2):
-        assert train() == [False] * 3
+        assert taken_over(BOX, 3) == [False] * 3
     with handled(one):
-        assert train() == [True] * 3
+        assert taken_over(BOX, 3) == [True] * 3
     with handled(other):
-        assert train() == [True] * 3
+        assert taken_over(BOX, 3) == [True] * 3
 
 
 def test_flags_that_are_read_before_the_store() -> None:

@@ -20,24 +20,13 @@ import pytest
 
 import pytc
 from pytc.ownership.others import service_threads, waiting_threads, watchers
-from tests.ownership.harness import Stub, first
+from tests.ownership.harness import Stub, first, taken_over
 from tests.threads import FOR_LONG
 
 WAITS = sys.version_info < (3, 13)
 """Whether it can be told of a thread that it waits at a `SimpleQueue`."""
 BOX = types.SimpleNamespace(a=None)
 """What any thread can reach."""
-
-
-def train(steps: int = 3) -> list[bool]:
-    """For each step, whether the state in an attribute was taken over."""
-    stub = Stub()
-    f = stub.compile(first)
-    BOX.a = stub.new()
-    for _ in range(steps):
-        BOX.a = f(BOX.a)
-    stub.read(BOX.a)
-    return [bool(call.dead) for call in stub.calls]
 
 
 @contextlib.contextmanager
@@ -74,7 +63,7 @@ def consume_if_blocked(items: Any) -> None:
 def test_a_consumer_at_an_empty_queue(work: Any) -> None:
     items: Any = queue.SimpleQueue()
     with running(lambda: work(items), lambda: items.put(None)):
-        assert train() == [WAITS] * 3
+        assert taken_over(BOX, 3) == [WAITS] * 3
 
 
 def test_idle_workers_of_an_executor() -> None:
@@ -83,7 +72,7 @@ def test_idle_workers_of_an_executor() -> None:
         concurrent.futures.wait([executor.submit(barrier.wait) for _ in range(3)])
         settle()
         assert threading.active_count() >= 4
-        assert train() == [WAITS] * 3
+        assert taken_over(BOX, 3) == [WAITS] * 3
 
 
 def test_the_state_is_kept_beside_one_that_waits_for_a_notification() -> None:
@@ -97,7 +86,7 @@ def test_the_state_is_kept_beside_one_that_waits_for_a_notification() -> None:
         (future.result, lambda: future.set_result(None)),
     ]:
         with running(work, wake, 0.05):
-            assert train() == [False] * 3
+            assert taken_over(BOX, 3) == [False] * 3
 
 
 def test_the_state_is_kept_beside_one_that_waits_for_some_time() -> None:
@@ -109,7 +98,7 @@ def test_the_state_is_kept_beside_one_that_waits_for_some_time() -> None:
         (lambda: plain.get(True, FOR_LONG), lambda: plain.put(None)),
     ]:
         with running(work, wake, 0.05):  # type: ignore[arg-type]
-            assert train() == [False] * 3
+            assert taken_over(BOX, 3) == [False] * 3
 
 
 def test_the_state_is_kept_beside_one_that_holds_a_lock() -> None:
@@ -117,13 +106,13 @@ def test_the_state_is_kept_beside_one_that_holds_a_lock() -> None:
     lock = threading.Lock()
     lock.acquire()
     with running(lock.acquire, lock.release, 0.05):
-        assert train() == [False] * 3
+        assert taken_over(BOX, 3) == [False] * 3
 
 
 def test_the_state_is_kept_beside_one_of_several_that_does_not_wait() -> None:
     event, other = threading.Event(), threading.Event()
     with running(event.wait, event.set, 0.05), running(lambda: other.wait(FOR_LONG), other.set, 0.05):
-        assert train() == [False] * 3
+        assert taken_over(BOX, 3) == [False] * 3
 
 
 class Items(queue.SimpleQueue):  # type: ignore[type-arg]
@@ -133,7 +122,7 @@ class Items(queue.SimpleQueue):  # type: ignore[type-arg]
 def test_the_state_is_kept_where_users_have_written_what_is_waited_for() -> None:
     items = Items()
     with running(items.get, lambda: items.put(None), 0.05):
-        assert train() == [False] * 3
+        assert taken_over(BOX, 3) == [False] * 3
 
 
 def test_the_main_thread_does_not_count_as_waiting() -> None:
@@ -142,7 +131,7 @@ def test_the_main_thread_does_not_count_as_waiting() -> None:
 
     def work() -> None:
         time.sleep(0.05)
-        found.put(train())
+        found.put(taken_over(BOX, 3))
 
     thread = threading.Thread(target=work)
     thread.start()

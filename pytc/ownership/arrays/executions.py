@@ -18,10 +18,10 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pytc.ownership.arrays.alive import listed
-from pytc.ownership.references.counts import Mark, forget_marks, new_marks
+from pytc.ownership.references.counts import Mark, new_marks, remembered
 
 _AT_A_GLANCE = 8
 """Arrays made since the newest execution, such as a batch, that `newest` looks through for its results."""
@@ -69,7 +69,7 @@ class _Execution:
         return None
 
 
-_recent: list[_Execution] = []
+_recent = cast("list[_Execution]", remembered)
 """The last executions, newest first."""
 _IN_ORDER = [False]
 """Whether the results of an execution have been seen to be listed in order, without a gap."""
@@ -163,10 +163,7 @@ def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
 
 def _forget_spent() -> None:
     """Forget executions whose results are gone (an evaluation, a step whose results nobody kept), and the oldest."""
-    known = _recent[:]
-    _recent[:] = kept = [execution for execution in known if not execution.is_spent()][:_MOST]
-    kept_ids = set(map(id, kept))
-    forget_marks(mark for execution in known if id(execution) not in kept_ids for mark in execution.marks)
+    _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
 
 
 def reaching(arrays: Sequence[Any]) -> int:

@@ -65,10 +65,10 @@ def onlookers(calls_python: bool, atomic: bool, doubt: str, made: int) -> Onlook
     if not collector.pause(made):
         collector.resume()
         return Onlookers("a finaliser may read it, as garbage is collected whenever a few objects have been made", "")
-    anywhere, thread = onlooker(), meddler()
+    handler, flags = _interrupters()
+    anywhere, thread = _onlooker(handler), meddler()
     if not anywhere and not thread:
-        # Mostly no handler was found that has to be looked at each time.
-        return NOBODY if _last_handlers else Onlookers("", "", _interrupters()[1])
+        return Onlookers("", "", flags) if flags else NOBODY
     collector.resume()
     return Onlookers(anywhere, thread)
 
@@ -87,7 +87,12 @@ def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
 
 def onlooker() -> str:
     """Who of them may do so whatever the program is, besides other threads; empty if nobody."""
-    if handler := interrupter():
+    return _onlooker(interrupter())
+
+
+def _onlooker(handler: str) -> str:
+    """The same, if this is the `interrupter`."""
+    if handler:
         return f"{handler} may read it"
     for callback in gc.callbacks:
         if (getattr(callback, "__module__", "") or "").partition(".")[0] not in _QUIET_COLLECTING:
@@ -122,7 +127,7 @@ def interrupter() -> str:
 
 
 def _interrupters() -> tuple[str, frozenset[str | int]]:
-    """The same; and what other handlers may set, by name."""
+    """The `interrupter`; and, if there is none, what the handlers that only set flags may set, by name."""
     ctrl_c = _signal.getsignal(_signal.SIGINT)
     put_off = is_ctrl_c(ctrl_c)  # asked each time, as that of asyncio is one only at times
     known = put_off or id(ctrl_c) in _NOT_HANDLED
@@ -158,8 +163,9 @@ def other_thread() -> str:
     if len(frames) + 1 != threads:
         return "one that is about to start or runs code written in C"
     odd = {ident: frame for ident, frame in frames.items() if not is_harmless(frame)}
-    waking = [ident for ident, frame in frames.items() if ident not in odd and not wakes_nobody(frame)]
-    if not odd or (not waking and all_wait(odd, threads)):
+    if not odd:
+        return ""
+    if all_wait(odd, threads) and not [n for n, frame in frames.items() if n not in odd and not wakes_nobody(frame)]:
         return ""
     ident = next(iter(odd))
     thread = threading._active.get(ident)  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ import operator
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -175,21 +175,22 @@ without one it would be the one weak reference that CPython has for all who ask 
 classes, and up to 3.12 `getweakrefs` still returns them meanwhile.)
 """
 _ENDED = collections.deque[Any](maxlen=0).append
-_marks: dict[int, Mark] = {}
-"""All marks, by id."""
+
+
+class Marked(Protocol):
+    """An execution some of whose results are marked."""
+
+    marks: tuple[Mark, ...]
+
+
+remembered: list[Marked] = []
+"""Those that `executions` remembers, newest first. What is none of their marks is a weak reference like any other: one
+that was a mark, or that somebody has made with the same callback."""
 
 
 def new_marks(arrays: Iterable[Any]) -> tuple[Mark, ...]:
-    """A new mark on each of the arrays, to be held by nothing but the tuple until `forget_marks`."""
-    marks = tuple(map(weakref.ref, arrays, itertools.repeat(_ENDED)))
-    _marks.update(zip(map(id, marks), marks, strict=True))
-    return marks
-
-
-def forget_marks(marks: Iterable[Mark]) -> None:
-    """These are marks no longer: whoever has one has a weak reference like any other."""
-    for mark in marks:
-        _marks.pop(id(mark), None)
+    """A new mark on each of the arrays, to be held by nothing but the tuple."""
+    return tuple(map(weakref.ref, arrays, itertools.repeat(_ENDED)))
 
 
 def weakly_referenced(leaves: Sequence[Any]) -> bool:
@@ -219,16 +220,23 @@ def _of_our_own(marks: Sequence[Mark], first: Any, last: Any) -> int:
     own = 0
     for mark in marks:
         target = mark()
-        # The tuple `marks`, `_marks`, the variable `mark`, and `getrefcount`'s argument.
-        own += (target is first or target is last) and getrefcount(mark) == 4
+        # The tuple `marks`, the variable `mark`, and `getrefcount`'s argument.
+        own += (target is first or target is last) and getrefcount(mark) == 3
     return own
 
 
 def only_marked(leaf: Any) -> bool:
     """Whether all weak references to the leaf are marks that only `executions` has."""
-    # References to a mark: the tuple in `executions`, `_marks`, the list here, the variable `mark`, and `getrefcount`'s
-    # argument.
-    return all(_marks.get(id(mark)) is mark and getrefcount(mark) == 5 for mark in weakref.getweakrefs(leaf))
+    # References to a mark: the tuple in `executions`, the list here, the variable `mark`, and `getrefcount`'s argument.
+    return all(
+        type(mark) is weakref.ref and mark.__callback__ is _ENDED and getrefcount(mark) == 4 and _is_mark(mark)
+        for mark in weakref.getweakrefs(leaf)
+    )
+
+
+def _is_mark(mark: Mark) -> bool:
+    """Whether some execution that is remembered has it: mostly one of the latest."""
+    return any(each is mark for marked in remembered for each in marked.marks)
 
 
 class Census:
