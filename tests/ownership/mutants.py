@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import concurrent.futures
 import contextlib
 import gc
 import operator
-import queue
 import re
 import signal
 import sys
@@ -301,10 +301,15 @@ def who_waits_has_not_been_woken() -> Any:
     look = waiting_threads._at_one_moment
 
     def looking(*args: Any) -> Any:
-        *others, are_empty = look(*args)
-        return [*others, [True for _ in are_empty]]
+        *others, are_empty, _ = look(*args)
+        return [*others, [True for _ in are_empty], [waiting_threads._UNUSED]]
 
     return mock.patch.object(waiting_threads, "_at_one_moment", looking)
+
+
+def workers_go_on() -> Any:
+    """Nobody asks whether an executor's workers have been told to end."""
+    return mock.patch.object(waiting_threads, "_may_end", lambda _: False)
 
 
 def threads_reach_nothing() -> Any:
@@ -752,7 +757,7 @@ ALL: tuple[Mutant, ...] = (
     all_that_shares_is_kept_for_itself, frames_are_trusted, introspection_is_allowed,
     parts_of_the_call_are_trusted, numbers_are_opened,
     observers_are_ignored, onlookers_are_ignored, handlers_only_set_flags, flags_are_read_by_nobody,
-    others_only_wait,
+    others_only_wait, who_waits_has_not_been_woken,
     threads_reach_nothing, variables_hold_all_alone,
     weak_references_lead_nowhere, what_is_in_a_private_object_is_private, nobody_has_the_attributes,
     frames_above_are_trusted, slots_are_always_plain, unpacking_never_fails,
@@ -775,12 +780,9 @@ ALL: tuple[Mutant, ...] = (
     copies_cannot_raise, copies_call_what_they_called, one_slot_has_one_name, signals_are_no_matter_to_members,
     constructors_are_all_alike, callers_read_nothing,
     *(
-        (
-            *(stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store),
-            who_waits_has_not_been_woken,
-        )
+        (stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store)
         if _UP_TO_3_12
-        else (a_store_does_not_load,)
+        else (a_store_does_not_load, workers_go_on)
     ),
     *((nothing_is_put_back,) if sys.version_info >= (3, 12) else ()),
     *((there_is_no_occasion_for_a_collection, few_objects_are_made) if sys.version_info < (3, 12) else ()),
@@ -1215,26 +1217,30 @@ def _key_that_a_handler_sets(s: Stub, f: Any, f2: Any) -> None:
     s.read(box.states)
 
 
-def _thread_that_has_been_woken(s: Stub, f: Any, f2: Any) -> None:
+def _worker_that_has_been_woken(s: Stub, f: Any, f2: Any) -> None:
+    """A worker is given work, or told to end, and comes to run before the store."""
     box = types.SimpleNamespace(a=s.new())
     seen: list[Any] = []
     prover = s.prover
     assert prover is not None
 
-    def looking(*args: Any) -> Any:
-        kept = prover(*args)
-        thread.join()
-        return kept
+    class Looks:
+        def __del__(self) -> None:
+            seen.append(box.a)
 
-    begin: Any = queue.SimpleQueue()
-    thread = threading.Thread(target=lambda: (begin.get(), seen.append(box.a)))
-    thread.start()
+    local = threading.local()
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    executor.submit(setattr, local, "value", Looks()).result()
     time.sleep(0.01)  # it comes to wait
-    s.prover = looking
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1)  # the thread is woken, and comes to run when this one waits for it
+    sys.setswitchinterval(1)  # the worker is woken, and comes to run when this thread waits for it
     try:
-        begin.put(None)
+        future = executor.submit(lambda: seen.append(box.a))
+        s.prover = lambda *args: (prover(*args), future.result())[0]
+        box.a = f(box.a)
+        time.sleep(0.01)
+        executor.shutdown(wait=False)
+        s.prover = lambda *args: (prover(*args), executor.shutdown())[0]
         box.a = f(box.a)
     finally:
         sys.setswitchinterval(interval)
@@ -1545,7 +1551,7 @@ PROGRAMS: tuple[Program, ...] = (
     _another_in_the_dead_container, _filter,
     _weak, _dying, _shard, _new_shard, _others_in_their_places, _frame, _frame_beneath, _locals,
     _number,
-    _watched_argument, _key_that_a_handler_sets, _tracer, _thread, _thread_that_has_been_woken, _thread_with_a_list,
+    _watched_argument, _key_that_a_handler_sets, _tracer, _thread, _worker_that_has_been_woken, _thread_with_a_list,
     _thread_with_a_weak_reference, _thread_with_a_part, _thread_with_the_attributes, _thread_with_a_frame, _property,
     _too_many, _too_many_inside, _loud_rest, _twice,
     _dropped_with_what_it_is_in, _read_in_helper, _two_callers,

@@ -24,7 +24,7 @@ from tests.ownership.harness import Stub, first, taken_over
 from tests.threads import FOR_LONG
 
 WAITS = sys.version_info < (3, 13)
-"""Whether it can be told of a thread that it waits at a `SimpleQueue`."""
+"""Whether it can be told of any thread, besides an executor's workers, that it waits at a `SimpleQueue`."""
 BOX = types.SimpleNamespace(a=None)
 """What any thread can reach."""
 
@@ -66,13 +66,90 @@ def test_a_consumer_at_an_empty_queue(work: Any) -> None:
         assert taken_over(BOX, 3) == [WAITS] * 3
 
 
+def idle(executor: concurrent.futures.ThreadPoolExecutor, workers: int = 3) -> None:
+    """Have an executor start so many workers, which then come to wait."""
+    barrier = threading.Barrier(workers)
+    concurrent.futures.wait([executor.submit(barrier.wait) for _ in range(workers)])
+    settle(0.2)
+
+
 def test_idle_workers_of_an_executor() -> None:
     with concurrent.futures.ThreadPoolExecutor(3) as executor:
-        barrier = threading.Barrier(3)
-        concurrent.futures.wait([executor.submit(barrier.wait) for _ in range(3)])
-        settle()
+        idle(executor)
         assert threading.active_count() >= 4
+        assert taken_over(BOX, 3) == [True] * 3
+
+
+def test_idle_workers_of_several_executors() -> None:
+    with concurrent.futures.ThreadPoolExecutor(3) as executor, concurrent.futures.ThreadPoolExecutor(3) as another:
+        idle(executor)
+        idle(another)
+        assert taken_over(BOX, 3) == [True] * 3
+
+
+def test_the_state_is_kept_beside_a_worker_that_is_at_work() -> None:
+    over = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(3) as executor, concurrent.futures.ThreadPoolExecutor(3) as another:
+        idle(executor)
+        idle(another)
+        executor.submit(over.wait, FOR_LONG)
+        assert taken_over(BOX, 3) == [False] * 3
+        over.set()
+        settle()
+        assert taken_over(BOX, 3) == [True] * 3
+
+
+def test_the_state_is_kept_where_there_is_work_that_nobody_has_begun() -> None:
+    """On 3.13 it may be what a worker has been handed that has not gone on yet."""
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        idle(executor, 1)
+        work = concurrent.futures.thread._WorkItem(concurrent.futures.Future(), print, (), {})  # type: ignore[call-arg]
         assert taken_over(BOX, 3) == [WAITS] * 3
+        del work
+        assert taken_over(BOX, 3) == [True] * 3
+
+
+class Executor(concurrent.futures.ThreadPoolExecutor):
+    """It may hand its workers what it likes."""
+
+
+def test_idle_workers_of_an_executor_that_users_have_written() -> None:
+    with Executor(3) as executor:
+        idle(executor)
+        assert taken_over(BOX, 3) == [WAITS] * 3
+
+
+def test_the_state_is_kept_beside_workers_that_have_been_told_to_end() -> None:
+    """What dies with a thread, such as the values of a `threading.local`, may look."""
+    stub = Stub()
+    f = stub.compile(first)
+    prover = stub.prover
+    assert prover is not None
+    executor, local, found = concurrent.futures.ThreadPoolExecutor(1), threading.local(), list[Any]()
+
+    class Looks:
+        def __del__(self) -> None:
+            found.append(BOX.a)
+
+    executor.submit(lambda: setattr(local, "value", Looks())).result()
+    settle(0.2)
+    BOX.a = stub.new()
+
+    def joining(*args: Any) -> Any:
+        kept = prover(*args)
+        executor.shutdown()
+        return kept
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1)  # the worker is told, and comes to run when this thread waits for it
+    try:
+        executor.shutdown(wait=False)
+        stub.prover = joining
+        BOX.a = f(BOX.a)
+    finally:
+        sys.setswitchinterval(interval)
+    assert found
+    stub.read(found)
 
 
 def test_the_state_is_kept_beside_one_that_waits_for_a_notification() -> None:
