@@ -301,15 +301,15 @@ def who_waits_has_not_been_woken() -> Any:
     look = waiting_threads._at_one_moment
 
     def looking(*args: Any) -> Any:
-        *others, are_empty, _ = look(*args)
-        return [*others, [True for _ in are_empty], [waiting_threads._UNUSED]]
+        *others, are_still, _ = look(*args)
+        return [*others, [True for _ in are_still], [waiting_threads._UNUSED]]
 
     return mock.patch.object(waiting_threads, "_at_one_moment", looking)
 
 
 def workers_go_on() -> Any:
-    """Nobody asks whether an executor's workers have been told to end."""
-    return mock.patch.object(waiting_threads, "_may_end", lambda _: False)
+    """Nobody asks whether an executor's workers have been told to end, or given work."""
+    return mock.patch.object(waiting_threads, "_may_be_handed_over", lambda *_: False)
 
 
 def threads_reach_nothing() -> Any:

@@ -152,8 +152,7 @@ def test_the_state_is_kept_beside_workers_that_have_been_told_to_end() -> None:
     stub.read(found)
 
 
-def test_the_state_is_kept_beside_one_that_waits_for_a_notification() -> None:
-    """An exception in the midst of `notify` leaves it listed as waiting, though it has been woken."""
+def test_one_that_waits_for_a_notification() -> None:
     items, full, event, future = queue.Queue[Any](), queue.Queue[Any](1), threading.Event(), concurrent.futures.Future()
     full.put(None)
     for work, wake in [
@@ -162,8 +161,37 @@ def test_the_state_is_kept_beside_one_that_waits_for_a_notification() -> None:
         (event.wait, event.set),
         (future.result, lambda: future.set_result(None)),
     ]:
-        with running(work, wake, 0.05):
-            assert taken_over(BOX, 3) == [False] * 3
+        with running(work, wake):
+            assert taken_over(BOX, 3) == [True] * 3
+
+
+def test_the_state_is_kept_beside_one_whose_notification_was_interrupted() -> None:
+    """It is listed as waiting still, though it has been woken."""
+    condition, looked, over = threading.Condition(), threading.Event(), list[Any]()
+    stub = Stub()
+    f = stub.compile(first)
+
+    def work() -> None:
+        with condition:
+            condition.wait()
+        stub.read(BOX.a)
+        looked.set()
+        over.append(BOX.a)
+
+    BOX.a = stub.new()
+    interval = sys.getswitchinterval()
+    with running(work, looked.wait):
+        prover = stub.prover
+        assert prover is not None
+        stub.prover = lambda *args: (prover(*args), looked.wait())[0]
+        sys.setswitchinterval(1)  # it is woken, and comes to run when this thread waits for it
+        try:
+            [waiter] = condition._waiters  # type: ignore[attr-defined]
+            waiter.release()
+            BOX.a = f(BOX.a)
+        finally:
+            sys.setswitchinterval(interval)
+    stub.read(over)
 
 
 def test_the_state_is_kept_beside_one_that_waits_for_some_time() -> None:

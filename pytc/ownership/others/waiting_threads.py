@@ -1,25 +1,33 @@
-"""Threads that wait for something to do, and so run nothing before they are given it: the idle workers of an executor.
+"""Threads that wait until others wake them, and run nothing before: an executor's idle workers, the reader of a queue.
 
-Such a thread is in the midst of `SimpleQueue.get`, without a time limit, and the queue is empty. Only Python code puts
-something in, and up to CPython 3.12 the queue is not empty then until the thread goes on. So where every other thread
-waits like that at one moment, none runs until this one wakes it: from then on all of them stand still.
+Such a thread is in the midst of a call of one of two methods, without a time limit:
+
+- `SimpleQueue.get`, and the queue is empty;
+- `lock.acquire`, called by `Condition.wait` with a lock of its own, which is locked. `Queue.get` and `put`,
+  `Event.wait`, `Future.result` and others wait like that. (That a condition lists a thread among those that wait tells
+  nothing: `notify` may have been interrupted when it had unlocked the lock.)
+
+Only Python code puts something into the queue or unlocks the lock, and from then on that is seen until the thread goes
+on. So where every other thread waits like that at one moment, none runs until this one wakes it: all of them stand
+still.
 
 From CPython 3.13 on a `SimpleQueue` hands what is put in straight to a thread that waits, and is empty all the while.
-So there only the workers of a `ThreadPoolExecutor` count, whose work is a `_WorkItem` each time, and only while there
-is none in the whole process: each object refers to its class, so the class's reference count tells (`_UNUSED`). What
-else a worker is handed is the `None` by which an executor that ends has its workers end; so these must go on.
+So there, of those at a queue, only the workers of a `ThreadPoolExecutor` count, whose work is a `_WorkItem` each time,
+and only while there is none in the whole process: each object refers to its class, so the class's reference count tells
+(`_UNUSED`). What else a worker is handed is the `None` by which an executor that ends has its workers end; so it must
+go on.
 
 At one moment: a thread that is looked at first may be woken by one that is looked at later and waits by then. So all
 are looked at in a single call of C code, during which no other thread runs (`_at_one_moment`).
 
-No other way to wait will do. A `threading.Condition` lists who waits, but an exception in `notify` leaves those listed
-whom it has woken already. And the main thread is woken by signals, whose handlers run there.
+The main thread never counts: signals wake it, whose handlers run there.
 """
 
 from __future__ import annotations
 
 import operator
 import sys
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, thread
@@ -41,19 +49,32 @@ def _references_to_unused_class() -> int:
     return sum(map(sys.getrefcount, [module["Unused"]]))
 
 
+class _Way(NamedTuple):
+    """A way to wait: in a call of a method of some class, as long as another one returns true of the object."""
+
+    method: Any
+    of: type
+    still: Any
+
+
+_Lock = type(threading.Lock())
+_FOR_AN_ITEM = _Way(SimpleQueue.get, SimpleQueue, SimpleQueue.empty)
+_FOR_A_NOTIFICATION = _Way(_Lock.acquire, _Lock, _Lock.locked)
 _HANDS_OVER = sys.version_info >= (3, 13)
+_WAIT = threading.Condition.wait.__code__
 _WORKER = thread._worker.__code__
 _UNUSED = _references_to_unused_class()
-_GET: Any = SimpleQueue.get
+_NAMES = {"get", "acquire"}
 _LOADS = {"LOAD_METHOD", "LOAD_ATTR"}
 _CALLS = {"CALL", "PRECALL", "CALL_KW"}
 """Which of them a thread is at is a matter of the interpreter's version, and of how far it has specialised the code."""
 
 
 class _Call(NamedTuple):
-    """A call of a method `get` that a thread may be in. Its frame has the method on the stack, and above it what it is
-    a method of, until the call returns and the result is put in the method's place."""
+    """A call of a method that a thread may be in. Its frame has the method on the stack, and above it what it is a
+    method of, until the call returns and the result is put in the method's place."""
 
+    way: _Way
     place: int
     """Where the method is, counted from the first word of the frame."""
     words: Any
@@ -65,21 +86,21 @@ class _Call(NamedTuple):
 def all_wait(frames: Mapping[int, FrameType], threads: int) -> bool:
     """Whether at one moment all threads of these idents waited in these frames, and there were so many `threads` in
     all, this one, which must be the main thread, included."""
-    if not in_main_thread() or (_HANDS_OVER and not all(_is_worker(frame) for frame in frames.values())):
+    if not in_main_thread():
         return False
     calls = [call for frame in frames.values() for call in _calls_in(frame)]
-    queues = _called_on(calls)
-    if len(queues) != len(frames) or any(type(queue) is not SimpleQueue for queue in queues):
+    waited_for = _called_on(calls)
+    if len(waited_for) != len(frames) or [*map(type, waited_for)] != [call.way.of for call in calls]:
         return False
-    counted, (now,), methods, called_on, are_empty, work = _at_one_moment(calls, queues)
+    counted, (now,), methods, called_on, are_still, work = _at_one_moment(calls, waited_for)
     del now[this_thread()]  # it would keep this frame, and all that the frames above it refer to
     return (
         len(counted) == threads
         and all(now.get(ident) is frame for ident, frame in frames.items())
-        and methods == [id(_GET)] * len(calls)
-        and called_on == [id(queue) for queue in queues]
-        and all(are_empty)
-        and not (_HANDS_OVER and (work != [_UNUSED] or any(_may_end(frame) for frame in frames.values())))
+        and methods == [id(call.way.method) for call in calls]
+        and called_on == [id(each) for each in waited_for]
+        and all(are_still)
+        and not (_HANDS_OVER and any(_may_be_handed_over(frame, work) for frame in frames.values()))
     )
 
 
@@ -91,20 +112,20 @@ def _called_on(calls: Sequence[_Call]) -> list[Any]:
     """What the methods are called on, of those calls that threads are in. (Where a thread has gone on, the places on
     its stack may have what is gone by now. So only where the method is still in its place is the next one read.)"""
     methods = map(operator.getitem, [call.words for call in calls], [call.place for call in calls])
-    are_there = map(operator.eq, methods, [id(_GET)] * len(calls))
+    are_there = map(operator.eq, methods, [id(call.way.method) for call in calls])
     return list(starmap(operator.getitem, compress([(call.objects, call.place + 1) for call in calls], are_there)))
 
 
-def _at_one_moment(calls: Sequence[_Call], queues: Sequence[Any]) -> list[list[Any]]:
+def _at_one_moment(calls: Sequence[_Call], waited_for: Sequence[Any]) -> list[list[Any]]:
     """The states of all threads; their frames; the addresses of the methods that are called and of what these are
-    called on; whether the queues are empty; and how many references there are to the class of executors' work."""
+    called on; whether that is still to be waited for; and the reference count of the class of executors' work."""
     stacks = [call.words for call in calls]
     parts = (
         states(),
         starmap(sys._current_frames, ((),)),
         map(operator.getitem, stacks, [call.place for call in calls]),
         map(operator.getitem, stacks, [call.place + 1 for call in calls]),
-        map(SimpleQueue.empty, queues),
+        map(operator.call, [call.way.still for call in calls], waited_for),
         map(sys.getrefcount, [thread._WorkItem]),
     )
     return list(map(list, parts))
@@ -115,32 +136,40 @@ def _is_worker(frame: FrameType) -> bool:
     return frame.f_code is _WORKER and frame.f_globals is vars(thread)
 
 
-def _may_end(worker: FrameType) -> bool:
-    """Whether the executor of a worker, which this has the frame of, may have told it to end; or is of a class of
-    users', and may have handed it anything. (Asked once the worker has been found waiting: who has told it, has noted
-    that before.)"""
-    reference = variable(worker, 0)
+def _may_be_handed_over(frame: FrameType, work: Sequence[int]) -> bool:
+    """Whether a thread in this frame that waits at a `SimpleQueue` may have been handed something by it already: work,
+    of whose class the reference count is `[_UNUSED]` if there is none; what tells it to end; or anything, by an
+    executor of a class of users'. (Asked once it has been found waiting: who tells it to end notes that before.)"""
+    if not _is_worker(frame):
+        return False
+    reference = variable(frame, 0)
     executor = reference() if type(reference) is weakref.ref else None
-    return type(executor) is not ThreadPoolExecutor or executor._shutdown or thread._shutdown
+    return work != [_UNUSED] or type(executor) is not ThreadPoolExecutor or executor._shutdown or thread._shutdown
 
 
 def _calls_in(frame: FrameType) -> list[_Call]:
     """The call that a thread in `frame` may wait in; none if it is elsewhere."""
+    if frame.f_code is _WAIT:
+        way = _FOR_A_NOTIFICATION
+    elif not _HANDS_OVER or _is_worker(frame):
+        way = _FOR_AN_ITEM
+    else:
+        return []
     try:
         flow = flow_of(frame.f_code)
     except NotTrusted:
         return []
     place = flow.once(_waiting_calls).get(flow.index(frame.f_lasti))
-    return [] if place is None else [_Call(first_local + place, words(frame), objects(frame))]
+    return [] if place is None else [_Call(way, first_local + place, words(frame), objects(frame))]
 
 
 def _waiting_calls(flow: ControlFlow) -> dict[int, int]:
-    """The calls `.get()` and `.get(block=True)` in some code: by instruction, where the method is on the stack, counted
-    from the first local."""
+    """The calls `.get()`, `.get(block=True)` and `.acquire()` in some code: by instruction, where the method is on the
+    stack, counted from the first local."""
     found: dict[int, int] = {}
     for n, instruction in enumerate(flow.instructions):
         height = flow.heights[n]
-        if instruction.opname in _LOADS and instruction.argval == "get" and height is not None:
+        if instruction.opname in _LOADS and instruction.argval in _NAMES and height is not None:
             found.update(dict.fromkeys(_calls_behind(flow, n), first_of_stack(flow.code) + height - 1))
     return found
 
