@@ -812,6 +812,36 @@ def test_each_site_has_its_own_plan_and_there_are_two_at_most():
     assert sum(by_site.values()) <= 5
 
 
+descend_by = lambda p, g: p - 0.1 * g  # noqa: E731
+
+
+def layers(update, calls):
+    """The gradients live on, in a list."""
+    params = [jnp.ones((64, 64)) for _ in range(2)]
+    for _ in range(calls):
+        grads = [p * 0.1 for p in params]
+        for i in range(len(params)):
+            params[i] = update(params[i], grads[i])
+    return params, grads
+
+
+def leaves_of_a_tree(update, calls):
+    """The tree has the weights until all gradients are used up."""
+    params = {"a": jnp.ones((64, 64)), "b": jnp.ones((64, 64))}
+    for _ in range(calls):
+        params = jax.tree.map(lambda p: update(p, p * 0.1), params)
+    return params
+
+
+def test_a_place_does_not_keep_what_only_another_place_holds():
+    update = pytc.compile(descend_by)
+    layers(update, 10)
+    leaves_of_a_tree(update, 20)
+    assert plans(update) == [2]
+    one, other = update.explain().sites
+    assert one.donated_bytes == other.donated_bytes == 64 * 64 * 4
+
+
 def hold_a_part(step, times):
     for _ in range(times):
         state = start()

@@ -81,6 +81,7 @@ def look(
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
             site.streak = PATIENCE - 1
         site.use(plan)
+    site.lives_on = lives_on
     copies = not lives_on.isdisjoint(plan.proven)
     if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
@@ -147,7 +148,8 @@ def prove(
     if site.has_lost_patience() and jax.process_count() == 1:
         # The caller's code lets go of these, but something else has held on to them each time. (Where there are
         # other processes, see `look`.)
-        plan = planner.plan(signature, plan.program.keep | frozenset(held), leaves, alone=len(signature.sites) == 1)
+        keep = planner.never(program, are_arrays(leaves)) | site.lives_on | site.unseen | frozenset(held)
+        plan = planner.plan(signature, keep, leaves, alone=len(signature.sites) == 1)
         site.use(plan)
         site.unseen |= plan.program.keep.intersection(held)
         held, outcome = _held(plan, frame, args, kwargs, leaves)

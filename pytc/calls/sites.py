@@ -116,6 +116,9 @@ class Site:
     """By leaf (an index): what held it the first time, in words."""
     asked: bool = False
     """Whether holders were looked for among all objects. That is slow, so it is done once."""
+    lives_on: frozenset[int] = frozenset()
+    """Leaves (indices) that seemed to live on when the code was last looked at. The plan may spare others, for the sake
+    of another place."""
     unseen: frozenset[int] = frozenset()
     """Leaves (indices) that the plan spares though the code lets go of them: something was found to hold them at each
     call, or is expected to."""
@@ -167,6 +170,7 @@ class Site:
             self.plan,
             earlier=self.earlier + self.calls,
             why=self.why,
+            lives_on=self.lives_on,
             unseen=self.unseen,
             asked=self.asked,
             collects=self.collects,
