@@ -33,7 +33,9 @@ MOST_EXPLAINED = 2
 MOST_GLANCED = 4
 """Leaves at a call site whose holders are looked for among the callers' variables and in their code, which is cheap."""
 
-TOO_MANY = "so many arrays are alive that to look at each takes longer than to copy this"
+_TOO_MANY = ownership.Held(
+    "unknown", "so many arrays are alive that to look at each takes longer than to copy this", remedy="none"
+)
 """Why leaves are kept where `ownership.is_dear`."""
 
 
@@ -86,7 +88,7 @@ def look(
     if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
         found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
-        site.why = site.why | {i: why.text for i, why in found.items()}
+        site.why = site.why | found
     return site
 
 
@@ -170,16 +172,16 @@ def _why(
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
     held: Sequence[int],
-) -> dict[int, str]:
-    """For the largest of the leaves that are held, what holds them, in words; what is not seen is left out.
+) -> dict[int, ownership.Held]:
+    """For the largest of the leaves that are held, what holds them; what is not seen is left out.
     `everywhere` says that it may take long."""
     few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
     if ownership.is_dear(plan.proven):
-        return dict.fromkeys(held, TOO_MANY)
+        return dict.fromkeys(held, _TOO_MANY)
     found = asking.glance(frame, args, kwargs, leaves, more, plan.outcome)
     if everywhere and asking.has_time():
         found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
-    return {i: holder.text for i, holder in found.items()}
+    return found
 
 
 def _largest(program: Program, leaves: Collection[int], most: int) -> list[int]:

@@ -112,8 +112,8 @@ class Site:
     copied_bytes: int = 0
     held: dict[int, int] = dataclasses.field(default_factory=dict)
     """By leaf (an index): how many calls found it alive although the plan takes it over."""
-    why: dict[int, str] = dataclasses.field(default_factory=dict)
-    """By leaf (an index): what held it the first time, in words."""
+    why: dict[int, ownership.Held] = dataclasses.field(default_factory=dict)
+    """By leaf (an index): what held it the first time."""
     asked: bool = False
     """Whether holders were looked for among all objects. That is slow, so it is done once."""
     lives_on: frozenset[int] = frozenset()

@@ -57,6 +57,9 @@ class SiteReport:
     kept holding them. The largest first."""
     unseen: tuple[str, ...]
     """Those of `spared` that the code there lets go of: something kept holding them, or was expected to."""
+    passed_over: tuple[str, ...]
+    """Those of `kept` that a call could take over, and does not although nothing there is known to hold them: they are
+    too small to compile the program again for, or the two programs that there are suit other places."""
     handed_back: int
     """How many of `kept` are returned as they came."""
     unfit: int
@@ -64,6 +67,8 @@ class SiteReport:
     why: tuple[tuple[str, str], ...]
     """(path, what holds it) for the largest of those: ("state['w']", "read again in train.py:57"). A leaf that was
     copied before it was spared is in `held`, too; then this is what held it at one of those calls."""
+    advice: str
+    """What would have these reused, in words; empty if nothing is known that would."""
     copied_calls: int
     """Calls that had to copy a leaf still in use."""
     copied_bytes: int
@@ -89,6 +94,9 @@ class Calls:
         if width is None:
             width = shutil.get_terminal_size((100, 24)).columns
         return calls_text.of_calls(self, width, colour)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
     def __str__(self) -> str:
         return self.text()
@@ -159,7 +167,7 @@ def _type(leaf: Leaf, program: Program) -> str:
     if getattr(leaf.aval, "weak_type", False):
         words.append("weakly typed")
     if not leaf.array:
-        words.append("no jax.Array")
+        words.append("not a jax.Array")
     if leaf.placed is not None:
         words.append(f"on {leaf.placed}")
     return ", ".join(words)
@@ -193,15 +201,18 @@ def _report(
     # Of several leaves of a type, `at_best` has as many as there are results for: any of them could be in their place.
     missing = {_aval(program.leaves[i]) for i in planner.at_best(signature.staged) - donated}
     fit = [i for i in left_alone if _aval(program.leaves[i]) in missing]
-    spared = tuple(program.leaves[i].path for i in sorted(fit, key=lambda i: -program.leaves[i].nbytes))
+    fit.sort(key=lambda i: -program.leaves[i].nbytes)
+    lives_on = site.lives_on | site.unseen | site.held.keys()
+    spared = tuple(program.leaves[i].path for i in fit if i in lives_on)
     unfit = {note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}
     unfit |= {*left_alone}.difference(fit)
     unfit |= set(kept) - program.keep - {given.leaf for given in program.inputs}  # the program does not even read it
     held = [
-        HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why.get(i, ""))
+        HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why[i].text if i in site.why else "")
         for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))
     ]
     unseen = {program.leaves[i].path for i in site.unseen}
+    why = {i: found for i, found in site.why.items() if i in kept and i not in unfit}
     return SiteReport(
         where=where,
         arguments=arguments,
@@ -213,9 +224,11 @@ def _report(
         kept_bytes=sum(program.leaves[i].nbytes for i in kept),
         spared=spared,
         unseen=tuple(path for path in spared if path in unseen),
+        passed_over=tuple(program.leaves[i].path for i in fit if i not in lives_on),
         handed_back=len(handed_back),
         unfit=len(unfit - handed_back),
-        why=tuple((program.leaves[i].path, why) for i, why in site.why.items() if i in kept and i not in unfit),
+        why=tuple((program.leaves[i].path, found.text) for i, found in why.items()),
+        advice=calls_text.advice(found.remedy for found in why.values()),
         copied_calls=site.copied_calls,
         copied_bytes=site.copied_bytes,
         held=tuple(held),

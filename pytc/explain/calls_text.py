@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pytc.calls.decide import TOO_MANY
 from pytc.explain.fold import fold
 from pytc.explain.sizes import size
 from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
 from pytc.explain.text import MOST_NOTES, more, times
-from pytc.ownership.cpython.interpreter import ACTIVE
-from pytc.ownership.words.holders import BY_C
+from pytc.ownership import Remedy
 
 if TYPE_CHECKING:
-    from pytc.explain.calls import Calls, SiteReport
+    from pytc.explain.calls import Calls, HeldReport, SiteReport
 
 
 def of_calls(calls: Calls, width: int, colour: bool) -> str:
@@ -35,17 +33,26 @@ _NOT_COUNTED = (
     "Calls under a transformation or in a debugging mode (jax_debug_nans, jax_disable_jit, ...) are jax.jit's, and not "
     "counted."
 )
-_TO_FREE = (
-    "to have it reused: keep it in a local variable alone, which is read neither after the call nor in an exception "
-    "handler; of what is needed later keep a copy (jax.tree.map(jnp.copy, ...))"
-)
-_TO_CALL = (
-    "to have it reused: make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
-    "`functools.partial` or object with a `__call__` in between"
-)
-_TO_WATCH_LESS = "to have it reused: run without it, since it could read or keep any array"
+_ADVICE: dict[Remedy, str] = {
+    "local": "keep it in a local variable alone, which is read neither after the call nor in an exception handler; of "
+    "what is needed later keep a copy (jax.tree.map(jnp.copy, ...))",
+    "store": "store the result where it was, in the statement of the call or the next one; or keep it in a local "
+    "variable alone",
+    "call": "make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
+    "`functools.partial` or object with a `__call__` in between",
+    "watch": "run without it, since it could read or keep any array",
+}
+_PASSED_OVER = "too little to compile once more for, beside the programs for other places"
 _ONCE = ", at one of the calls"
 """Said of a reason that was searched for at one of several calls only; at others it may be another one."""
+
+
+def advice(remedies: Iterable[Remedy]) -> str:
+    """What to do where leaves are kept for these reasons; if they are of several kinds, what helps against most."""
+    known = {each for each in remedies if each != "none"}
+    if not known:
+        return ""
+    return _ADVICE[known.pop() if len(known) == 1 else "local"]
 
 
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
@@ -56,37 +63,40 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     held = {*site.unseen, *(each.path for each in site.held)}
     lines += _named("can be read after the call", [path for path in site.spared if path not in held], width)
     lines += _named("something else was holding it", [path for path in site.spared if path in held], width)
+    lines += _named(_PASSED_OVER, site.passed_over, width)
     if site.handed_back:
         lines.append(f"          handed back as they came: {counted(site.handed_back, 'leaf', 'leaves')}")
     if site.unfit:
         leaves = counted(site.unfit, "leaf", "leaves")
         lines += wrapped(f"no result can be written there, or none that saves memory: {leaves}", width, 10, 10)
     often = {each.path for each in site.held if each.calls > 1}
-    for found in fold(site.why, lambda each: (each[0],), lambda each: (each[1], each[0] in often)):
-        path, why = found.members[0]
-        lines += wrapped(f"{found.texts[0]}{_ONCE if path in often else ''}: {why}", width, 12, 10)
-    if others := [why for _, why in site.why if why != TOO_MANY]:
-        if all(why.endswith(ACTIVE) for why in others):
-            advice = _TO_WATCH_LESS
-        else:
-            advice = _TO_CALL if all(BY_C in why for why in others) else _TO_FREE
-        lines += wrapped(advice, width, 12, 10)
+    reasons: dict[tuple[str, bool], list[str]] = {}
+    for path, why in site.why:
+        reasons.setdefault((why, path in often), []).append(path)
+    for (why, searched_once), paths in reasons.items():
+        lines += wrapped(f"{_names(paths)}{_ONCE if searched_once else ''}: {why}", width, 12, 10)
+    if site.advice:
+        lines += wrapped(f"to have it reused: {site.advice}", width, 12, 10)
     if site.copied_calls:
         lines.append(f"  copied  {size(site.copied_bytes)} in {counted(site.copied_calls, 'call')}")
-        folds = fold(site.held, lambda each: (each.path,), lambda each: (each.nbytes, each.calls, each.why))
+        together: dict[tuple[int, str], list[HeldReport]] = {}
+        for each in site.held:
+            together.setdefault((each.calls, each.why), []).append(each)
         # Most often first; among equals the largest first, since the holders of these are known.
-        often_first = sorted(folds, key=lambda found: (-found.members[0].calls, -found.count * found.members[0].nbytes))
-        for each in often_first[:MOST_NOTES]:
-            first = each.members[0]
-            text = f"{times(each.count, first.nbytes)}  {each.texts[0]}: still in use in {counted(first.calls, 'call')}"
-            told = (
-                f"{_ONCE if first.calls > 1 else ''}: {first.why}"
-                if first.why
-                else "; what holds it was not looked for"
-            )
-            lines += wrapped(text + told, width, 12, 10)
-        lines += more([each for found in often_first[MOST_NOTES:] for each in found.members], "leaf", "leaves")
+        often_first = sorted(together.items(), key=lambda item: (-item[0][0], -sum(each.nbytes for each in item[1])))
+        for (calls, why), members in often_first[:MOST_NOTES]:
+            told = f"{_ONCE if calls > 1 else ''}: {why}" if why else "; what holds it was not looked for"
+            held_in = f"{_names([each.path for each in members])}: still in use in {counted(calls, 'call')}"
+            lines += wrapped(f"{_size(members)}  {held_in}{told}", width, 12, 10)
+        rest = [each for _, members in often_first[MOST_NOTES:] for each in members]
+        lines += more(rest, "leaf", "leaves")
     return lines
+
+
+def _size(leaves: Sequence[HeldReport]) -> str:
+    """The bytes of these leaves: of each, if that is the same."""
+    sizes = {each.nbytes for each in leaves}
+    return times(len(leaves), sizes.pop()) if len(sizes) == 1 else size(sum(each.nbytes for each in leaves))
 
 
 def _heading(site: SiteReport) -> str:
@@ -99,6 +109,10 @@ def _heading(site: SiteReport) -> str:
 
 def _named(said: str, paths: Sequence[str], width: int) -> list[str]:
     """`said` of these leaves; nothing if there are none."""
+    return wrapped(f"{said}: {_names(paths)}", width, 10, 10) if paths else []
+
+
+def _names(paths: Sequence[str]) -> str:
+    """The leaves in few words."""
     folds = fold(paths, lambda path: (path,), lambda _: None)
-    names = ", ".join(each.texts[0] for each in folds[:MOST_NOTES]) + (", ..." if folds[MOST_NOTES:] else "")
-    return wrapped(f"{said}: {names}", width, 10, 10) if names else []
+    return ", ".join(each.texts[0] for each in folds[:MOST_NOTES]) + (", ..." if folds[MOST_NOTES:] else "")

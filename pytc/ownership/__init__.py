@@ -48,12 +48,13 @@ from pytc.ownership.others.collector import collected_since, collections_so_far
 from pytc.ownership.others.collector import resume as resume_collections
 from pytc.ownership.others.watchers import meddler
 from pytc.ownership.proof import all_dead, held
-from pytc.ownership.words.holders import Held
+from pytc.ownership.words.holders import Held, Remedy
 
 __all__ = [
     "CallSite",
     "Held",
     "Outcome",
+    "Remedy",
     "Surviving",
     "Walk",
     "Wanted",

@@ -129,12 +129,12 @@ def _reason(
             if not outcome.atomic:
                 return Held("variable", f"{named}: the call may raise after it has donated")
     if path and waits_for_c(frame):
-        return Held("unknown", f"{holders.BY_C}, which holds the arguments until the call returns")
+        return Held("unknown", f"{holders.BY_C}, which holds the arguments until the call returns", remedy="call")
     if look.refusals:
         return Held("introspection", look.refusals[0])
     if path and not referrers.are_known_of(path[-1]):
         return Held("unknown", "something that it would take long to look for, as so many leaves are held")
-    return Held("unknown", f"{holders.BY_C}, or a suspended function")
+    return Held("unknown", f"{holders.BY_C}, or a suspended function", remedy="call")
 
 
 def glance(

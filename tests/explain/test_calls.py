@@ -355,10 +355,54 @@ def test_the_function_is_told_that_goes_on_before_the_result_is_stored():
     assert site.why
     for _, why in site.why:
         assert re.fullmatch(
-            r"attribute `state` of Logging in test_calls.py:\d+, to which the result is not assigned at once: "
-            "`Logging.logged` goes on after the call before it returns",
+            r"attribute `state` of Logging, passed on in test_calls.py:\d+, to which the result is not assigned at "
+            "once: `Logging.logged` goes on after the call before it returns",
             why,
         )
+    assert site.advice.startswith("store the result where it was, in the statement of the call or the next one")
+
+
+def through_a_helper(compiled, state):
+    for _ in range(3):
+        state = compiled(state, jnp.ones(4))
+    return state
+
+
+def test_a_global_that_is_passed_on_is_told_in_a_sentence():
+    compiled = new_step()
+    space = {"start": new_state(), "through_a_helper": through_a_helper, "compiled": compiled, "__name__": "script"}
+    exec(compile("start = through_a_helper(compiled, start)", "script.py", "exec"), space)
+    (site,) = explain(compiled).sites
+    assert {leaf.why for leaf in site.held} == {
+        "the global `start`, passed on in script.py:1, to which the result is not assigned at once: "
+        "`through_a_helper` goes on after the call before it returns"
+    }
+
+
+def count_on(compiled, state, calls):
+    for _ in range(calls):
+        state = compiled(state)
+
+
+def test_what_is_too_little_to_compile_again_for_is_told_apart_from_what_is_read():
+    @pytc.compile
+    def compiled(state):
+        w = state["w"]
+        for _ in range(60):
+            w = jnp.sin(w) * 1.01
+        return {"w": w, "step": state["step"] + 1}
+
+    count_on(compiled, {"w": jnp.ones((16, 16)), "step": 0}, 4)
+    _, site = explain(compiled).sites
+    assert (site.spared, site.passed_over) == ((), ("state['step']",))
+    assert "can be read" not in str(explain(compiled))
+
+
+def test_a_notebook_shows_it_as_print_does():
+    pretty = pytest.importorskip("IPython.lib.pretty")
+    compiled = new_step()
+    remember(compiled)
+    assert pretty.pretty(explain(compiled)) == str(explain(compiled))
 
 
 def test_the_thread_is_told_that_may_read_an_attribute():
@@ -503,7 +547,7 @@ def test_a_counter_that_begins_as_a_number_tells_its_calls_apart():
     compiled = pytc.compile(lambda state: {"n": state["n"] + 1, "x": state["x"] * 2})
     counting(compiled, 4)
     first, later = explain(compiled).sites
-    assert (first.arguments, first.calls) == ((("state['n']", "i32[], weakly typed, no jax.Array"),), 1)
+    assert (first.arguments, first.calls) == ((("state['n']", "i32[], weakly typed, not a jax.Array"),), 1)
     assert (later.arguments, later.calls) == ((("state['n']", "i32[], weakly typed"),), 3)
 
 
@@ -588,7 +632,7 @@ def test_signatures_of_one_place_are_told_apart():
     assert [site.arguments for site in sites] == [
         (("batch", "f32[4]"),),
         (("batch", "f32[3]"),),
-        (("batch", "f32[5], no jax.Array"),),
+        (("batch", "f32[5], not a jax.Array"),),
     ]
     assert re.search(r"test_calls.py:\d+ \(batch: f32\[3\]\): 1 call$", str(explain(compiled)), re.MULTILINE)
 

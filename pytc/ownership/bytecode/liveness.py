@@ -224,8 +224,9 @@ class ControlFlow:
         return heights
 
     def next_read(self, at: int, local: int) -> tuple[int, bool] | None:
-        """The source line where local number `local` is read first after instruction `at`, if it is read at all; and
-        whether it is nowhere read but by strings that name it."""
+        """The source line where local number `local` may be read after instruction `at`, the next one further down if
+        there is any, the first one in a loop else; None if it is not read. And whether it is nowhere read but by
+        strings that name it."""
         bit = 1 << local
         seen: set[int] = set()
         ahead = [n for n in (*self.follows[at], self.handlers[at]) if n is not None]

@@ -355,24 +355,22 @@ _tool: Callable[[int], str | None] | None = None
 if sys.version_info >= (3, 12):
     _tool = sys.monitoring.get_tool
 _NO_TOOLS = (None,) * 6
-ACTIVE = "is active"
-"""How `observer` ends, where there is any."""
 
 
 def observer() -> str:
     """Who watches this thread and could read any variable at any time, in words; empty when nobody does."""
     if is_audited():
-        return f"an audit hook {ACTIVE}"
+        return "an audit hook is active"
     if sys.gettrace() is not None:
-        return f"a debugger or tracer {ACTIVE}"
+        return "a debugger or tracer is active"
     if sys.getprofile() is not None:
-        return f"a profiler {ACTIVE}"
+        return "a profiler is active"
     if _tool is None:
         return ""
     tools = _tool(0), _tool(1), _tool(2), _tool(3), _tool(4), _tool(5)
     if tools == _NO_TOOLS:
         return ""
-    return f"the monitoring tool {next(name for name in tools if name is not None)!r} {ACTIVE}"
+    return f"the monitoring tool {next(name for name in tools if name is not None)!r} is active"
 
 
 _interpreter: Any = ctypes.pythonapi.PyInterpreterState_Get

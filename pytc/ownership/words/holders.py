@@ -45,6 +45,9 @@ _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "it
 Kind: TypeAlias = Literal[
     _OfObjects, "variable", "weakref", "buffer", "observer", "interpreter", "introspection", "thread", "finaliser"
 ]
+Remedy: TypeAlias = Literal["local", "store", "call", "watch", "none"]
+"""What would have a leaf reused: to hold it in a local variable, to store the result at once, to make the call by plain
+Python code, to run without whoever watches, nothing that is known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Held:
     `self.state = step(self.state)`."""
     onlooker: str = ""
     """If nothing else holds the value: who may read that place before the result is stored there."""
+    remedy: Remedy = "local"
 
 
 def place_in(frame: FrameType, line: int | None) -> str:
@@ -107,7 +111,7 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
         if type(referrer) is tuple and (function := _function(referrer, "__defaults__", referrers)):
             return Held("item", f"a default argument of {function.__qualname__}")
         if type(referrer) is tuple and not name and not referrers.of(referrer):
-            return Held("unknown", f"the arguments of a call by {BY_C}")
+            return Held("unknown", f"the arguments of a call by {BY_C}", remedy="call")
         return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer, referrers)}'}")
     if type(referrer).__name__ == "managedbuffer":
         return Held("unknown", "a NumPy array or a memoryview that shows its memory")
@@ -273,6 +277,6 @@ def oddity(value: Any) -> Held | None:
 def explain_interpreter() -> Held | None:
     """Why nothing at all can be proven now, if so."""
     if interpreter.refusal:
-        return Held("interpreter", interpreter.refusal)
+        return Held("interpreter", interpreter.refusal, remedy="none")
     observer = interpreter.observer()
-    return Held("observer", observer) if observer else None
+    return Held("observer", observer, remedy="watch") if observer else None

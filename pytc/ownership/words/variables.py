@@ -86,7 +86,7 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
                 text = f"`{name}` is named in a string that is used in {place_in(frame, line)}, and may be read by that"
                 return Held("introspection", text, code.co_filename, line)
             if line is not None and number in arguments:
-                return Held("variable", f"read again in {place_in(frame, line)}", code.co_filename, line)
+                return Held("variable", f"read again in {place_in(frame, line)}, as `{name}`", code.co_filename, line)
             line = _assigned(flow, site.at, number)
             return Held("variable", f"also `{name}` in {place_in(frame, line)}", code.co_filename, line)
         if type(found) is types.CellType and contents(found) is value:
@@ -252,9 +252,10 @@ def in_members_above(frame: FrameType, value: Any) -> Held | None:
         if above is None:
             break
         if not passes_on and (held := in_members(above, value, ())) is not None:
+            holder = f"{held.text.removesuffix(ANY_FUNCTION)}, passed on in {place_in(above, None)}"
             goes_on = f"`{below.f_code.co_qualname}` goes on after the call before it returns"
-            text = f"{held.text} in {place_in(above, None)}, to which the result is not assigned at once: {goes_on}"
-            return dataclasses.replace(held, text=text, source=None)
+            text = f"{holder}, to which the result is not assigned at once: {goes_on}"
+            return dataclasses.replace(held, text=text, source=None, remedy="store")
         below, above = above, above.f_back
     return None
 
@@ -284,18 +285,17 @@ def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | Non
     again = ReadAgain(frame, flow_of(frame.f_code), site, Slots([]), at_once=True, atomic=True)
     fields = {place[-1] for place in loaded(flow_of(frame.f_code), site.at) if again.depends(place)}
     if held.source not in stored | fields:
-        if held.kind == "global":
-            return held  # its text says enough
-        why = ", to which the result is not assigned at once"
-    elif refusals:
+        elsewhere = "" if held.kind == "global" else ", to which the result is not assigned at once"
+        return dataclasses.replace(held, text=held.text + elsewhere, remedy="store")
+    if refusals:
         return dataclasses.replace(held, text=f"{held.text}: {refusals[0]}", onlooker=refusals[0])
-    elif setter := _setter(frame, held.source):
+    if setter := _setter(frame, held.source):
         why = f", whose class has {setter} run as the result is stored there, which may read it"
-    elif waits_for_c(frame) and interruptible():
+        return dataclasses.replace(held, text=held.text + why)
+    if waits_for_c(frame) and interruptible():
         why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
-    else:
-        return None
-    return dataclasses.replace(held, text=held.text + why)
+        return dataclasses.replace(held, text=held.text + why, remedy="call")
+    return None
 
 
 def _setter(frame: FrameType, attribute: Step) -> str:
