@@ -155,9 +155,10 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[Use
     if added:
         told.append(findings.add(added, found))
     if found is not None and program is not None:
-        told += findings.pairing(main, wanted, found, program)
+        told += findings.pairing(main, wanted, found, found.pytc, program)
         told += findings.conditional(main, wanted, found, arguments, uses)
-    told += findings.by_site(uses, [each for each in arguments if each.verdict == "held" and not each.donated])
+    held = [each for each in arguments if each.verdict == "held" and not each.donated]
+    told += findings.by_site(function.api, uses, held)
     change = None
     if set(wanted) != set(promised):
         given = [name for name, value in function.options.items() if value is not None]
@@ -273,7 +274,8 @@ def _compared(
     else:
         best = tuple(kept)
     program, footprint = _by_pytc(main)
-    return list(best), Savings(now.total, tried[best].total, footprint.total, now.devices), program, little
+    by_pytc = footprint.total if api in findings.REPLACED else None
+    return list(best), Savings(now.total, tried[best].total, by_pytc, now.devices), program, little
 
 
 def _by_pytc(main: Use) -> tuple[Program, Footprint]:

@@ -10,6 +10,9 @@ from pytc.explain.audit.uses import Use
 from pytc.explain.sizes import size
 from pytc.program import Program
 
+REPLACED = frozenset(["jax.jit", "jax.pmap", "equinox.filter_jit"])
+"""What pytc's functions do the same as: of others it is not said what they would save."""
+
 WORTH = 1000
 """An edit is not worth making if it saves less than 1/`WORTH` of the program's memory."""
 
@@ -78,8 +81,9 @@ def conditional(
     return [Finding("if unread", tuple(hopeful), text, saves)]
 
 
-def by_site(uses: Sequence[Use], held: Sequence[ArgumentReport]) -> list[Finding]:
+def by_site(api: str, uses: Sequence[Use], held: Sequence[ArgumentReport]) -> list[Finding]:
     """Findings on arguments that were held in calls from one place, and never in calls from another."""
+    decides = "; pytc.compile decides at each call" if api in REPLACED else ""
     findings = []
     for argument in held:
         places: dict[str, bool] = {}
@@ -90,17 +94,21 @@ def by_site(uses: Sequence[Use], held: Sequence[ArgumentReport]) -> list[Finding
                     places[str(site.place)] = places.get(str(site.place), False) or kept
         dead = [place for place, kept in places.items() if not kept]
         if dead:
+            places_own = "its own" if len(dead) == 1 else "their own"
             text = (
-                f"{argument.name} was dead at every call seen from {', '.join(dead)}: a jax.jit of their own could "
-                "donate it; pytc.compile decides at each call"
+                f"{argument.name} was dead at every call seen from {', '.join(dead)}: a {api} of {places_own} could "
+                f"donate it{decides}"
             )
             findings.append(Finding("by site", (argument.name,), text, None))
     return findings
 
 
-def pairing(main: Use, wanted: Sequence[str], found: Savings, program: Program) -> list[Finding]:
-    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments."""
-    rest = found.advised - found.pytc
+def pairing(main: Use, wanted: Sequence[str], found: Savings, by_pytc: int | None, program: Program) -> list[Finding]:
+    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments. `by_pytc`
+    is what `program` takes, if pytc can take the function's place."""
+    if by_pytc is None:
+        return []
+    rest = found.advised - by_pytc
     if rest < max(LEAST, found.advised / WORTH_ORDER):
         return []
     as_jit = main.traced.as_jit

@@ -64,8 +64,9 @@ class Savings:
     """As the script compiles it."""
     advised: int
     """With the edit."""
-    pytc: int
-    """With `pytc.compile`, which decides leaf by leaf and pairs by data flow."""
+    pytc: int | None
+    """With `pytc.compile`, which decides leaf by leaf and pairs by data flow; None where that does something else
+    (`flax.nnx.jit`, which hands changes of a model back to the caller's)."""
     devices: int
 
     @property

@@ -35,7 +35,8 @@ def _headline(audit: Audit) -> str:
     edits = [each for each in audit.functions if each.edit is not None]
     watched = counted(len([each for each in audit.functions if each.calls]), "compiled function")
     if not edits:
-        said = "nothing to change"
+        more = [each for each in audit.functions if any(finding.kind != "no gain" for finding in each.findings)]
+        said = f"no edit to make, but see {more[0].name}" if more else "nothing to change"
     else:
         saved = [each.figures for each in edits if each.figures is not None and each.figures.saves > 0]
         said = counted(len(edits), "edit")
@@ -100,10 +101,8 @@ def _figures(report: FunctionReport) -> str:
     if figures is None:
         return ""
     each = f" on each of {figures.devices} devices" if figures.devices > 1 else ""
-    return (
-        f"  the compiler's figures{each}: {size(figures.now)} now, {size(figures.advised)} with the edit, "
-        f"{size(figures.pytc)} with pytc.compile"
-    )
+    by_pytc = "" if figures.pytc is None else f", {size(figures.pytc)} with pytc.compile"
+    return f"  the compiler's figures{each}: {size(figures.now)} now, {size(figures.advised)} with the edit{by_pytc}"
 
 
 def _arguments(arguments: Iterable[ArgumentReport], width: int, paint: Paint) -> list[str]:

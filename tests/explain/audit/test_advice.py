@@ -499,7 +499,9 @@ def test_a_flax_variable_that_something_else_holds(watch: Watch) -> None:
         return kept
 
     run(False)
-    assert getattr(found(watch, "f").edit, "option", None) == "donate_argnums=(0,)"
+    report = found(watch, "f")
+    assert getattr(report.edit, "option", None) == "donate_argnums=(0,)"
+    assert report.figures.pytc is None  # with `pytc.compile` the model would stay as it is
     run(True)
     report = found(watch, "f")
     assert report.edit is None
