@@ -67,6 +67,11 @@ class Explanation:
         return sum(each.nbytes for each in self.inputs if each.verdict == "kept")
 
     @property
+    def captured_bytes(self) -> int:
+        """Bytes of the arrays that the function captured and that are inputs of the program, over all devices."""
+        return sum(each.nbytes for each in self.inputs if each.verdict == "captured")
+
+    @property
     def reused(self) -> float:
         """The share of the computed outputs' bytes that are written into arguments; 1 if nothing is computed.
 

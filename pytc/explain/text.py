@@ -28,6 +28,9 @@ MOST_NOTES = 6
 MOST_CHANGES = 40
 """At most so many lines are shown of what one pass changed in the equations."""
 
+HARDLY = 100
+"""Captured arrays of less than 1/`HARDLY` of the memory are not spoken of."""
+
 MOST_COPIES = 8
 """At most so many lines are shown of the arrays that the compiled program copies."""
 
@@ -55,7 +58,20 @@ def headline(explanation: Explanation, compare: bool = True) -> str:
     if not compare:
         return said
     best, then = memory.by_hand.footprint, "," if device.memory is None else ";"
-    return f"{said}{then} {memory.as_jit.called} {size(memory.undonated.total)}, best by hand {size(best.total)}"
+    uncounted = ", both without their constants" if about_captured(explanation) else ""
+    by_jit = f"{memory.as_jit.called} {size(memory.undonated.total)}, best by hand {size(best.total)}"
+    return f"{said}{then} {by_jit}{uncounted}"
+
+
+def about_captured(explanation: Explanation) -> str:
+    """How the figures of a function that captures arrays compare; empty where it does not, or hardly."""
+    captured, called = explanation.captured_bytes, explanation.memory.as_jit.called
+    if captured * HARDLY < explanation.memory.program.total * explanation.memory.program.devices or not captured:
+        return ""
+    return (
+        f"{size(captured)} of pytc's are arrays that the function captured. Under {called} these are constants of the "
+        "program, which take as much and which the compiler does not count."
+    )
 
 
 def _fit(explanation: Explanation) -> str:
@@ -105,6 +121,7 @@ def of_explanation(explanation: Explanation, width: int, rows: int, colour: bool
         [
             paint("memory", "title"),
             *_memory(memory, width, compare),
+            *(wrapped(about_captured(explanation), width, 2, 2) if compare else ()),
             *_copies(memory, width),
             *wrapped(about_device(explanation), width, 2, 2),
         ],

@@ -391,6 +391,17 @@ def test_captured_arrays_and_keys():
     assert key.reason == "no output is key<fry>[]"
 
 
+@pytest.mark.parametrize("rows", [8, 100_000])
+def test_that_compilers_do_not_count_constants_is_told_where_it_matters(rows):
+    weights = jax.random.normal(jax.random.key(0), (64, 64))
+    explanation = explain(lambda x: jnp.tanh(x @ weights), jax.ShapeDtypeStruct((rows, 64), jnp.float32))
+    assert explanation.captured_bytes == 64 * 64 * 4
+    assert explanation.memory.undonated.argument == rows * 64 * 4
+    told = " ".join(explanation.text(100).split())
+    assert ("both without their constants" in told) == (rows == 8)
+    assert ("16 KiB of pytc's are arrays that the function captured" in told) == (rows == 8)
+
+
 def test_a_ref_is_neither_reused_nor_proposed_by_hand():
     def add(ref, x):
         ref[...] = ref[...] + x

@@ -66,7 +66,8 @@ def fragment(explanation: Explanation) -> str:
 
 
 def _about_figures(explanation: Explanation) -> str:
-    return f"The compiler's own figures, in bytes on each device. {text.about_device(explanation)}".rstrip()
+    more = text.about_captured(explanation), text.about_device(explanation)
+    return " ".join(["The compiler's own figures, in bytes on each device.", *filter(None, more)])
 
 
 def _asset(name: str) -> str:
