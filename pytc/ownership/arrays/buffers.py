@@ -128,7 +128,8 @@ def _is_ready_soon(array: Any) -> bool:
 
 
 def _are_ready(leaves: Sequence[Any]) -> bool:
-    """Whether all leaves are ready. What is not ready afterwards is on no buffer of theirs, and need not be asked."""
+    """Whether all leaves are ready. What is not ready afterwards, in one buffer, is none of theirs, and need not be
+    asked. (An array on several devices is not ready as long as one of its buffers is not.)"""
     return all(is_ready(bits_of(leaf)) for leaf in leaves)
 
 
@@ -235,8 +236,11 @@ def _are_seen_alone(leaves: Sequence[Any], everything: Sequence[Any]) -> bool:
     for array in everything:
         if is_ready(array):
             ready.append(array)
-        elif not is_told_late(array):  # as in `shared`: what is told later is on no buffer of theirs
+        elif not is_told_late(array):
             late.append(array)
+        elif not _is_whole(array):
+            return False  # a part of it may be ready
+        # Else it is in a buffer that is not ready, as in `_are_ready`, which is none of theirs.
     _raise_of_failures(ready)
     at = {id(array): array.unsafe_buffer_pointer() for array in ready + late}
     taken = collections.Counter(at.values())  # 0 for None: a leaf that no client lists, as in `shared`
