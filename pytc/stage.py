@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -41,10 +41,10 @@ from pytc.arguments.parted import Again, Hidden, part, put_together
 from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
 from pytc.errors import StaticLeafError
-from pytc.jax_compat import api, rewriting
+from pytc.jax_compat import api, rewriting, rules
 from pytc.jax_compat.avals import DESCRIPTIONS, is_for_jit, is_view_of_ref, stand_in
-from pytc.jax_compat.effects import namesake
-from pytc.jax_compat.jaxprs import ClosedJaxpr
+from pytc.jax_compat.effects import namesake, primitives
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Primitive
 from pytc.jax_compat.origins import home
 from pytc.jax_compat.running import Tracer
 from pytc.jax_compat.trees import nodes
@@ -270,7 +270,13 @@ class Stageable:
             )
         if any(is_for_jit(each) for each in (*jaxpr.in_avals, *jaxpr.out_avals)):
             raise LeftToJit(f"{self.name} takes or returns a token, or a value of a type of jax.experimental.hijax")
-        refuse_namesakes(jaxpr, self.name)
+        used = primitives(jaxpr.jaxpr)
+        if any(each.name == "call_hi_primitive" for each in used) and rules.hides_effects(jaxpr):
+            raise LeftToJit(
+                f"{self.name} has a primitive of jax.experimental.hijax that stands for something with an effect, and "
+                "does not say so: whether that happens is up to jax.jit"
+            )
+        refuse_namesakes(used, self.name)
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
         """The program of what was traced: its leaves with the types that they have there."""
@@ -294,12 +300,14 @@ class Stageable:
 class LeftToJit(TypeError):
     """A function that pytc does not compile, whose calls are left to `jax.jit`: it reads something that `jax.jit` would
     pass to the program anew at each call, a tracer of another function or an object that has a state in the trace; or
-    takes or returns what only `jax.jit` makes arrays of; or one of its primitives goes by the name of another one."""
+    takes or returns what only `jax.jit` makes arrays of; or one of its primitives goes by the name of another one, or
+    does more than its equations say."""
 
 
-def refuse_namesakes(jaxpr: ClosedJaxpr, of: str) -> None:
-    """Raises `LeftToJit` where a user's primitive has the name of one of JAX's, by which passes know these."""
-    if (primitive := namesake(jaxpr)) is not None:
+def refuse_namesakes(used: Iterable[Primitive], of: str) -> None:
+    """Raises `LeftToJit` where one of these primitives, a user's, has the name of one of JAX's, by which passes know
+    those."""
+    if (primitive := namesake(used)) is not None:
         raise LeftToJit(
             f"{of} has an operation of {home(primitive)} whose primitive is called `{primitive.name}`, and would be "
             "taken for one of JAX's, which is called so: give it another name"

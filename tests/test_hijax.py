@@ -124,3 +124,78 @@ def test_parts_of_refs_are_for_jit():
     ref = jax.new_ref(jnp.zeros(3))
     named = pytc.compile(lambda parts, scale, kind: parts["part"][...] * scale)
     np.testing.assert_array_equal(named({"part": ref.at[:2]}, jnp.ones(()), kind="no array"), jnp.zeros(2))
+
+
+class Both(Primitive):
+    """The sine, and what is read as the cosine where nothing reads the sine."""
+
+    def __init__(self, given, only_one=False):
+        super().__init__(given, given if only_one else (given, given))
+        self.params = {"only_one": only_one}
+        self.only_one = only_one
+
+    def expand(self, x):
+        return jnp.cos(x) if self.only_one else (jnp.sin(x), jnp.sqrt(1 - jnp.sin(x) ** 2))
+
+    def dce(self, used, live=None):
+        if self.only_one:
+            return ((True,), True, self) if used else ((False,), False, None)
+        if not any(used):
+            return (False,), (False, False), None
+        return ((True,), (True, True), self) if used[0] else ((True,), (False, True), Both(*self.in_avals, True))
+
+
+def looped(fun):
+    return lambda x: jax.lax.fori_loop(0, 2, lambda _, c: fun(c), x)
+
+
+@pytest.mark.parametrize("around", [lambda fun: fun, looped, jax.checkpoint])
+def test_what_is_left_of_one_where_only_a_part_is_read_is_as_under_jax_jit(around):
+    fun = around(lambda x: Both(jax.typeof(x))(x)[1])
+    x = jnp.linspace(0, 3, 7)
+    np.testing.assert_array_equal(pytc.compile(fun)(x), jax.jit(fun)(x))
+
+
+class Doing(Primitive):
+    def __init__(self, given, does):
+        super().__init__(given, given)
+        self.params, self.does = {"does": does}, does
+
+    def expand(self, x):
+        return self.does(x)
+
+
+def printing(x):
+    return Doing(jax.typeof(x), lambda x: (jax.debug.print("printed"), x * 2)[1])(x)
+
+
+def printing_in_a_call(x):
+    return jax.jit(printing)(x)
+
+
+@pytest.mark.parametrize("dead", [False, True])
+@pytest.mark.parametrize("fun", [printing, printing_in_a_call])
+def test_an_effect_that_its_equation_does_not_have_is_as_under_jax_jit(fun, dead, capfd):
+    def step(x):
+        y = fun(x)
+        return x + 1 if dead else y
+
+    told = []
+    for compiler in (jax.jit, pytc.compile):
+        result = compiler(step)(jnp.ones(3))
+        jax.effects_barrier()
+        told.append((result.tolist(), capfd.readouterr().out))
+    assert told[0] == told[1]
+
+
+def test_one_that_writes_to_a_captured_ref_is_as_under_jax_jit():
+    ref = jax.new_ref(jnp.zeros(3))
+
+    def write(x):
+        ref[...] = x
+        return x * 2
+
+    fun = lambda x: Doing(jax.typeof(x), write)(x)  # noqa: E731
+    for compiler, n in ((jax.jit, 1), (pytc.compile, 2)):
+        np.testing.assert_array_equal(compiler(fun)(jnp.full(3, float(n))), [2.0 * n] * 3)
+        np.testing.assert_array_equal(ref[...], [float(n)] * 3)

@@ -99,9 +99,13 @@ def register_finalisation(primitive: Primitive, rule: Callable[..., Any]) -> Non
 
 
 def _with_primal_functions(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The jaxpr after JAX's dead-code elimination, if it has a `custom_vjp` with `optimize_remat`: only that says where
-    its forward function stands for the function itself, and where, as nothing reads the residuals, it does not."""
-    if not subjaxprs.has(closed.jaxpr, "remat_opt"):
+    """The jaxpr after JAX's dead-code elimination, if that says what something stands for: a `custom_vjp` with
+    `optimize_remat`, whose forward function stands for the function itself unless nothing reads the residuals; or a
+    `HiPrim`, which may be another one where only some of its results are read."""
+    if not (
+        subjaxprs.has(closed.jaxpr, "remat_opt")
+        or (rules.DEAD_GOES_FIRST and subjaxprs.has(closed.jaxpr, "call_hi_primitive"))
+    ):
         return closed
     alive, _ = rules.dce(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
     return rewriting.close(alive, closed.consts)

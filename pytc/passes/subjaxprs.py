@@ -22,9 +22,9 @@ from pytc.passes.dataflow import ELEMENTWISE, INDEXED
 
 Atom: TypeAlias = "Var | Literal"
 
-OPAQUE = frozenset({"core_map", "custom_partitioning", "mpmd_map", "pallas_call"})
+OPAQUE = frozenset({"core_map", "custom_partitioning", "mpmd_map", "pallas_call", "program_order"})
 """Primitives whose jaxprs must not be rewritten: they are no XLA programs, or are read by code that expects them as
-traced."""
+traced, such as what puts a barrier between any two equations."""
 
 
 _FLAT = ELEMENTWISE | INDEXED | {"dot_general", "reshape", "squeeze"}

@@ -244,3 +244,18 @@ def test_a_function_that_has_captured_a_ref_of_the_function_around_it() -> None:
         return pytc.finalise(lambda y: jax.nn.relu(r[...] + y))(x)
 
     np.testing.assert_array_equal(jax.jit(run)(jnp.arange(-2.0, 2.0)), [0, 0, 0, 2])
+
+
+@pytest.mark.parametrize("enforce", [True, False])
+def test_equations_whose_order_is_given_stay_the_equations_that_they_are(enforce: bool) -> None:
+    """JAX puts a barrier between any two of them, and of what is between two barriers XLA may compute other bits."""
+    program_order = pytest.importorskip("jax.experimental.overlap").program_order
+
+    @jax.custom_jvp
+    def g(a: Any) -> Any:
+        return a * 1.1 + a * a * 0.3
+
+    g.defjvp(lambda p, t: (g(*p), t[0]))
+    fun = program_order(lambda a: g(a), enforce=enforce)
+    x = jnp.asarray(np.random.RandomState(0).randn(64, 7), "float32")
+    np.testing.assert_array_equal(pytc.compile(fun)(x), jax.jit(fun)(x))
