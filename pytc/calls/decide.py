@@ -49,7 +49,7 @@ def look(
     leaves: Sequence[Any],
 ) -> Site:
     """Decide, from what the caller's code does after the call, which plan this call site uses."""
-    program = signature.program
+    program, first = signature.program, site is None
     if site is None:
         site = signature.resumed(frame.f_code, frame.f_lasti)
         if site is not None and not site.to_be_looked_at() and (site.unseen or not site.plan.spared):
@@ -88,6 +88,9 @@ def look(
     if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
         found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
+        if not (found or first or site.asked) and asking.has_time():
+            site.asked = True
+            found = asking.reasons(frame, args, kwargs, leaves, largest[:MOST_EXPLAINED], plan.outcome)
         site.why = site.why | found
     return site
 

@@ -94,6 +94,7 @@ class Site:
         (no site)         first call: `why` of leaves that are spared, as far as the code shows
         not asked         first call of a plan that copies leaves       -> not asked: their `why`, as far as it shows
         not asked         first warm call that copies leaves which are not in `why` -> asked: their `why` is added
+        not asked         a second look, and nothing shows what holds the spared leaves -> asked: their `why` is added
     """
 
     code: types.CodeType

@@ -379,6 +379,23 @@ def test_a_global_that_is_passed_on_is_told_in_a_sentence():
     }
 
 
+class Ensemble:
+    def __init__(self):
+        self.members = [jnp.full((16, 16), float(k)) for k in range(3)]
+
+    def step(self, compiled):
+        self.members = jax.tree.map(compiled, self.members)
+
+
+def test_what_the_code_does_not_show_is_looked_for_at_a_later_call():
+    compiled, ensemble = pytc.compile(lambda x: x * 0.9), Ensemble()
+    ensemble.step(compiled)
+    (site,) = explain(compiled).sites
+    assert (site.donated, site.copied_calls) == (0, 0)
+    assert [path for path, _ in site.why] == ["x"]
+    assert site.advice
+
+
 def count_on(compiled, state, calls):
     for _ in range(calls):
         state = compiled(state)
