@@ -100,6 +100,9 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         deleted before, and whatever `jax.jit(fun)` raises.
     """
     check_options(compile, jit_options)
+    if python_scalars not in ("trace", "static"):
+        raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
+    check_effort(effort)
     if isinstance(fun, Missing):
         return functools.partial(
             compile,
@@ -113,8 +116,5 @@ def compile(  # noqa: A001, D417 - two arguments described at once
             **jit_options,
         )
     check_function("compile", fun)
-    if python_scalars not in ("trace", "static"):
-        raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
-    check_effort(effort)
     options = static_argnums, static_argnames, python_scalars, share, passes, effort, jit_options
     return wrap(Function(fun, donate, *options))

@@ -65,7 +65,7 @@ class Choice:
 def check_effort(effort: str) -> None:
     """Raises `ValueError` if this is not one of the efforts."""
     if effort not in get_args(Effort):
-        raise ValueError(f"effort is {effort!r}; it can be 'default' or 'high'")
+        raise ValueError(f"effort is {effort!r}; it can be {' or '.join(map(repr, get_args(Effort)))}")
 
 
 def choose(

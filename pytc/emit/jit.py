@@ -98,8 +98,8 @@ class Emitted:
         read = (place[given.leaf] for given in program.inputs if given.leaf is not None)
         self._keeps_unused = bool(options.get("keep_unused"))
         self._read = range(len(passed)) if self._keeps_unused else sorted(read)
-        """Which arguments the program is where they are: `jax.jit` leaves out what nothing reads, unless it is told not
-        to."""
+        """The arguments whose devices decide where the program runs: `jax.jit` leaves out what nothing reads, unless it
+        is told not to."""
         self._captured_at: dict[Any, list[Any]] = {}
         """Copies of `_captured` for calls whose committed arguments are elsewhere, by where (`home_of`)."""
         self.donated = tuple(passed[place_of_input[alias.input]] for alias in aliased)

@@ -30,8 +30,8 @@ def of_calls(calls: Calls, width: int, colour: bool) -> str:
 
 
 _NOT_COUNTED = (
-    "Calls under a transformation or in a debugging mode (jax_debug_nans, jax_disable_jit, ...) are jax.jit's, and not "
-    "counted."
+    "Call it, or give pytc.explain arguments for it. Calls under a transformation or in a debugging mode "
+    "(jax_debug_nans, jax_disable_jit, ...) are jax.jit's, and not counted."
 )
 _ADVICE: dict[Remedy, str] = {
     "local": "keep it in a local variable alone, which is read neither after the call nor in an exception handler; of "

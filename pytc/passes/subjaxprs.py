@@ -117,11 +117,10 @@ JaxprChange: TypeAlias = Callable[[Any], Any]
 """A function from Jaxpr to Jaxpr, and from ClosedJaxpr to ClosedJaxpr."""
 
 
-def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange, only: str | None = None) -> JaxprEqn:
-    """The equation with `change` applied to each jaxpr in its parameters, or in the parameter `only`; the same object
-    if nothing changed."""
+def map_subjaxprs(eqn: JaxprEqn, change: JaxprChange) -> JaxprEqn:
+    """The equation with `change` applied to each jaxpr in its parameters; the same object if nothing changed."""
     params: dict[str, Any] = {}
-    for name, value in eqn.params.items() if only is None else [(only, eqn.params[only])]:
+    for name, value in eqn.params.items():
         changed = _map_jaxprs(value, change)
         if changed is not value:
             params[name] = changed

@@ -270,7 +270,7 @@ def test_a_handler_that_the_handler_of_a_signal_may_cause_to_run(made: Functions
     with _a_handler_of_a_signal():
         run()
     stub.says(
-        rf"^`x` in test_reasons.py:\d+, which an exception handler reads: a handler of signal {int(signal.SIGUSR1)} "
+        r"^`x` in test_reasons.py:\d+, which an exception handler reads: a handler of SIGUSR1 "
         "may raise an exception in the midst of the call$"
     )
     with another_thread("prefetch"):
@@ -451,7 +451,7 @@ def test_a_caller_that_is_a_coroutine_is_not_suspended(made: Functions) -> None:
             serve().send(None)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    stub.says("^`x` in test_reasons.py:[0-9]+, which an exception handler reads: a handler of signal")
+    stub.says("^`x` in test_reasons.py:[0-9]+, which an exception handler reads: a handler of SIG")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import gc
 import operator
+import signal
 import sys
 import threading
 from types import FrameType
@@ -141,11 +142,16 @@ def _interrupters() -> tuple[str, frozenset[str | int]]:
         if id(handler) not in _NOT_HANDLED and not (put_off and is_ctrl_c(handler)):
             found = flags_of(handler)
             if found is None or (flags := flags | found.set) & (loaded := loaded | found.loaded):
-                return f"a handler of signal {number}", _NO_FLAGS
+                return f"a handler of {_name_of(number)}", _NO_FLAGS
             told_by_itself = False  # but by the objects that it names
     if told_by_itself:
         _last_handlers[:] = handlers
     return "", flags
+
+
+def _name_of(number: int) -> str:
+    """`SIGTERM`; most of those for real-time programs have no names."""
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
 
 
 def other_frames() -> dict[int, FrameType]:
