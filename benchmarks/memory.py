@@ -1,4 +1,7 @@
-"""What the compiler says of one executable: its bytes, and the copies in its program."""
+"""What the compiler says of one executable: its bytes, and the copies in its program.
+
+Read without `pytc.hlo`, which the contender under test uses itself: what that gets wrong is not wrong here.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
 
 @pytest.mark.parametrize("name", [name for name in workloads.names() if name not in ALIKE])
-def test_every_contender_gives_the_same_bits_and_what_it_donates_is_reused(name):
+def test_every_contender_gives_the_same_bits(name):
     workload = workloads.make(name, QUICK.size)
     arguments = workload.arguments()
     names, excluded = entrants(workload, contenders.ALL)

@@ -109,6 +109,8 @@ def _measured_anew():
 def test_an_unknown_effort(wrong):
     with pytest.raises(ValueError, match=r"effort is .*it can be 'default' or 'high'"):
         pytc.compile(sgd, effort=wrong)
+    with pytest.raises(ValueError, match=r"effort is .*it can be 'default' or 'high'"):
+        pytc.compile(effort=wrong)  # where it is written, not where the decorator is used
 
 
 def test_results_are_those_of_jax_jit_and_memory_is_reused():
