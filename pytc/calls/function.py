@@ -96,7 +96,7 @@ class Function:
             pipeline = [each for each in pipeline if each is not _passes.prune]
         self.planner = Planner(policy, tuple(pipeline), options, effort)
         self.directly = Ways(share, python_scalars)
-        self.held: list[Any] = []
+        self.kept_alive: list[Any] = []
         """What the latest call has found its way by: the tree of its arguments, of which a custom node's auxiliary data
         may have been made anew by its `tree_flatten`; the program; what told that this is the one. Let go of as the
         next call begins, since code may run when it dies: that must not be between the proof and the store. (Caches
@@ -254,7 +254,7 @@ class Function:
                     except Retrace:
                         continue
                     signatures.add(signature)  # only now: a program that failed to compile is forgotten
-                    self.held += [signature]  # which only `signatures` has, and that may have been cleared meanwhile
+                    self.kept_alive += [signature]  # only `signatures` has it, and may have been cleared meanwhile
                     return result
         except LeftToJit:
             pass
@@ -345,7 +345,7 @@ class Function:
         self.lookup.layouts.clear()
         self.lookup.known.clear()
         self.directly.clear()
-        self.held = []
+        self.kept_alive = []
         for jitted in (self.jitted, self.stageable.jitted, *self.hiding.jitted.values()):
             jitted.clear_cache()
 

@@ -46,7 +46,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             frame = None
         if frame is None:
             return _called_from_nowhere(function, args, kwargs)
-        function.held = []
+        function.kept_alive = []
         landed: list[Any] = []
         leaves: list[Any] = []
         direct = tree = signature = None
@@ -84,7 +84,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             raise
         finally:
             # From here on nothing but operators and returns: no signal is looked for.
-            function.held += tree, signature, direct
+            function.kept_alive += tree, signature, direct
             if collector.PAUSED[0]:
                 collector.PAUSED[0] = False
                 collector.BALLAST[:] = ()

@@ -3,7 +3,8 @@
 `levels` yields all dead places of the frame that called (its dead locals, the slots that its next instructions
 overwrite, what its loops and starred calls keep), then those of its caller, and so on for as long as `look` asks for
 one more frame. The places that held arguments are remembered with the call site as a `Route`; at the next call `follow`
-looks at these alone. Both check for each frame whether others may read its variables.
+looks at these alone. Both go the same way, frame by frame, and check for each whether others may read its variables:
+what is said of a frame in one has its counterpart in the other.
 """
 
 from __future__ import annotations
