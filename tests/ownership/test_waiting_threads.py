@@ -6,6 +6,7 @@ import _thread
 import concurrent.futures
 import contextlib
 import functools
+import gc
 import queue
 import sys
 import threading
@@ -20,6 +21,7 @@ import pytest
 
 import pytc
 from pytc.ownership.others import service_threads, waiting_threads, watchers
+from tests import interpreters
 from tests.ownership.harness import Stub, first, taken_over
 from tests.threads import FOR_LONG
 
@@ -279,10 +281,78 @@ def test_all_are_looked_at_in_one_moment() -> None:
         for each in queues:
             stack.enter_context(running(functools.partial(consume, each), functools.partial(each.put, None)))
         frames = watchers.other_frames()
-        assert waiting_threads.all_wait(frames, 4)
-        assert not waiting_threads.all_wait(frames, 5)
+        assert waiting_threads.all_wait(frames, set(), 4)
+        assert not waiting_threads.all_wait(frames, set(), 5)
         with mock.patch.object(waiting_threads, "_called_on", looking):
-            assert not waiting_threads.all_wait(frames, 4)
+            assert not waiting_threads.all_wait(frames, set(), 4)
+
+
+def first_for_ever(items: Any) -> None:
+    items.get()
+    with contextlib.suppress(queue.Empty):
+        items.get(timeout=FOR_LONG)
+
+
+@pytest.mark.skipif(not WAITS, reason="no thread is known to wait there")
+def test_the_state_is_kept_beside_one_that_has_come_to_wait_for_some_time_elsewhere_in_its_code() -> None:
+    """At the same queue, in the same frame, at the same height of the stack."""
+    items: Any = queue.SimpleQueue()
+    look = waiting_threads._called_on
+
+    def looking(*args: Any) -> Any:
+        found = look(*args)
+        items.put(None)
+        time.sleep(0.05)
+        return found
+
+    with running(lambda: first_for_ever(items), lambda: items.put(None)):
+        frames = watchers.other_frames()
+        assert waiting_threads.all_wait(frames, set(), 2)
+        with mock.patch.object(waiting_threads, "_called_on", looking):
+            assert not waiting_threads.all_wait(frames, set(), 2)
+
+
+def test_the_state_is_kept_where_executors_make_something_else_of_their_work() -> None:
+    """A class with slots has fewer references than others, for which one object makes up."""
+    module = concurrent.futures.thread
+    slotted = type("_WorkItem", (module._WorkItem,), {"__slots__": ("context",)})  # type: ignore[attr-defined]
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        idle(executor, 1)
+        with mock.patch.object(module, "_WorkItem", slotted):
+            assert taken_over(BOX, 3) == [WAITS] * 3
+        del slotted
+        gc.collect()
+        assert taken_over(BOX, 3) == [True] * 3
+
+
+QUEUE_THAT_DIES = """
+import queue, threading, types, weakref, time, jax.numpy as jnp, pytc
+
+step = pytc.compile(lambda x: x + 1)
+box = types.SimpleNamespace(a=jnp.zeros(64))
+gate, kept = queue.SimpleQueue(), []
+
+
+def make():
+    items = queue.SimpleQueue()
+    kept.append(weakref.ref(items, gate.get))  # which waits, with no frame of its own
+    items.put(1)
+    return items
+
+
+thread = threading.Thread(target=lambda: make().get())
+thread.start()
+time.sleep(0.2)
+box.a = step(box.a)
+gate.put(1)
+thread.join()
+print(float(box.a[0]))
+"""
+
+
+def test_a_queue_that_dies_as_the_call_returns() -> None:
+    """It is still on the stack."""
+    assert interpreters.printed(["-c", QUEUE_THAT_DIES]) == "1.0\n"
 
 
 Woken = tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]

@@ -29,9 +29,9 @@ import operator
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor, thread
-from itertools import compress, starmap
+from itertools import compress, starmap, tee
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any, NamedTuple
@@ -40,13 +40,19 @@ from pytc.interrupt import in_main_thread, this_thread
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of
 from pytc.ownership.bytecode.stack import first_of_stack
-from pytc.ownership.cpython.interpreter import first_local, objects, states, variable, words
+from pytc.ownership.cpython.interpreter import counts_at, first_local, objects, states, variable, words
+
+_WORK = thread._WorkItem
 
 
 def _references_to_unused_class() -> int:
-    """The reference count of a class that has no objects, and that only its module names."""
-    module = vars(type("_Module", (), {"Unused": type("Unused", (), {})}))
-    return sum(map(sys.getrefcount, [module["Unused"]]))
+    """The reference count of a class like that of executors' work, if that has no objects, and nothing refers to it but
+    its module and a variable here; 0 if it is not like other classes."""
+    unused = type("Unused", (), {})
+    module = {"Unused": unused}
+    # Each of these refers to the class.
+    is_alike = vars(unused).keys() & {"__dict__", "__weakref__"} <= vars(_WORK).keys()
+    return sum(map(sys.getrefcount, [module["Unused"]])) if is_alike else 0
 
 
 class _Way(NamedTuple):
@@ -64,6 +70,7 @@ _HANDS_OVER = sys.version_info >= (3, 13)
 _WAIT = threading.Condition.wait.__code__
 _WORKER = thread._worker.__code__
 _UNUSED = _references_to_unused_class()
+_where = operator.attrgetter("f_lasti")
 _NAMES = {"get", "acquire"}
 _LOADS = {"LOAD_METHOD", "LOAD_ATTR"}
 _CALLS = {"CALL", "PRECALL", "CALL_KW"}
@@ -75,6 +82,9 @@ class _Call(NamedTuple):
     method of, until the call returns and the result is put in the method's place."""
 
     way: _Way
+    frame: FrameType
+    at: int
+    """Where the frame is in its code (`f_lasti`)."""
     place: int
     """Where the method is, counted from the first word of the frame."""
     words: Any
@@ -83,20 +93,22 @@ class _Call(NamedTuple):
     """The frame as objects."""
 
 
-def all_wait(frames: Mapping[int, FrameType], threads: int) -> bool:
+def all_wait(frames: Mapping[int, FrameType], others: Set[int], threads: int) -> bool:
     """Whether at one moment all threads of these idents waited in these frames, and there were so many `threads` in
-    all, this one, which must be the main thread, included."""
+    all: these, the `others`, and this one, which must be the main thread."""
     if not in_main_thread():
         return False
     calls = [call for frame in frames.values() for call in _calls_in(frame)]
     waited_for = _called_on(calls)
     if len(waited_for) != len(frames) or [*map(type, waited_for)] != [call.way.of for call in calls]:
         return False
-    counted, (now,), methods, called_on, are_still, work = _at_one_moment(calls, waited_for)
+    counted, (now,), at, methods, called_on, are_still, work = _at_one_moment(calls, waited_for)
     del now[this_thread()]  # it would keep this frame, and all that the frames above it refer to
     return (
         len(counted) == threads
-        and all(now.get(ident) is frame for ident, frame in frames.items())
+        and now.keys() == frames.keys() | others
+        and all(now[ident] is frame for ident, frame in frames.items())
+        and at == [call.at for call in calls]
         and methods == [id(call.way.method) for call in calls]
         and called_on == [id(each) for each in waited_for]
         and all(are_still)
@@ -110,23 +122,29 @@ def all_wait(frames: Mapping[int, FrameType], threads: int) -> bool:
 
 def _called_on(calls: Sequence[_Call]) -> list[Any]:
     """What the methods are called on, of those calls that threads are in. (Where a thread has gone on, the places on
-    its stack may have what is gone by now. So only where the method is still in its place is the next one read.)"""
+    its stack may have what is gone by now. So only where the method is still in its place is the next one read; and
+    there may be one that dies just now, since the call lets go of it before it puts the result in the method's
+    place.)"""
     methods = map(operator.getitem, [call.words for call in calls], [call.place for call in calls])
-    are_there = map(operator.eq, methods, [id(call.way.method) for call in calls])
-    return list(starmap(operator.getitem, compress([(call.objects, call.place + 1) for call in calls], are_there)))
+    are_there, too = tee(map(operator.eq, methods, [id(call.way.method) for call in calls]))
+    addresses: Any = starmap(operator.getitem, compress([(call.words, call.place + 1) for call in calls], too))
+    there = compress([(call.objects, call.place + 1) for call in calls], are_there)
+    return list(starmap(operator.getitem, compress(there, counts_at(addresses))))
 
 
 def _at_one_moment(calls: Sequence[_Call], waited_for: Sequence[Any]) -> list[list[Any]]:
-    """The states of all threads; their frames; the addresses of the methods that are called and of what these are
-    called on; whether that is still to be waited for; and the reference count of the class of executors' work."""
+    """The states of all threads; their frames; where those of the calls are in their code; the addresses of the methods
+    that are called and of what these are called on; whether that is still to be waited for; and the reference count of
+    the class of executors' work."""
     stacks = [call.words for call in calls]
     parts = (
         states(),
         starmap(sys._current_frames, ((),)),
+        map(_where, [call.frame for call in calls]),
         map(operator.getitem, stacks, [call.place for call in calls]),
         map(operator.getitem, stacks, [call.place + 1 for call in calls]),
         map(operator.call, [call.way.still for call in calls], waited_for),
-        map(sys.getrefcount, [thread._WorkItem]),
+        map(sys.getrefcount, [_WORK]),
     )
     return list(map(list, parts))
 
@@ -142,13 +160,16 @@ def _may_be_handed_over(frame: FrameType, work: Sequence[int]) -> bool:
     executor of a class of users'. (Asked once it has been found waiting: who tells it to end notes that before.)"""
     if not _is_worker(frame):
         return False
+    if work != [_UNUSED] or thread._WorkItem is not _WORK or thread._shutdown:
+        return True
     reference = variable(frame, 0)
     executor = reference() if type(reference) is weakref.ref else None
-    return work != [_UNUSED] or type(executor) is not ThreadPoolExecutor or executor._shutdown or thread._shutdown
+    return type(executor) is not ThreadPoolExecutor or bool(executor._shutdown)
 
 
 def _calls_in(frame: FrameType) -> list[_Call]:
     """The call that a thread in `frame` may wait in; none if it is elsewhere."""
+    at = frame.f_lasti  # read once: the thread may go on
     if frame.f_code is _WAIT:
         way = _FOR_A_NOTIFICATION
     elif not _HANDS_OVER or _is_worker(frame):
@@ -159,8 +180,8 @@ def _calls_in(frame: FrameType) -> list[_Call]:
         flow = flow_of(frame.f_code)
     except NotTrusted:
         return []
-    place = flow.once(_waiting_calls).get(flow.index(frame.f_lasti))
-    return [] if place is None else [_Call(way, first_local + place, words(frame), objects(frame))]
+    place = flow.once(_waiting_calls).get(flow.index(at))
+    return [] if place is None else [_Call(way, frame, at, first_local + place, words(frame), objects(frame))]
 
 
 def _waiting_calls(flow: ControlFlow) -> dict[int, int]:

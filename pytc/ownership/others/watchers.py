@@ -171,7 +171,8 @@ def other_thread() -> str:
     odd = {ident: frame for ident, frame in frames.items() if not is_harmless(frame)}
     if not odd:
         return ""
-    if all_wait(odd, threads) and not [n for n, frame in frames.items() if n not in odd and not wakes_nobody(frame)]:
+    known = frames.keys() - odd.keys()
+    if all(wakes_nobody(frames[ident]) for ident in known) and all_wait(odd, known, threads):
         return ""
     ident = next(iter(odd))
     thread = threading._active.get(ident)  # type: ignore[attr-defined]
