@@ -42,7 +42,7 @@ _ADVICE: dict[Remedy, str] = {
     "`functools.partial` or object with a `__call__` in between",
     "watch": "run without it, since it could read or keep any array",
 }
-_PASSED_OVER = "too little to compile once more for, beside the programs for other places"
+_PASSED_OVER = "not worth compiling the program once more for"
 _ONCE = ", at one of the calls"
 """Said of a reason that was searched for at one of several calls only; at others it may be another one."""
 

@@ -69,8 +69,8 @@ def about_captured(explanation: Explanation) -> str:
     if captured * HARDLY < explanation.memory.program.total * explanation.memory.program.devices or not captured:
         return ""
     return (
-        f"{size(captured)} of pytc's are arrays that the function captured. Under {called} these are constants of the "
-        "program, which take as much and which the compiler does not count."
+        f"Of pytc's memory, {size(captured)} are arrays that the function captured. Under {called} these are constants "
+        "of the program, which take as much, and which the compiler does not count."
     )
 
 

@@ -399,7 +399,7 @@ def test_that_compilers_do_not_count_constants_is_told_where_it_matters(rows):
     assert explanation.memory.undonated.argument == rows * 64 * 4
     told = " ".join(explanation.text(100).split())
     assert ("both without their constants" in told) == (rows == 8)
-    assert ("16 KiB of pytc's are arrays that the function captured" in told) == (rows == 8)
+    assert ("Of pytc's memory, 16 KiB are arrays that the function captured" in told) == (rows == 8)
 
 
 def test_a_ref_is_neither_reused_nor_proposed_by_hand():

@@ -155,7 +155,7 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[Use
     if added:
         told.append(findings.add(added, found))
     if found is not None and program is not None:
-        told += findings.pairing(main, wanted, found, found.pytc, program)
+        told += findings.pairing(main, wanted, found, program)
         told += findings.conditional(main, wanted, found, arguments, uses)
     held = [each for each in arguments if each.verdict == "held" and not each.donated]
     told += findings.by_site(function.api, uses, held)

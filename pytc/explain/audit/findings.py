@@ -103,12 +103,11 @@ def by_site(api: str, uses: Sequence[Use], held: Sequence[ArgumentReport]) -> li
     return findings
 
 
-def pairing(main: Use, wanted: Sequence[str], found: Savings, by_pytc: int | None, program: Program) -> list[Finding]:
-    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments. `by_pytc`
-    is what `program` takes, if pytc can take the function's place."""
-    if by_pytc is None:
+def pairing(main: Use, wanted: Sequence[str], found: Savings, program: Program) -> list[Finding]:
+    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments."""
+    if found.pytc is None:
         return []
-    rest = found.advised - by_pytc
+    rest = found.advised - found.pytc
     if rest < max(LEAST, found.advised / WORTH_ORDER):
         return []
     as_jit = main.traced.as_jit
