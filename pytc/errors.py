@@ -33,3 +33,10 @@ class RequirementError(AssertionError):
 
 class VerificationError(Exception):
     """With `PYTC_VERIFY=1`: a pass changed what the program means. Names the pass, and a file to reproduce it."""
+
+
+class LeftToJit(TypeError):
+    """A function that pytc does not compile, whose calls are left to `jax.jit`: it reads something that `jax.jit` would
+    pass to the program anew at each call, a tracer of another function or an object that has a state in the trace; or
+    takes or returns what only `jax.jit` makes arrays of; or one of its primitives goes by the name of another one, or
+    does more than its equations say."""

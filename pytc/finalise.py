@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast, overload
 import jax
 
 from pytc.attributes import resemble
+from pytc.errors import LeftToJit
 from pytc.jax_compat import rules
 from pytc.jax_compat.effects import primitives
 from pytc.jax_compat.jaxprs import ClosedJaxpr
@@ -15,7 +16,7 @@ from pytc.move import unmoved
 from pytc.passes.finalise import finalise as finalise_program
 from pytc.passes.finalise import finalise_jaxpr
 from pytc.program import Computed, Kept, Program
-from pytc.stage import LeftToJit, Returned, Stageable, refuse_namesakes, stageable_of
+from pytc.stage import Returned, Stageable, refuse_namesakes, stageable_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -40,8 +40,8 @@ from pytc.arguments.leaves import (
 from pytc.arguments.parted import Again, Hidden, part, put_together
 from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
-from pytc.errors import StaticLeafError
-from pytc.jax_compat import api, rewriting, rules
+from pytc.errors import LeftToJit, StaticLeafError
+from pytc.jax_compat import api, rewriting
 from pytc.jax_compat.avals import DESCRIPTIONS, is_for_jit, is_view_of_ref, stand_in
 from pytc.jax_compat.effects import namesake, primitives
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Primitive
@@ -270,13 +270,7 @@ class Stageable:
             )
         if any(is_for_jit(each) for each in (*jaxpr.in_avals, *jaxpr.out_avals)):
             raise LeftToJit(f"{self.name} takes or returns a token, or a value of a type of jax.experimental.hijax")
-        used = primitives(jaxpr.jaxpr)
-        if any(each.name == "call_hi_primitive" for each in used) and rules.hides_effects(jaxpr):
-            raise LeftToJit(
-                f"{self.name} has a primitive of jax.experimental.hijax that stands for something with an effect, and "
-                "does not say so: whether that happens is up to jax.jit"
-            )
-        refuse_namesakes(used, self.name)
+        refuse_namesakes(primitives(jaxpr.jaxpr), self.name)
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
         """The program of what was traced: its leaves with the types that they have there."""
@@ -295,13 +289,6 @@ class Stageable:
             outputs=tuple(Output(*each) for each in zip(split.paths, split.origins, requested, strict=True)),
             out_tree=split.tree,
         )
-
-
-class LeftToJit(TypeError):
-    """A function that pytc does not compile, whose calls are left to `jax.jit`: it reads something that `jax.jit` would
-    pass to the program anew at each call, a tracer of another function or an object that has a state in the trace; or
-    takes or returns what only `jax.jit` makes arrays of; or one of its primitives goes by the name of another one, or
-    does more than its equations say."""
 
 
 def refuse_namesakes(used: Iterable[Primitive], of: str) -> None:

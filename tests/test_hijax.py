@@ -199,3 +199,59 @@ def test_one_that_writes_to_a_captured_ref_is_as_under_jax_jit():
     for compiler, n in ((jax.jit, 1), (pytc.compile, 2)):
         np.testing.assert_array_equal(compiler(fun)(jnp.full(3, float(n))), [2.0 * n] * 3)
         np.testing.assert_array_equal(ref[...], [float(n)] * 3)
+
+
+REFUSES = [False]
+
+
+def refuse(value):
+    if REFUSES[0]:
+        raise ValueError("refused")
+    return value
+
+
+class UseWithCallback(Primitive):
+    def expand(self, value):
+        first = jax.pure_callback(refuse, jax.ShapeDtypeStruct((), "float32"), value.array[0])
+        return value.array + 1 + first * 0
+
+
+def steps(step, calls):
+    """The state in front of the call that fails, the last one."""
+    x = jnp.zeros(64)
+    for n in range(calls):
+        REFUSES[0] = n == calls - 1
+        try:
+            x = step(x)
+        except Exception:
+            return float(x[0])
+        finally:
+            REFUSES[0] = False
+    return None
+
+
+def test_what_only_a_lowering_expands_may_call_python_and_fail():
+    def fun(x):
+        value = make(x)
+        return UseWithCallback(jax.typeof(value), jax.typeof(x))(value)
+
+    assert steps(jax.jit(fun), 4) == steps(pytc.compile(fun), 4) == 7
+
+
+@pytest.mark.parametrize("dead", [False, True])
+def test_one_is_expanded_as_often_as_under_jax_jit(dead):
+    expanded = []
+
+    def count(x):
+        expanded.append(1)
+        return x + len(expanded)
+
+    def fun(x):
+        y = Doing(jax.typeof(x), count)(x)
+        return x if dead else y
+
+    told = []
+    for compiler in (jax.jit, pytc.compile):
+        expanded.clear()
+        told.append((compiler(lambda x: fun(x))(jnp.zeros(3)).tolist(), len(expanded)))
+    assert told[0] == told[1]

@@ -44,12 +44,13 @@ from pytc.calls.wrapper import wrap
 from pytc.donation import Donate, read_policy
 from pytc.effort import Effort
 from pytc.emit import EmittedWhole, Retrace
+from pytc.errors import LeftToJit
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import cache_size, config, is_of_no_tracing
 from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.move import Moved, moved_leaves, unmoved, use_up
-from pytc.stage import LeftToJit, Stageable
+from pytc.stage import Stageable
 
 _DEPRECATED = "device= and backend= are deprecated, as in jax.jit: put the arguments there with jax.device_put instead"
 

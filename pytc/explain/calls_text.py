@@ -85,7 +85,7 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
         # Most often first; among equals the largest first, since the holders of these are known.
         often_first = sorted(together.items(), key=lambda item: (-item[0][0], -sum(each.nbytes for each in item[1])))
         for (calls, why), members in often_first[:MOST_NOTES]:
-            told = f"{_ONCE if calls > 1 else ''}: {why}" if why else "; what holds it was not looked for"
+            told = f"{_ONCE if calls > 1 else ''}: {why}" if why else "; what holds it is not known"
             held_in = f"{_names([each.path for each in members])}: still in use in {counted(calls, 'call')}"
             lines += wrapped(f"{_size(members)}  {held_in}{told}", width, 12, 10)
         rest = [each for _, members in often_first[MOST_NOTES:] for each in members]

@@ -76,9 +76,9 @@ def may_call_python(closed: ClosedJaxpr) -> bool:
 
 
 def may_be_foreign(name: str) -> bool:
-    """Whether a primitive of this name may run code that is not XLA's: callbacks, kernels, feeds, and the solver that
-    JAX has scipy do on a CPU."""
-    parts = ("callback", "print", "ffi", "pallas", "custom_call", "infeed", "outfeed", "spsolve")
+    """Whether a primitive of this name may run code that is not XLA's: callbacks, kernels, feeds, the solver that JAX
+    has scipy do on a CPU, and what only its lowering expands."""
+    parts = ("callback", "print", "ffi", "pallas", "custom_call", "infeed", "outfeed", "spsolve", "hi_primitive")
     return any(part in name for part in parts)
 
 

@@ -15,7 +15,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import partial_eval as pe
 
 from pytc.jax_compat.avals import is_ref
-from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, subjaxprs
+from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 
 def dce(jaxpr: Jaxpr, used_outputs: Sequence[bool], keep: Sequence[bool] | bool = False) -> tuple[Jaxpr, list[bool]]:
@@ -64,24 +64,6 @@ def trace_rule(eqn: JaxprEqn, rule: Callable[..., Any], known: Mapping[Var, Any]
         return jax.make_jaxpr(flat)(
             *(v.aval if ref is None else copy.copy(v.aval) for v, ref in zip(eqn.invars, refs, strict=True))
         )
-
-
-def hides_effects(closed: ClosedJaxpr) -> bool:
-    """Whether a `HiPrim`, at any depth, stands for something with an effect that its equation does not have: a print,
-    or a write to a `Ref` that it has captured."""
-    ahead, seen = [closed.jaxpr], set[int]()
-    while ahead:
-        jaxpr = ahead.pop()
-        if id(jaxpr) in seen:
-            continue
-        seen.add(id(jaxpr))
-        for eqn in jaxpr.eqns:
-            if eqn.primitive.name == "call_hi_primitive" and (body := expanded(eqn)) is not None:
-                if not body.jaxpr.effects <= eqn.effects:
-                    return True
-                ahead.append(body.jaxpr)
-            ahead += subjaxprs(eqn) if eqn.params else ()
-    return False
 
 
 def expanded(eqn: JaxprEqn) -> ClosedJaxpr | None:

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from pytc.errors import LeftToJit
 from pytc.jax_compat import avals, jaxprs, rewriting, rules
 from pytc.jax_compat.effects import calls_in_order, makes_weak_refs
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Primitive, Var
@@ -51,7 +52,8 @@ def finalise(program: Program) -> Program:
     """The program without custom primitives and wrappers; its inner `jit`s stay.
 
     Raises `TypeError` where a registered rule's result does not have the type of what it replaces, or a rule uses what
-    it replaces. What a rule itself raises is passed on, with a note that names the primitive.
+    it replaces, and `LeftToJit` where something has an effect that its equation does not have. What a rule itself
+    raises is passed on, with a note that names the primitive.
     """
     if makes_weak_refs(program.jaxpr.jaxpr):
         return program.noted("finalise", ["nothing is replaced: calls decide over types where a `Ref` is of weak type"])
@@ -228,6 +230,8 @@ class _Finaliser:
             return None
         elif name in _WRAPPERS:
             unwrapped = _WRAPPERS[name](eqn)
+            if self._compiled and unwrapped is not None and name == "call_hi_primitive":
+                _refuse_hidden_effects(eqn, unwrapped)
         elif name == "jit":
             unwrapped = self._jit(eqn)
         elif (package := home(eqn.primitive)) != "jax":
@@ -380,6 +384,16 @@ def _linear_solve(eqn: JaxprEqn) -> _Unwrapped | None:
     before = lengths.matvec + lengths.vecmat
     consts = eqn.invars[before : before + lengths.solve]
     return _Unwrapped(eqn.params["jaxprs"].solve, [*consts, *eqn.invars[sum(lengths) :]])
+
+
+def _refuse_hidden_effects(eqn: JaxprEqn, unwrapped: _Unwrapped) -> None:
+    """Raises `LeftToJit` where a `HiPrim` stands for something with an effect that its equation does not have: a print,
+    or a write to a `Ref` that it has captured. What is dead to JAX depends on what equations say."""
+    if not unwrapped.body.jaxpr.effects <= eqn.effects:
+        raise LeftToJit(
+            f"{type(eqn.params['_prim']).__name__}, of jax.experimental.hijax, stands for something with an effect, "
+            "and does not say so: whether that happens is up to jax.jit"
+        )
 
 
 def _expanded(eqn: JaxprEqn) -> _Unwrapped | None:
