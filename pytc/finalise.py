@@ -10,7 +10,6 @@ import jax
 from pytc.attributes import resemble
 from pytc.errors import LeftToJit
 from pytc.jax_compat import rules
-from pytc.jax_compat.effects import primitives
 from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.move import unmoved
 from pytc.passes.finalise import finalise as finalise_program
@@ -45,7 +44,7 @@ def finalise(what: Any, /) -> Any:
     if isinstance(what, Program):
         return finalise_program(what)
     if isinstance(what, ClosedJaxpr):
-        refuse_namesakes(primitives(what.jaxpr), "the jaxpr")
+        refuse_namesakes(what, "the jaxpr")
         return finalise_jaxpr(what)
     if callable(what):
         return _function(what)

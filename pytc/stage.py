@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -43,8 +43,8 @@ from pytc.attributes import name_of, resemble
 from pytc.errors import LeftToJit, StaticLeafError
 from pytc.jax_compat import api, rewriting
 from pytc.jax_compat.avals import DESCRIPTIONS, is_for_jit, is_view_of_ref, stand_in
-from pytc.jax_compat.effects import namesake, primitives
-from pytc.jax_compat.jaxprs import ClosedJaxpr, Primitive
+from pytc.jax_compat.effects import namesake
+from pytc.jax_compat.jaxprs import ClosedJaxpr
 from pytc.jax_compat.origins import home
 from pytc.jax_compat.running import Tracer
 from pytc.jax_compat.trees import nodes
@@ -270,7 +270,7 @@ class Stageable:
             )
         if any(is_for_jit(each) for each in (*jaxpr.in_avals, *jaxpr.out_avals)):
             raise LeftToJit(f"{self.name} takes or returns a token, or a value of a type of jax.experimental.hijax")
-        refuse_namesakes(primitives(jaxpr.jaxpr), self.name)
+        refuse_namesakes(jaxpr, self.name)
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
         """The program of what was traced: its leaves with the types that they have there."""
@@ -291,10 +291,9 @@ class Stageable:
         )
 
 
-def refuse_namesakes(used: Iterable[Primitive], of: str) -> None:
-    """Raises `LeftToJit` where one of these primitives, a user's, has the name of one of JAX's, by which passes know
-    those."""
-    if (primitive := namesake(used)) is not None:
+def refuse_namesakes(jaxpr: ClosedJaxpr, of: str) -> None:
+    """Raises `LeftToJit` where a user's primitive has the name of one of JAX's, by which passes know these."""
+    if (primitive := namesake(jaxpr)) is not None:
         raise LeftToJit(
             f"{of} has an operation of {home(primitive)} whose primitive is called `{primitive.name}`, and would be "
             "taken for one of JAX's, which is called so: give it another name"

@@ -255,3 +255,11 @@ def test_one_is_expanded_as_often_as_under_jax_jit(dead):
         expanded.clear()
         told.append((compiler(lambda x: fun(x))(jnp.zeros(3)).tolist(), len(expanded)))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("fun", "argument"), [(printing, jnp.ones(3)), (use, Scaled(jnp.ones(3), jnp.float32(2)))], ids=["effect", "type"]
+)
+def test_what_is_for_jit_is_so_ahead_of_time_whatever_is_promised(fun, argument):
+    compiled = pytc.compile(fun, donate="all").lower(argument).compile()
+    np.testing.assert_array_equal(compiled(argument), jax.jit(fun)(argument))

@@ -364,7 +364,10 @@ class Function:
         promised = {leaf.parameter for leaf in named if self.planner.promised(leaf)}
         if not promised:
             return method(self.jitted)(*args, **kwargs)
-        program = self.planner.promised_program(self.stageable.stage(args, kwargs, share=False))
+        try:
+            program = self.planner.promised_program(self.stageable.stage(args, kwargs, share=False))
+        except LeftToJit:  # as is a call of it, which donates nothing
+            return method(self.jitted)(*args, **kwargs)
         taken = {program.leaves[i].parameter for i in program.donated} & promised
         numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
         donating = api.jit(

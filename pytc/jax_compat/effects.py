@@ -71,7 +71,7 @@ def may_call_python(closed: ClosedJaxpr) -> bool:
     """Whether Python code may run while the program does: callbacks, prints, primitives that may hide one, as those do
     that are not JAX's own: only their lowering tells."""
     return bool(closed.jaxpr.effects) or any(
-        may_be_foreign(primitive.name) or home(primitive) != "jax" for primitive in primitives(closed.jaxpr)
+        may_be_foreign(primitive.name) or home(primitive) != "jax" for primitive in _primitives(closed.jaxpr)
     )
 
 
@@ -84,12 +84,12 @@ def may_be_foreign(name: str) -> bool:
 
 def draws_hidden_numbers(closed: ClosedJaxpr) -> bool:
     """Whether the result depends on the state of a random number generator of XLA's own (`lax.rng_uniform`)."""
-    return any(primitive.name == "rng_uniform" for primitive in primitives(closed.jaxpr))
+    return any(primitive.name == "rng_uniform" for primitive in _primitives(closed.jaxpr))
 
 
-def namesake(used: Iterable[Primitive]) -> Primitive | None:
+def namesake(closed: ClosedJaxpr) -> Primitive | None:
     """A primitive that is not JAX's and has the name of one that is; None if there is none."""
-    found = (each for each in used if each.name in _OF_JAX and home(each) != "jax")
+    found = (each for each in _primitives(closed.jaxpr) if each.name in _OF_JAX and home(each) != "jax")
     return next(found, None)
 
 
@@ -98,7 +98,7 @@ _OF_JAX = (
 )
 
 
-def primitives(jaxpr: Jaxpr) -> set[Primitive]:
+def _primitives(jaxpr: Jaxpr) -> set[Primitive]:
     """Those of the equations at every depth."""
     found: set[Primitive] = set()
     seen: set[int] = set()
