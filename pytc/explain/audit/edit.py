@@ -63,15 +63,17 @@ def edit(place: Place, said: str, given: Collection[str] = ()) -> Edit:
     found = _found(place)
     if found is None:
         start = end = place.line, 0
-        return Edit(place.file, place.line, said, "", "", start, end, "")
+        return Edit(place.file, place.line, said, "", "", start, end, "", "", "")
     before, start, end = found.text, found.start, found.end
+    around = found.before_it, found.behind_it
     if _said_elsewhere(found.node, said, given):
-        return Edit(place.file, place.line, said, "", "", start, end, "the donation that it has now is said elsewhere")
+        note = "the donation that it has now is said elsewhere"
+        return Edit(place.file, place.line, said, "", "", start, end, *around, note)
     after = _edited(before, found.node, said)
     if after and not _is_the_only_change(found, after, said):
         after = ""
     note = "with `import functools`" if after.startswith("functools.") and not before.startswith("functools.") else ""
-    return Edit(place.file, place.line, said, before if after else "", after, start, end, note)
+    return Edit(place.file, place.line, said, before if after else "", after, start, end, *around, note)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,16 @@ class _Found:
     @property
     def text(self) -> str:
         return self.file[self.first : self.last]
+
+    @property
+    def before_it(self) -> str:
+        """What stands before it in its first line, from the first character that is no space."""
+        return self.file[self.file.rfind("\n", 0, self.first) + 1 : self.first].lstrip()
+
+    @property
+    def behind_it(self) -> str:
+        """What stands behind it in its last line."""
+        return self.file[self.last :].partition("\n")[0].rstrip()
 
 
 def _found(place: Place) -> _Found | None:

@@ -107,6 +107,10 @@ class Edit:
     """Where the expression begins: line, from 1, and column, in characters from 0."""
     end: tuple[int, int]
     """Where it ends."""
+    before_it: str
+    """What stands before it in its first line: `@`, `step = `."""
+    behind_it: str
+    """What stands behind it in its last line."""
     note: str
     """What else to do or to know; empty if nothing."""
 

@@ -86,7 +86,8 @@ def _edit(report: FunctionReport, width: int, paint: Paint) -> list[str]:
     lines = wrapped(f"  {_where(change.file, change.line)}: {does}{gain}{note}", width, 4)
     lines = [paint(line, "add") for line in lines]
     if change.after:
-        both = " ".join(change.before.split()), " ".join(change.after.split())
+        sources = (change.before_it + source + change.behind_it for source in (change.before, change.after))
+        both = [" ".join(source.split()) for source in sources]
         same = next((i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b), 0)
         lines += [f"    {sign} {_shortened(text, same, width - 6)}" for sign, text in zip("-+", both, strict=True)]
     return lines

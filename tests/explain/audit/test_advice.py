@@ -735,7 +735,7 @@ def test_of_a_long_edit_the_change_is_shown(watch: Watch, jit: Any) -> None:
     (after,) = (line for line in lines if line.startswith("    + "))
     assert "unused=True, donate_argnums=(0,), # and" in after
     assert "unused=True, # and the" in before
-    assert before.startswith("    - jit( grow, # a")
+    assert before.startswith("    - f = jit( grow, # a")
     assert max(len(before), len(after)) <= 90
 
 
