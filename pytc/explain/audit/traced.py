@@ -15,6 +15,7 @@ from jax.tree_util import PyTreeDef, keystr, tree_flatten, tree_flatten_with_pat
 
 from pytc.arguments import shardings
 from pytc.arguments.leaves import Parameters, names_in, numbers_in
+from pytc.errors import LeftToJit
 from pytc.explain.by_hand import AsJit
 from pytc.explain.memory import stand_ins
 from pytc.interrupt import is_from_outside
@@ -22,6 +23,7 @@ from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
 from pytc.jax_compat.trees import paths_of
 from pytc.ownership.bytecode.lengths import Lengths, lengths_of
+from pytc.passes.finalise import finalise_jaxpr
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
 
@@ -169,7 +171,16 @@ def _traced(
     ]
     as_jit = AsJit(staged, given, dict(options), shared=tuple(shared))
     donated = frozenset(i for i, flag in zip(dynamic, flags, strict=True) if flag)
-    return Traced(as_jit, donated, may_call_python(closed), lengths_of(tree))
+    return Traced(as_jit, donated, _calls_python(closed), lengths_of(tree))
+
+
+def _calls_python(closed: ClosedJaxpr) -> bool:
+    """Whether Python code may run while the program does. A `HiPrim` is asked what it stands for: in JAX 0.12
+    `jnp.searchsorted` is one."""
+    try:
+        return may_call_python(closed) and may_call_python(finalise_jaxpr(closed))
+    except LeftToJit:
+        return True
 
 
 def _renamed(leaf: Leaf, parameter: str, path: str) -> Leaf:

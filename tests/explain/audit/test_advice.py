@@ -136,6 +136,26 @@ def test_only_another_thread(watch: Watch, jit: Any) -> None:
     assert "'prefetch'" in report.findings[0].text
 
 
+@pytest.mark.parametrize("calls_python", [False, True])
+def test_what_a_program_may_call_while_it_runs(watch: Watch, jit: Any, calls_python: bool) -> None:
+    def bins(state: jax.Array) -> jax.Array:
+        if calls_python:
+            jax.debug.callback(int, 1)
+        return state + jnp.searchsorted(state, 1.0)  # an equation that JAX 0.12 expands late
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.state = jnp.ones(N)
+            self.step = jit(bins)
+
+        def run(self) -> None:
+            for _ in range(3):
+                self.state = self.step(self.state)
+
+    Trainer().run()
+    assert kinds(found(watch, "bins")) == (["if unread"] if calls_python else ["add"])
+
+
 def test_one_array_twice(watch: Watch, jit: Any) -> None:
     f = jit(lambda x, y: (x + 1, y * 2))
 
