@@ -29,6 +29,10 @@ class Loop:
         some ways around only: `if loss < least: best = state`. Not if a call makes it: `ema = average(ema, state)`."""
         return any(local in renamed(self.flow, n) for n in self.body)
 
+    def reads(self, local: int) -> bool:
+        """Whether the loop reads a local variable (its number)."""
+        return any(self.flow.reads[n] >> local & 1 for n in self.body)
+
     def appends(self) -> list[Place]:
         """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`. Not
         if the loop also takes something out of that, or gets the state from elsewhere, as from a queue."""

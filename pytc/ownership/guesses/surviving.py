@@ -194,8 +194,9 @@ class _Survey:
 
     def _variable(self, value: Any, number: int, site: CallSite, loop: Loop) -> None:
         """Ask what a variable has that is read later."""
-        # What is in a list or a dictionary may have been put there, and the next one will be, too.
-        fixed = self._in(value, movable=False)
+        # What is in a list or a dictionary may have been put there, and the next one will be, too: in a loop that reads
+        # the variable, or by a function that is called.
+        fixed = self._in(value, movable=bool(loop.body) and not loop.reads(number))
         self.survive |= self._in(value) - fixed - self.released
         fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
         if is_stored_behind(loop.flow, site.at, fast(number)):
