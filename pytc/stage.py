@@ -40,6 +40,7 @@ from pytc.arguments.leaves import (
 from pytc.arguments.parted import Again, Hidden, part, put_together
 from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
+from pytc.classes import defines
 from pytc.errors import LeftToJit, StaticLeafError
 from pytc.jax_compat import api, rewriting
 from pytc.jax_compat.avals import DESCRIPTIONS, is_for_jit, is_view_of_ref, stand_in
@@ -325,18 +326,24 @@ def stageable_of(fun: Callable[..., Any]) -> Stageable:
     return Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
 
 
+_DATA = ("__jax_array__", "__array__", "__dlpack__")
+"""Methods by which an object is asked for the numbers in it."""
+
+
 def _is_of_no_numbers(value: Any) -> bool:
-    """Whether it is a NumPy array of strings, objects or times, which JAX has no types for."""
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "OSUmM"
+    """Whether it is a NumPy array of strings, objects, times or records, which JAX has no types for."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return False
+    return value.dtype.kind in "OSUmM" or (issubclass(value.dtype.type, np.void) and value.dtype != jax.dtypes.float0)
 
 
 def _type_of(path: str, value: Any) -> Any:
-    """The type of a traced leaf. Where JAX has none for the value, its error gets a note with the leaf's path."""
+    """The type of a traced leaf. Where JAX has none for the value, its error is raised with the leaf's path."""
     try:
         return jax.typeof(value.ref if is_view_of_ref(value) else value)
     except (OverflowError, TypeError, ValueError) as error:
-        error.add_note(f"This is about the argument `{path}`.")
-        raise
+        kind = next(each for each in (OverflowError, TypeError, ValueError) if isinstance(error, each))
+        raise kind(f"`{path}`: {error}") from error
 
 
 def _hidden(leaf: Any) -> Hidden:
@@ -346,11 +353,18 @@ def _hidden(leaf: Any) -> Hidden:
 
 def _check_static(path: str, leaf: Any) -> None:
     """Raises `StaticLeafError` for a static leaf that cannot be part of the key of a program: one that cannot be
-    hashed, or that is used up when the function is traced."""
+    hashed, that is used up when the function is traced, or that other libraries take for an array."""
     if is_used_up(leaf):
         raise StaticLeafError(
             f"`{path}` is of type {type(leaf).__name__}, which can be read only once: the function would read it when "
             "it is traced, and no later call would. Pass what it yields: an array, or a list of arrays."
+        )
+    protocol = next((name for name in _DATA if defines(type(leaf), name)), None)
+    if protocol is not None and not isinstance(leaf, np.generic):  # a string, a date
+        raise StaticLeafError(
+            f"`{path}` is of type {type(leaf).__name__}, which has numbers in it (by `{protocol}`), but is no array to "
+            "JAX, and would be static: a constant of the compiled program. Pass jax.numpy.asarray of it, or an array; "
+            "or name the argument in static_argnames, if a constant is what it should be."
         )
     try:
         hash(leaf)

@@ -397,11 +397,32 @@ def test_numpy_scalars_are_traced_even_where_pythons_are_static(kind):
     assert issubclass(traced[0], jax.core.Tracer)
 
 
-@pytest.mark.parametrize("wrong", [2**70, np.zeros(2, [("a", "f4")]), np.ma.masked_array([1.0], [True])])
-def test_what_jax_has_no_type_for_is_named(wrong):
-    with pytest.raises((OverflowError, TypeError, ValueError)) as raised:
+class Tensor:
+    """An array of another library."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.ones(3, dtype)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (2**70, OverflowError),
+        (np.zeros(2, [("a", "f4")]), pytc.StaticLeafError),
+        (np.rec.array([(1, 2.0)]), pytc.StaticLeafError),
+        (np.ma.masked_array([1.0], [True]), ValueError),
+        (Tensor(), pytc.StaticLeafError),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_what_jax_has_no_type_for_is_named(wrong, error):
+    with pytest.raises(error, match=r"^`sizes\[1\]`"):
         pytc.compile(lambda x, sizes: x)(ONE, [1, wrong])
-    assert raised.value.__notes__ == ["This is about the argument `sizes[1]`."]
+
+
+def test_what_only_other_libraries_take_for_an_array_may_be_a_static_argument():
+    summed = pytc.compile(lambda x, tensor: x + jnp.asarray(tensor).sum(), static_argnames="tensor")
+    np.testing.assert_array_equal(summed(ONE, Tensor()), ONE + 3)
 
 
 def test_a_static_argument_numbered_from_the_end_is_a_parameter_whatever_a_call_passes():
