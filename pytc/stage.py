@@ -251,7 +251,7 @@ class Stageable:
         hidden_args, hidden_kwargs = self.hide(args, kwargs, leaves, given)
         traced = self.jitted.trace(*hidden_args, **hidden_kwargs)
         self.check_traced(traced.jaxpr, sum(not leaf.is_static and leaf.same_as is None for leaf in leaves))
-        check_not_of_static(leaves, rewriting.lift_inner_consts(traced.jaxpr).consts)
+        self.refuse_stale(leaves, self.jitted, traced)
         if any(isinstance(value, jax.Array) for value in traced.jaxpr.consts):
             self.jitted.clear_cache()  # or JAX would hold these arrays for as long as it remembers the trace
         _, split = next(nodes(traced.out_tree))
@@ -272,6 +272,16 @@ class Stageable:
         if any(is_for_jit(each) for each in (*jaxpr.in_avals, *jaxpr.out_avals)):
             raise LeftToJit(f"{self.name} takes or returns a token, or a value of a type of jax.experimental.hijax")
         refuse_namesakes(jaxpr, self.name)
+
+    @staticmethod
+    def refuse_stale(leaves: Sequence[Leaf], jitted: Any, traced: jax.stages.Traced) -> None:
+        """Raises `StaticLeafError` where what was `traced` of the function by `jitted` has an array of a static object
+        for a constant. It is forgotten then: once the object has another array, it would pass."""
+        try:
+            check_not_of_static(leaves, rewriting.lift_inner_consts(traced.jaxpr).consts)
+        except StaticLeafError:
+            jitted.clear_cache()
+            raise
 
     def program(self, jaxpr: ClosedJaxpr, leaves: Sequence[Leaf], split: Returned, requested: Sequence[Any]) -> Program:
         """The program of what was traced: its leaves with the types that they have there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import collections
 import concurrent.futures
 import dataclasses
 import functools
@@ -15,6 +16,7 @@ import os
 import queue
 import subprocess
 import sys
+import types
 import warnings
 import weakref
 
@@ -727,6 +729,92 @@ def test_an_array_of_a_static_object_is_found_wherever_it_is(x, case, kind):
     static, function, named = case(owner)
     with pytest.raises(pytc.StaticLeafError, match=named):
         pytc.compile(function)(x, static)
+
+
+@dataclasses.dataclass
+class Comparable:
+    """Equal to others, so that it has no hash."""
+
+    weights: object
+
+
+class Dictionary(dict):
+    pass
+
+
+HOLDERS = {
+    "equal to others": Comparable,
+    "namespace": lambda w: types.SimpleNamespace(weights=w),
+    "queue": lambda w: collections.deque([w]),
+    "items of a user's": collections.UserList,
+    "derived dictionary": lambda w: Dictionary(weights=w),
+    "view": lambda w: types.MappingProxyType({"weights": w}),
+    "objects of NumPy": lambda w: np.array([{"weights": w}], object),
+    "method": lambda w: types.MethodType(lambda self, x: x * self.weights, Comparable(w)),
+}
+
+
+def weights_in(held):
+    if isinstance(held, types.MethodType):
+        return held(1.0)
+    if isinstance(held, collections.deque | collections.UserList):
+        return held[0]
+    if isinstance(held, np.ndarray):
+        return held[0]["weights"]
+    return held["weights"] if hasattr(held, "keys") else held.weights
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_an_array_in_an_object_of_a_static_one_is_never_that_of_an_earlier_call(x, kind):
+    owner = Plain()
+    compiled = pytc.compile(lambda x, owner: x * weights_in(owner.held))
+    for k in range(3):
+        owner.held = HOLDERS[kind](x + k)
+        with pytest.raises(pytc.StaticLeafError, match=r"`owner` \(of type Plain\)"):
+            compiled(x, owner)
+
+
+class Shared(Plain):
+    weights = None
+
+
+def calls_of(compiled, owner):
+    return {
+        "call": lambda x: compiled(x, owner),
+        "grad": jax.grad(lambda x: compiled(x, owner).sum()),
+        "vmap": jax.vmap(lambda x: compiled(x, owner)),
+        "jit": lambda x: jax.jit(lambda x: compiled(x, owner))(x),
+        "scan": lambda x: jax.lax.scan(lambda c, _: (compiled(c, owner), None), x, None, 2)[0],
+        "in another": lambda x: pytc.compile(lambda x: compiled(x, owner))(x),
+        "lower": lambda x: compiled.lower(x, owner),
+        "trace": lambda x: compiled.trace(x, owner),
+        "debugging": lambda x: debugged(compiled, x, owner),
+    }
+
+
+def debugged(compiled, *args):
+    with jax.debug_nans(True):
+        return compiled(*args)
+
+
+@pytest.mark.parametrize("where", ["object", "class"])
+@pytest.mark.parametrize("how", calls_of(None, None))
+def test_an_array_of_a_static_object_is_never_that_of_an_earlier_call(x, how, where):
+    owner = Shared()
+    compiled = pytc.compile(lambda x, owner: x * owner.weights)
+    for k in range(3):
+        (owner if where == "object" else Shared).weights = x.sum() + k
+        with pytest.raises(pytc.StaticLeafError, match=r"`owner` .*`owner.weights`"):
+            calls_of(compiled, owner)[how](x)
+
+
+def test_a_static_function_may_be_a_compiled_one_or_a_partial_that_has_captured_arrays(x):
+    weights = x + 1
+    inner = pytc.compile(lambda x: x * weights)
+    for function in (inner, functools.partial(jnp.multiply, weights)):
+        for call in calls_of(pytc.compile(lambda x, f: f(x)), function).values():
+            call(x)
+        np.testing.assert_array_equal(pytc.compile(lambda x, f: f(x))(x, function), x * weights)
 
 
 def test_a_static_object_may_be_full_of_cycles(x):

@@ -15,6 +15,7 @@ from jax.tree_util import tree_flatten, tree_structure, tree_unflatten
 
 from pytc.arguments.leaves import static_key, unwrapped
 from pytc.arguments.shardings import for_result
+from pytc.arguments.static_objects import owners
 from pytc.jax_compat import api
 from pytc.jax_compat.trees import nodes
 from pytc.move import unmoved
@@ -81,6 +82,8 @@ class JitHiding:
         key = tuple((name, tuple(shardings), tree) for name, (shardings, tree) in flat.items())
         if key not in self.jitted:
             self.jitted.setdefault(key, api.jit(traced, **self._options, **asked))
+        if any(owners(leaves)):
+            stageable.refuse_stale(leaves, self.jitted[key], self.jitted[key].trace(*args, **kwargs))
         return _Hidden(self.jitted[key], args, kwargs, result)
 
 
