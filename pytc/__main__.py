@@ -40,10 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] == "audit":
         start.audit(arguments[1:])
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
-        return _explain(parser, options)
+        return _explain(options.parser, options)
     except Exception:  # noqa: BLE001 - of the user's code, which is shown whole
         traceback.print_exc()
         return RAISED
@@ -165,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         help="exit with status 1 unless it holds: reused=0.95 (at least this share of the outputs' bytes), copies=0, "
         "total_bytes=1.5GiB (at most), fits (in the device's memory); can be given several times",
     )
+    command.set_defaults(parser=command)  # which says how it is used where an argument turns out to be wrong
     return parser
 
 

@@ -107,7 +107,9 @@ def test_wrong_usage_says_what_is_wrong(capsys, arguments, message):
     with pytest.raises(SystemExit) as stopped:
         command_line.main(arguments)
     assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("usage: python -m pytc explain [-h] [--args package.module:name]")
+    assert message in said
 
 
 def test_an_error_inside_of_the_module_is_its_own(capsys, tmp_path, monkeypatch):
