@@ -817,6 +817,19 @@ def test_a_static_function_may_be_a_compiled_one_or_a_partial_that_has_captured_
         np.testing.assert_array_equal(pytc.compile(lambda x, f: f(x))(x, function), x * weights)
 
 
+@pytest.mark.parametrize("make", [pytc.compile, jax.jit])
+def test_a_static_object_may_have_functions_that_have_captured_arrays(x, make):
+    weights = x + 1
+    owner = Plain()
+    owner.inner = make(lambda x: x * weights)
+    owner.inner(x)
+    owner.method = types.MethodType(pytc.compile(lambda _, x: x * weights, static_argnums=0), 1)
+    owner.method(x)
+    for kind in ("inner", "method"):
+        for call in calls_of(pytc.compile(lambda x, owner, kind=kind: getattr(owner, kind)(x)), owner).values():
+            call(x)
+
+
 def test_a_static_object_may_be_full_of_cycles(x):
     """JAX's own flattening would fill the stack, and the interpreter, too, would be out of order from then on."""
     table, tree, owner = x + 1, {}, Plain()

@@ -104,6 +104,8 @@ def _parts(value: Any, is_root: bool) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{k}]", item) for k, item in enumerate(value))
     elif kind is types.FunctionType:
         yield from _own(value)
+    elif kind is types.MethodType:
+        yield from ((".__self__", value.__self__), (".__func__", value.__func__))
     elif kind is functools.partial:
         yield ".func", value.func  # its arguments are as constant as what a function captures
     elif issubclass(kind, np.ndarray):
@@ -111,7 +113,10 @@ def _parts(value: Any, is_root: bool) -> Iterator[tuple[str, Any]]:
     elif (children := _children(value)) is not None:
         yield from children
     else:
-        yield from ((f".{name}", attribute) for name, attribute in _attributes(value))
+        attributes = dict(_attributes(value))
+        if "__wrapped__" in attributes:  # as of a function: what `jax.jit` has made
+            return
+        yield from ((f".{name}", attribute) for name, attribute in attributes.items())
         if is_root:
             yield from (each for base in kind.__mro__ for each in _own(base))
         if not isinstance(value, type):
