@@ -43,6 +43,7 @@ from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
+from pytc.passes.rejoined import rejoined
 from pytc.passes.temporaries import Temporaries, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
@@ -103,7 +104,7 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads]:
         if known() is jaxpr and target == platform:
             return flow, read
     flow = flatten(jaxpr, platform)
-    read = reads(flow)
+    read = reads(flow, rejoined(flow) if platform == "cpu" else frozenset())
     _LATEST[:] = [(weakref.ref(jaxpr), platform, flow, read)]
     return flow, read
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -75,6 +76,15 @@ class Flow:
     """How many values there are."""
     branches: Mapping[int, Branches]
     """Those of each `cond`, by the first value that it makes."""
+
+    @functools.cached_property
+    def roots(self) -> list[int]:
+        """For each value, the value that it is a view of; itself if it is none."""
+        roots = list(range(self.values))
+        for step in self.steps:
+            if step.view and step.reads:
+                roots[step.makes[0]] = roots[step.reads[0]]
+        return roots
 
 
 # Primitives that the compiler computes element by element. Conversions are among them: an element is read with one

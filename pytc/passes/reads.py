@@ -12,7 +12,8 @@ One walk over the flat steps answers, for every output and every input at once:
               one is written over the input of the first in turn, no order of the two does without a copy.
 
 The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
-ends the walk, and so does an output, which is in memory too. That keeps every set small, and the walk linear.
+ends the walk, and so does an output, which is in memory too, and what is known to be stored (`rejoined`). That keeps
+every set small, and the walk linear.
 """
 
 from __future__ import annotations
@@ -70,14 +71,14 @@ class Reads:
         return tuple(needs[bits] for bits in self.loops)
 
 
-def reads(flow: Flow) -> Reads:
-    """Walk `flow` once, in time linear in its steps."""
-    return _Walk(flow).run()
+def reads(flow: Flow, stored: Set[int] = _NONE) -> Reads:
+    """Walk `flow` once, in time linear in its steps. Values that are `stored` no later loop computes."""
+    return _Walk(flow, stored).run()
 
 
 class _Walk:
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, flow: Flow, stored: Set[int]) -> None:
+        self.flow, self.stored = flow, stored
         n = flow.values
         # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
         # bytes it is, those that the step which made it read whole, the nearest inputs, and the outputs that it needs.
@@ -152,7 +153,7 @@ class _Walk:
     def elementwise(self, step: Step) -> None:
         (made,) = step.makes
         same, torn = self.fused(step.reads)
-        if len(same) + len(torn) > FUSED:
+        if made in self.stored or len(same) + len(torn) > FUSED:
             self.read_by(step.reads, self.all_needs(step.reads))
             same = torn = _NONE
         self.same[made], self.torn[made] = same, torn

@@ -112,7 +112,9 @@ class Temporaries:
         if self.read.read_after(pair.input, pair.output):
             return False
         loop = self._loop(pair.output)
-        return self._root[self.flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(loop.steps, self._root)
+        return self.flow.roots[self.flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(
+            loop.steps, self.flow.roots
+        )
 
     def is_copied_twice(self, pair: Alias) -> bool:
         """Whether the output is copied, too. A CPU's compiler inserts copies before it orders the steps. An output that
@@ -151,10 +153,10 @@ class Temporaries:
         if step is None or step is not self._maker(other.output) or step.name != "cond":
             return True
         places = self._places(step)
-        first, second = (places.get(self._root[self.flow.inputs[pair.input]], ()) for pair in (one, other))
+        first, second = (places.get(self.flow.roots[self.flow.inputs[pair.input]], ()) for pair in (one, other))
         if not (first and second):
             return True  # one is read before
-        k, m = (self._position[self._root[self.flow.outputs[pair.output] or 0]] for pair in (one, other))
+        k, m = (self._position[self.flow.roots[self.flow.outputs[pair.output] or 0]] for pair in (one, other))
         return any(
             any(self._readers(flow, n) >> k & 1 for n in second) and any(self._readers(flow, n) >> m & 1 for n in first)
             for flow in self.flow.branches[step.makes[0]].flows
@@ -172,7 +174,7 @@ class Temporaries:
             return 0
         needing = 0
         if step.name == "cond":
-            places = self._places(step).get(self._root[self.flow.inputs[pair.input]], ())
+            places = self._places(step).get(self.flow.roots[self.flow.inputs[pair.input]], ())
             if not places:
                 return 0
             made = self._made_by[step.makes[0]]
@@ -187,7 +189,7 @@ class Temporaries:
         return (
             step is not None
             and step.name == "cond"
-            and self._root[self.flow.inputs[pair.input]] not in self._places(step)
+            and self.flow.roots[self.flow.inputs[pair.input]] not in self._places(step)
         )
 
     @functools.cached_property
@@ -197,7 +199,7 @@ class Temporaries:
         for output, value in enumerate(self.flow.outputs):
             step = self._maker(output)
             if value is not None and step is not None:
-                of_step, result = made.setdefault(step.makes[0], {}), self._position[self._root[value]]
+                of_step, result = made.setdefault(step.makes[0], {}), self._position[self.flow.roots[value]]
                 of_step[result] = of_step.get(result, 0) | 1 << output
         return made
 
@@ -224,7 +226,7 @@ class Temporaries:
             places: dict[int, list[int]] = {}
             for n, value in enumerate(self.flow.branches[cond.makes[0]].given):
                 if value is not None:
-                    places.setdefault(self._root[value], []).append(n)
+                    places.setdefault(self.flow.roots[value], []).append(n)
             self._places_in[cond.makes[0]] = places
         return self._places_in[cond.makes[0]]
 
@@ -265,21 +267,17 @@ class Temporaries:
         return self._inside[nbytes]
 
     @functools.cached_property
-    def _root(self) -> list[int]:
-        return _roots(self.flow)
-
-    @functools.cached_property
     def _makers(self) -> dict[int, Step]:
         return {value: step for step in self.flow.steps if not step.view for value in step.makes}
 
     @functools.cached_property
     def _outputs(self) -> set[int]:
-        return {self._root[value] for value in self.flow.outputs if value is not None}
+        return {self.flow.roots[value] for value in self.flow.outputs if value is not None}
 
     @functools.cached_property
     def all(self) -> set[int]:
         """The large values that may get a buffer and are no outputs."""
-        return _stored(self.flow, self._root, self.platform) - self._outputs
+        return _stored(self.flow, self.flow.roots, self.platform) - self._outputs
 
     @functools.cached_property
     def _in_memory(self) -> set[int]:
@@ -288,12 +286,12 @@ class Temporaries:
     def _maker(self, output: int) -> Step | None:
         """The step that computes an output."""
         value = self.flow.outputs[output]
-        return None if value is None else self._makers.get(self._root[value])
+        return None if value is None else self._makers.get(self.flow.roots[value])
 
     def _loop(self, output: int) -> _Loop:
         """The loop that writes an output. Some step must compute the output."""
         value = self.flow.outputs[output]
-        return _last_loop(self._root[value or 0], self._makers, self._in_memory, self._root)
+        return _last_loop(self.flow.roots[value or 0], self._makers, self._in_memory, self.flow.roots)
 
 
 class _Loop(NamedTuple):
@@ -324,15 +322,6 @@ def _last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], roo
             is_in_step = step.kind is Kind.ELEMENTWISE or operand in over
             pending.append((root[operand], read if is_in_step else loop.elsewhere))
     return loop
-
-
-def _roots(flow: Flow) -> list[int]:
-    """For each value, the value that it is a view of; itself if it is none."""
-    root = list(range(flow.values))
-    for step in flow.steps:
-        if step.view and step.reads:
-            root[step.makes[0]] = root[step.reads[0]]
-    return root
 
 
 def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
