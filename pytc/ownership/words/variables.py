@@ -126,12 +126,16 @@ def inside_variables(frame: FrameType, value: Any, insides: Insides) -> Held | N
             flow, site = flow_of(above.f_code), site_of(above)
         except NotTrusted:
             break
+        slots = Slots([])
+        again = ReadAgain(above, flow, site, slots, at_once=True, atomic=True)
         overwritten = {event.place[0].name for event in site.events if event.does == "store"}
         for number, name in enumerate(above.f_code.co_varnames):
             found = variable(above, number)
             if found is UNBOUND or number in overwritten or number in site.dead(True, True):
                 continue
-            if (_is_object(found) or _is_to_be_opened(found)) and insides.depth(value, found):
+            read = again.members(number, 1)
+            parts = [found] if read is None else [slots.peek(above, (*fast(number), step)) for step in read]
+            if any((_is_object(part) or _is_to_be_opened(part)) and insides.depth(value, part) for part in parts):
                 line = _assigned(flow, site.at, number)
                 text = f"in `{name}` in {place_in(above, line)}"
                 return Held("attribute", text, above.f_code.co_filename, line, is_vague=True)
