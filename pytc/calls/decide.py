@@ -88,9 +88,9 @@ def look(
     if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
         found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
-        if not (first or site.asked or _known(found)) and asking.has_time():
+        if not (found or first or site.asked) and asking.has_time():
             site.asked = True
-            found |= asking.reasons(frame, args, kwargs, leaves, largest[:MOST_EXPLAINED], plan.outcome)
+            found = asking.reasons(frame, args, kwargs, leaves, largest[:MOST_EXPLAINED], plan.outcome)
         site.why = site.why | found
     return site
 
@@ -159,8 +159,7 @@ def prove(
         site.unseen |= plan.program.keep.intersection(held)
         held, outcome = _held(plan, frame, args, kwargs, leaves)
     first = plan.emitted.is_new
-    known = site.why if first else _known(site.why)
-    if (first or not site.asked) and (unknown := [i for i in alive if i not in known]):
+    if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):
         site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
         site.why = site.why | _why(plan, not first, frame, args, kwargs, leaves, unknown)
         # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
@@ -186,11 +185,6 @@ def _why(
     if everywhere and asking.has_time():
         found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
     return found
-
-
-def _known(why: Mapping[int, ownership.Held]) -> set[int]:
-    """The leaves of which as much is told as can be found out."""
-    return {i for i, held in why.items() if not held.is_vague}
 
 
 def _largest(program: Program, leaves: Collection[int], most: int) -> list[int]:

@@ -152,7 +152,7 @@ def glance(
         return dict.fromkeys(wanted, everywhere)
     roots = [*args, *kwargs.values()]
     found: dict[int, Held] = {}
-    insides, in_objects = Insides(), Insides(of_objects=True)
+    insides = Insides()
     who = in_program(outcome.calls_python, outcome.atomic, outcome.doubt) or onlooker() or variables.meddling(frame)
     refusals = [who] if who else []
     paths = paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
@@ -166,10 +166,6 @@ def glance(
             if held is not None and (told := variables.lasting(held, frame, refusals)) is not None:
                 found[i] = told
                 break
-        else:
-            inside = (variables.inside_variables(frame, value, in_objects) for value in path)
-            if (held := next(filter(None, inside), None)) is not None:
-                found[i] = held
     return found
 
 

@@ -65,8 +65,6 @@ class Held:
     onlooker: str = ""
     """If nothing else holds the value: who may read that place before the result is stored there."""
     remedy: Remedy = "local"
-    is_vague: bool = False
-    """Whether more would be known if all objects were looked at."""
 
 
 def place_in(frame: FrameType, line: int | None) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-from pytc.classes import MADE_BY_CODE, flags_of
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
@@ -39,12 +38,8 @@ from pytc.ownership.words.holders import (
     length,
     place_in,
 )
-from pytc.provenance import is_own_array
 from pytc.set_bits import set_bits
 
-_DEEPEST_OBJECT = 8
-"""Objects and containers in one another that are looked through: the array of a parameter of a layer of a model, each
-with a `__dict__`, is in six."""
 _MOST_ITEMS = 20_000
 """So many items of what one variable has are looked at."""
 _MOST_ITEMS_IN_ALL = 200_000
@@ -112,37 +107,6 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
     return None
 
 
-def inside_variables(frame: FrameType, value: Any, insides: Insides) -> Held | None:
-    """The first variable of the callers, of those that are read again, from which objects lead to the value; not one
-    in which the result is stored at once.
-
-    `insides`, one `of_objects`, is what to ask for other values, too.
-    """
-    above: FrameType | None = frame
-    for _ in range(HIGHEST_READ):
-        if above is None:
-            break
-        try:
-            flow, site = flow_of(above.f_code), site_of(above)
-        except NotTrusted:
-            break
-        slots = Slots([])
-        again = ReadAgain(above, flow, site, slots, at_once=True, atomic=True)
-        overwritten = {event.place[0].name for event in site.events if event.does == "store"}
-        for number, name in enumerate(above.f_code.co_varnames):
-            found = variable(above, number)
-            if found is UNBOUND or number in overwritten or number in site.dead(True, True):
-                continue
-            read = again.members(number, 1)
-            parts = [found] if read is None else [slots.peek(above, (*fast(number), step)) for step in read]
-            if any((_is_object(part) or _is_to_be_opened(part)) and insides.depth(value, part) for part in parts):
-                line = _assigned(flow, site.at, number)
-                text = f"in `{name}` in {place_in(above, line)}"
-                return Held("attribute", text, above.f_code.co_filename, line, is_vague=True)
-        above = above.f_back
-    return None
-
-
 def _passed_from(frame: FrameType, value: Any) -> str:
     """The global, attribute or item that one of the functions above a frame has passed the value from, in words; "" if
     there is none."""
@@ -159,12 +123,10 @@ def _passed_from(frame: FrameType, value: Any) -> str:
 class Insides:
     """What is in the containers that the callers' variables have: each is opened once, for all values sought.
 
-    It has ids, so that it refers to nothing itself, and is to be used only while the variables stay as they are. If it
-    is `of_objects`, those of users' classes are opened as well.
+    It has ids, so that it refers to nothing itself, and is to be used only while the variables stay as they are.
     """
 
-    def __init__(self, of_objects: bool = False) -> None:
-        self._of_objects = of_objects
+    def __init__(self) -> None:
         self._depths: dict[int, dict[int, int]] = {}
         """By the id of a variable's container: the depth of each object in it, by its id."""
         self._left = _MOST_ITEMS_IN_ALL
@@ -172,19 +134,18 @@ class Insides:
     def depth(self, value: Any, container: Any) -> int:
         """How many containers are around the value, this one the outermost; 0 if it is not found."""
         if id(container) not in self._depths:
-            most = min(_MOST_ITEMS, self._left)
-            self._depths[id(container)], looked_at = _inside(container, most, self._of_objects)
+            self._depths[id(container)], looked_at = _inside(container, min(_MOST_ITEMS, self._left))
             self._left -= looked_at
         return self._depths[id(container)].get(id(value), 0)
 
 
-def _inside(container: Any, most: int, of_objects: bool) -> tuple[dict[int, int], int]:
+def _inside(container: Any, most: int) -> tuple[dict[int, int], int]:
     """How many containers, this one the outermost, are around each object in it, by its id; and how many items were
     looked at. These are not more than `most`, and none of a large container."""
     found: dict[int, int] = {}
     looked_at = 0
     level = [container]
-    for depth in range(1, (_DEEPEST_OBJECT if of_objects else DEEPEST) + 1):
+    for depth in range(1, DEEPEST + 1):
         above, level = level, []
         for each in above:
             if id(each) in found and found[id(each)] < depth - 1:
@@ -195,7 +156,7 @@ def _inside(container: Any, most: int, of_objects: bool) -> tuple[dict[int, int]
             parts = gc.get_referents(each)
             for part in parts:
                 found.setdefault(id(part), depth)
-            level += [part for part in parts if _is_to_be_opened(part) or (of_objects and _is_object(part))]
+            level += [part for part in parts if _is_to_be_opened(part)]
     return found, looked_at
 
 
@@ -203,18 +164,8 @@ def _is_to_be_opened(value: Any) -> bool:
     return is_container(value) and length(value) <= LARGEST
 
 
-def _is_object(value: Any) -> bool:
-    """Whether it is of a class that code has made, or one with nothing but attributes, and is no class or array."""
-    kind = type(value)
-    if kind is types.SimpleNamespace:
-        return True
-    return bool(flags_of(kind) & MADE_BY_CODE) and not issubclass(kind, type) and not is_own_array(kind)
-
-
 def _items(container: Any) -> int:
-    """How many objects a container, or at least another object, refers to."""
-    if not is_container(container):
-        return 1
+    """How many objects a container refers to."""
     return length(container) * (2 if type(container) in DICTIONARIES else 1)
 
 
