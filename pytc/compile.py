@@ -95,9 +95,9 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         an `argnames` option not of strings; neither `pytc.compile` nor `jax.jit` has such an option.
       ValueError: `donate`, `python_scalars` or `effort` is none of its values; an option names a parameter that `fun`
         does not have, or donates one that is static.
-      At a call: `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, or in which the
-        function reads an array; `DonationError` as `donate="require"` says, `RuntimeError` naming a leaf that was
-        deleted before, and whatever `jax.jit(fun)` raises.
+      At a call: `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, that only other
+        libraries take for an array, or in which the function reads an array; `DonationError` as `donate="require"`
+        says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
     """
     check_options(compile, jit_options)
     if python_scalars not in ("trace", "static"):

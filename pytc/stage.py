@@ -108,8 +108,9 @@ class Stageable:
         With `share`, a leaf that is the same array object as an earlier one says so (`Leaf.same_as`), unless
         `in_shardings` asks for the two in different places (`Leaf.elsewhere`).
 
-        Raises `StaticLeafError` naming a static leaf that cannot be hashed, `ValueError` where `in_shardings` does not
-        match the arguments, and whatever JAX raises for data that it has no type for, with the leaf's path in a note.
+        Raises `StaticLeafError` naming a static leaf that cannot be hashed or is an array to other libraries alone,
+        `ValueError` where `in_shardings` does not match the arguments, and whatever JAX raises for data that it has no
+        type for, with the leaf's path.
         """
         args, kwargs = self.parameters.wrap_static(args, kwargs)
         named = self.parameters.paths(args, kwargs)
@@ -317,12 +318,12 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     `fun` runs once, on tracers. In place of arrays the arguments may have `jax.ShapeDtypeStruct`s, or what
     `jax.typeof` gives. The options of a function made by `pytc.compile` (static arguments, shardings, ...) are kept.
 
-    Raises `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, or in which the function
-    reads an array; `ValueError` where `in_shardings` or `out_shardings` do not match the arguments or the result,
-    `RuntimeError` where they are a `PartitionSpec` and no mesh is set; `TypeError` naming an output that cannot be
-    returned (an iterator, an object that holds a tracer and is not a pytree), where `fun` is not a function, reads a
-    tracer of another function, or has a primitive with the name of one of JAX's; and whatever `fun` or JAX's tracing
-    raises.
+    Raises `StaticLeafError` naming a static leaf that cannot be hashed, that is an iterator, that only other libraries
+    take for an array, or in which the function reads an array; `ValueError` where `in_shardings` or `out_shardings` do
+    not match the arguments or the result, `RuntimeError` where they are a `PartitionSpec` and no mesh is set;
+    `TypeError` naming an output that cannot be returned (an iterator, an object that holds a tracer and is not a
+    pytree), where `fun` is not a function, reads a tracer of another function, or has a primitive with the name of one
+    of JAX's; and whatever `fun` or JAX's tracing raises.
     """
     if not callable(fun):
         raise TypeError(f"pytc.stage takes a function, not {fun!r}")

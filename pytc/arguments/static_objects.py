@@ -82,6 +82,7 @@ _CLOSED = (
 
 
 def _is_closed(value: Any) -> bool:
+    """Whether it is one of these. (Asked of its type: its `__class__` may be a user's property.)"""
     kind = type(value)
     return issubclass(kind, _CLOSED) or (issubclass(kind, np.ndarray) and not value.dtype.hasobject)
 
@@ -96,7 +97,8 @@ def _in_words(path: _Path) -> str:
 
 def _parts(value: Any, is_root: bool) -> Iterator[tuple[str, Any]]:
     """The items of a container, the children of a pytree, or the attributes of another object, those of its class
-    included if it `is_root`, and what else it refers to. Of a function, its attributes alone."""
+    included if it `is_root`, and what else it refers to. Of a function its attributes alone: what it has captured is
+    constant."""
     kind: Any = type(value)
     if kind is dict:
         yield from ((f"[{key!r}]", item) for key, item in dict(value).items())
@@ -105,7 +107,7 @@ def _parts(value: Any, is_root: bool) -> Iterator[tuple[str, Any]]:
     elif kind is types.FunctionType:
         yield from _own(value)
     elif kind is types.MethodType:
-        yield from ((".__self__", value.__self__), (".__func__", value.__func__))
+        yield ".__self__", value.__self__
     elif kind is functools.partial:
         yield ".func", value.func  # its arguments are as constant as what a function captures
     elif issubclass(kind, np.ndarray):
@@ -113,10 +115,7 @@ def _parts(value: Any, is_root: bool) -> Iterator[tuple[str, Any]]:
     elif (children := _children(value)) is not None:
         yield from children
     else:
-        attributes = dict(_attributes(value))
-        if "__wrapped__" in attributes:  # as of a function: what `jax.jit` has made
-            return
-        yield from ((f".{name}", attribute) for name, attribute in attributes.items())
+        yield from ((f".{name}", attribute) for name, attribute in _attributes(value))
         if is_root:
             yield from (each for base in kind.__mro__ for each in _own(base))
         if not isinstance(value, type):
@@ -125,7 +124,7 @@ def _parts(value: Any, is_root: bool) -> Iterator[tuple[str, Any]]:
 
 def _own(value: Any) -> Iterator[tuple[str, Any]]:
     """What a function or a class has in its `__dict__`, but for what the interpreter puts there; nothing of a function
-    that wraps another, since a decorator has put that there: of a compiled one it leads to all that it has captured."""
+    that wraps another, since a decorator has put that there."""
     own = dict(vars(value))
     if "__wrapped__" not in own:
         yield from ((f".{name}", each) for name, each in own.items() if not name.startswith("__"))

@@ -112,9 +112,8 @@ class Temporaries:
         if self.read.read_after(pair.input, pair.output):
             return False
         loop = self._loop(pair.output)
-        return self.flow.roots[self.flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(
-            loop.steps, self.flow.roots
-        )
+        roots = self.flow.roots
+        return roots[self.flow.inputs[pair.input]] not in loop.elsewhere or _may_undo(loop.steps, roots)
 
     def is_copied_twice(self, pair: Alias) -> bool:
         """Whether the output is copied, too. A CPU's compiler inserts copies before it orders the steps. An output that
