@@ -90,6 +90,13 @@ def wander(step, keep):
 for ours, theirs in zip(wander(pytc.compile(walk), me == 0), wander(jax.jit(walk), me == 0), strict=True):
     np.testing.assert_array_equal(ours, theirs)
 
+# What one process has as one array may be two in another.
+both = pytc.compile(lambda a, b: (a + a.mean(), b + b.mean()))
+for _ in range(2):
+    one = start()
+    for mean in both(one, one if me == 0 else start()):
+        np.testing.assert_array_equal(own(mean), expected[mine] + expected.mean())
+
 # In each process alike, though the first device is one of the other's.
 assert str(pytc.explain(averaged, start())).startswith("averaged: ")
 """

@@ -89,7 +89,7 @@ class Function:
         )
         if not isinstance(share, bool):
             raise TypeError(f"share is {share!r}; it can be True or False")
-        self.share = share
+        self._share = share
         if api.says_where(options):
             warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=frames_to_the_caller())
             pipeline = [each for each in pipeline if each is not _passes.forward]  # what is returned is put there, too
@@ -116,6 +116,12 @@ class Function:
         """What stands in for the compiled function under a transformation, and ahead of time."""
         self.hiding = JitHiding(self.stageable, options)
         """The same for arguments with static leaves that no option names."""
+
+    @functools.cached_property
+    def share(self) -> bool:
+        """Whether an array that is passed twice is passed once. Not where other processes run the same program: theirs
+        may pass two that are equal, and the executables must not differ."""
+        return self._share and jax.process_count() == 1
 
     @functools.cached_property
     def lookup(self) -> Lookup:
