@@ -14,6 +14,8 @@ Then pairs that are worse than none are dropped:
       stay, since its copies are made on the chip.
     - on a CPU, one of two whose outputs each need the other's input: `a, b = a + b, a - b` (`crossed`).
 
+If the program is small, what it takes on a CPU is computed, and with other pairs it may be less (`cpu`).
+
 For several TPUs the compiler gets unpaired results, usually a loss, first: its schedule depends on the order of the
 results, and sharded training steps take a tenth less memory that way, or far less (`benchmarks/footprints.py`). On a
 single TPU it mostly makes no difference.
@@ -39,12 +41,13 @@ from pytc.jax_compat.avals import AbstractValue, is_array, nbytes, of_each, shor
 from pytc.jax_compat.jaxprs import Jaxpr
 from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, laid_out, memory_of, sharding_of
 from pytc.jax_compat.running import device_of
+from pytc.passes.cpu import Small, smallest
 from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
 from pytc.passes.rejoined import rejoined
-from pytc.passes.temporaries import Temporaries, pointless
+from pytc.passes.temporaries import TINY, Temporaries, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
@@ -82,6 +85,11 @@ def alias(program: Program) -> Program:
         pairs = [pair for pair in pairs if pair.input not in dropped]
         declined |= dropped
     pairs = choices.without_needless_copies(pairs)
+    if choices.small is not None:
+        fewer = choices.smallest(pairs, choices.small)
+        left_out = {pair.input for pair in pairs} - {pair.input for pair in fewer}
+        declined |= dict.fromkeys(left_out, "the program takes less memory where no output is written over it")
+        pairs = fewer
     paired = program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
     if choices.platform == "tpu" and _is_sharded(program):
         first = paired.unpaired
@@ -94,19 +102,31 @@ def _is_sharded(program: Program) -> bool:
     return any(is_over_several(leaf.placed) for leaf in program.leaves)
 
 
-_LATEST: list[tuple[weakref.ref[Jaxpr], str, Flow, Reads]] = []
+_LATEST: list[tuple[weakref.ref[Jaxpr], str, tuple[Flow, Reads, Small | None]]] = []
 
 
-def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads]:
-    """The data flow of a jaxpr, and who reads what. Remembered for the latest jaxpr, since a program is paired several
-    times: for the arguments that its caller lets go of, and as if it let go of all."""
-    for known, target, flow, read in _LATEST:
+def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads, Small | None]:
+    """The data flow of a jaxpr, who reads what, and the program as a small one for a CPU, if it is one.
+
+    Remembered for the latest jaxpr, since a program is paired several times: for the arguments that its caller lets go
+    of, and as if it let go of all.
+    """
+    for known, target, found in _LATEST:
         if known() is jaxpr and target == platform:
-            return flow, read
+            return found
     flow = flatten(jaxpr, platform)
-    read = reads(flow, rejoined(flow) if platform == "cpu" else frozenset())
-    _LATEST[:] = [(weakref.ref(jaxpr), platform, flow, read)]
-    return flow, read
+    is_cpu = platform == "cpu"
+    found = flow, reads(flow, rejoined(flow) if is_cpu else frozenset()), _small(jaxpr, flow) if is_cpu else None
+    _LATEST[:] = [(weakref.ref(jaxpr), platform, found)]
+    return found
+
+
+def _small(jaxpr: Jaxpr, flow: Flow) -> Small | None:
+    if not Small.is_known(flow):
+        return None
+    sizes = {value: nbytes(var.aval) for value, var in zip(flow.inputs, jaxpr.invars, strict=True)}
+    made = zip(flow.outputs, jaxpr.outvars, strict=True)
+    return Small(flow, sizes | {flow.roots[value]: nbytes(var.aval) for value, var in made if value is not None})
 
 
 _Keys = dict[int, tuple[Hashable, ...]]
@@ -233,7 +253,7 @@ class Choices:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.platform = device_of(leaf.placed for leaf in program.leaves).platform
-        self.flow, self.read = _looked_at(program.jaxpr.jaxpr, self.platform)
+        self.flow, self.read, self.small = _looked_at(program.jaxpr.jaxpr, self.platform)
         self.memory = Temporaries(self.flow, self.read, self.platform)
         self._in_types, self._out_types = of_each(_type, program.in_avals), of_each(_type, program.out_avals)
         self._kept = _kept(program)
@@ -255,6 +275,15 @@ class Choices:
         for_free = {pair.output for pair in self.completed(pair for pair in pairs if not pair.copied)}
         copied_still = {made[pair.output] for pair in copied if pair.output not in for_free}
         return self.completed(pair for pair in pairs if not pair.copied or made[pair.output] in copied_still)
+
+    def smallest(self, pairs: Sequence[Alias], small: Small) -> list[Alias]:
+        """These pairs, or others of equal avals with which the program, a small one, takes less memory on a CPU."""
+        groups = {(given, output): group for group in self.groups for given in group.inputs for output in group.outputs}
+        if any((pair.input, pair.output) not in groups for pair in pairs):
+            return [*pairs]
+        large = [(group.inputs, group.outputs) for group in self.groups if group.nbytes > TINY]
+        chosen = smallest(frozenset((pair.input, pair.output) for pair in pairs), large, small)
+        return [groups[pair].pair(*pair, self.read) for pair in sorted(chosen)]
 
     def completed(self, pairs: Iterable[Alias]) -> list[Alias]:
         """These pairs, and the free pairs of different types but equal size among what is left; sorted by input."""

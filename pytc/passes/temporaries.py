@@ -43,13 +43,14 @@ _WINDOWS = frozenset("reduce_window reduce_window_max reduce_window_min reduce_w
 _REDUCTIONS = _WINDOWS | frozenset(
     "argmax argmin reduce reduce_and reduce_max reduce_min reduce_or reduce_prod reduce_sum reduce_xor".split()
 )
-_FUSED = {"cpu": _REDUCTIONS - _WINDOWS, "gpu": _REDUCTIONS}
+FUSED = {"cpu": _REDUCTIONS - _WINDOWS, "gpu": _REDUCTIONS}
 """Steps other than loops over elements that can be fused with what computes their operands."""
-_CHEAP = frozenset(
+_SIMPLE = frozenset(
     "abs add add_any and ceil clamp complex conj convert_element_type copy eq floor ge gt imag is_finite le lt max"
     " min mul ne neg not or real round select_n shift_left shift_right_arithmetic shift_right_logical sign square"
     " sub xor".split()
 )
+CHEAP = {"cpu": _SIMPLE | {"cos", "integer_pow", "nextafter", "population_count", "sin", "tan"}, "gpu": _SIMPLE}
 """What XLA recomputes for each reader rather than store."""
 _LOOPS = frozenset({"cond", "scan", "while"})
 _RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
@@ -61,7 +62,7 @@ _WORKSPACE = 1 << 22
 """In bytes: the workspace of a GPU's matrix products, whose memory copies of up to this size can use before and after.
 """
 _NONE: frozenset[int] = frozenset()
-_IN_MEMORY = (Kind.WHOLE, Kind.IN_PLACE)
+IN_MEMORY = (Kind.WHOLE, Kind.IN_PLACE)
 _UNDONE = (("transpose", "transpose"), ("rev", "rev"), ("pad", "slice"), ("concatenate", "slice"))
 """Pairs of an operation and a later one that may undo it."""
 
@@ -132,7 +133,7 @@ class Temporaries:
         does another output that could be written over a copy, as it leaves the other one.
         """
         most = max(pair.copied for pair in pairs)
-        has_temporaries = any(step.kind in _IN_MEMORY and step.nbytes > TINY for step in self.flow.steps)
+        has_temporaries = any(step.kind in IN_MEMORY and step.nbytes > TINY for step in self.flow.steps)
         take_turns = sum(pair.copied for pair in pairs) > 2 * most
         return take_turns or has_temporaries or self._is_needed_inside_of_steps(most)
 
@@ -325,7 +326,7 @@ def _last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], roo
 
 def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
     """The large values that may get a buffer rather than be computed where they are read."""
-    fused = _FUSED[platform]
+    fused = FUSED[platform]
     readers: dict[int, list[Step]] = {}
     for step in flow.steps:
         if not step.view:
@@ -333,9 +334,9 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
                 readers.setdefault(value, []).append(step)
 
     def is_stored(step: Step, by: Sequence[Step]) -> bool:
-        if step.kind in _IN_MEMORY or any(each.kind in _IN_MEMORY and each.name not in fused for each in by):
+        if step.kind in IN_MEMORY or any(each.kind in IN_MEMORY and each.name not in fused for each in by):
             return True
-        return len(by) > 1 and bool(step.reads) and step.name not in _CHEAP
+        return len(by) > 1 and bool(step.reads) and step.name not in CHEAP[platform]
 
     return {
         value
@@ -347,7 +348,7 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
 
 
 def _has_memory_of_its_own(step: Step, nbytes: int, platform: str) -> bool:
-    if step.kind not in _IN_MEMORY:
+    if step.kind not in IN_MEMORY:
         return False
     if platform == "gpu" and step.name == "dot_general" and nbytes <= _WORKSPACE:
         return True

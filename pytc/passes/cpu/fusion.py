@@ -1,0 +1,246 @@
+"""Which steps become one loop, and so which values are stored: XLA's `InstructionFusion`, as a CPU's compiler has it.
+
+It goes from the results to the inputs, and takes into each loop what that reads, again and again. What several loops
+read is computed in each of them, if
+
+    - it is not expensive, and
+    - it reads at most one array, or can be fused along every way that leads on from it. (A result cannot: it is
+      returned. So what was made of it by way of a result is no reason to compute it again.)
+
+Otherwise it is stored. As in XLA, the order in which loops read one value is an outcome, too, since the `schedule`
+depends on it: a new loop is the last reader of what it reads, and the last reader takes the place of one that goes.
+
+Source: `xla/service/instruction_fusion.cc` and `xla/service/cpu/cpu_instruction_fusion.cc` of openxla/xla.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from pytc.passes.dataflow import Flow, Kind, Step
+from pytc.passes.temporaries import CHEAP, FUSED
+
+_FUSIBLE = (Kind.ELEMENTWISE, Kind.INDEXED)
+_REUSE = frozenset({"broadcast_in_dim", "gather"})
+"""What reads one element of its operand several times."""
+
+
+class Node(NamedTuple):
+    """A loop over elements, or another step that makes its results in memory."""
+
+    makes: tuple[int, ...]
+    in_step: frozenset[int]
+    """The stored values that it reads element by element, in step with its writing, so that it may write over them."""
+    elsewhere: frozenset[int]
+    """Those that it reads at other places, or whole."""
+
+    @property
+    def reads(self) -> frozenset[int]:
+        """All stored values that it reads."""
+        return self.in_step | self.elsewhere
+
+
+class Fused(NamedTuple):
+    """A program as its compiler has it after fusion."""
+
+    nodes: list[Node]
+    """Each behind those that it needs."""
+    readers: Mapping[int, Sequence[int]]
+    """For each stored value, the nodes that read it, in the compiler's order."""
+
+
+class _Instruction:
+    """A step, or several that have been fused into the last of them; without steps, an argument or the tuple of the
+    results."""
+
+    __slots__ = ("fused", "is_gone", "operands", "steps", "users")
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = [*steps]
+        self.operands: list[_Instruction] = []
+        self.users: list[_Instruction] = []
+        self.fused = False
+        self.is_gone = False
+
+    def read(self, operands: Iterable[_Instruction]) -> None:
+        """Become the last user of these, where it is none yet."""
+        for operand in operands:
+            if operand not in self.operands:
+                self.operands.append(operand)
+                operand.users.append(self)
+
+    def read_no_more(self, operand: _Instruction) -> None:
+        """The last user of an operand takes this one's place."""
+        self.operands.remove(operand)
+        place = operand.users.index(self)
+        operand.users[place] = operand.users[-1]
+        operand.users.pop()
+
+    def go(self) -> None:
+        """Be removed from the program."""
+        self.is_gone = True
+        for operand in [*self.operands]:
+            self.read_no_more(operand)
+
+
+def fused(flow: Flow, results: Sequence[int]) -> Fused:
+    """The nodes of a program that returns these values, in this order. Takes time linear in the steps, and for each
+    way that leads from a value to the results."""
+    by_value, result = _instructions(flow, results)
+    order = _post_order(result)
+    stored = _stored(order, flow)
+    _fuse(order, by_value, stored)
+    left = [instruction for instruction in _post_order(result) if instruction.steps]
+    number = {instruction: k for k, instruction in enumerate(left)}
+    nodes = [_node(instruction, flow, by_value.keys()) for instruction in left]
+    readers: dict[int, list[int]] = {}
+    for value, instruction in by_value.items():
+        readers[value] = [
+            k for user in instruction.users if (k := number.get(user)) is not None and value in nodes[k].reads
+        ]
+    return Fused(nodes, readers)
+
+
+def _instructions(flow: Flow, results: Sequence[int]) -> tuple[dict[int, _Instruction], _Instruction]:
+    """The instruction that makes each value, and the tuple of the results. What no result needs is in neither's users.
+
+    The compiler has put the program together anew before it comes to fusion, from the first result to the last, so
+    that its instructions read a value in this order, whatever it was before.
+    """
+    roots = flow.roots
+    by_value = {value: _Instruction() for value in flow.inputs}
+    for step in flow.steps:
+        if not step.view:
+            instruction = _Instruction(step)
+            by_value.update(dict.fromkeys(step.makes, instruction))
+            operands = (by_value.get(roots[value]) for value in step.reads)
+            instruction.operands = list(dict.fromkeys(operand for operand in operands if operand is not None))
+    result = _Instruction()
+    result.operands = list(dict.fromkeys(by_value[value] for value in results if value in by_value))
+    for instruction in _post_order(result):
+        for operand in instruction.operands:
+            operand.users.append(instruction)
+    return by_value, result
+
+
+def _post_order(last: _Instruction) -> list[_Instruction]:
+    """All that `last` needs, and itself: each behind its operands, and these in their order."""
+    order: list[_Instruction] = []
+    seen = {last}
+    pending = [(last, iter(last.operands))]
+    while pending:
+        instruction, operands = pending[-1]
+        operand = next((operand for operand in operands if operand not in seen), None)
+        if operand is None:
+            order.append(instruction)
+            pending.pop()
+        else:
+            seen.add(operand)
+            pending.append((operand, iter(operand.operands)))
+    return order
+
+
+def _takes(consumer: _Instruction, producer: _Instruction) -> bool:
+    """Whether a loop can compute what it reads, if it need not be the only one that does."""
+    if not producer.steps or not consumer.steps or producer.fused:
+        return False
+    step, by = producer.steps[0], consumer.steps[0]
+    if step.kind not in _FUSIBLE or not (by.kind in _FUSIBLE or by.name in FUSED["cpu"]):
+        return False
+    is_expensive = step.kind is Kind.ELEMENTWISE and step.name not in CHEAP["cpu"]
+    return not is_expensive or (len(producer.users) == 1 and by.name not in _REUSE)
+
+
+def _stored(order: Sequence[_Instruction], flow: Flow) -> Set[_Instruction]:
+    """Instructions that no other may compute again."""
+    before: dict[_Instruction, set[_Instruction]] = {}
+    for instruction in order:
+        before[instruction] = set(instruction.operands).union(*(before[operand] for operand in instruction.operands))
+    of_few = {value for step in flow.steps if step.name in ("broadcast_in_dim", "iota") for value in step.makes}
+    stored: set[_Instruction] = set()
+
+    def takes_all_between(consumer: _Instruction, producer: _Instruction, known: dict[_Instruction, bool]) -> bool:
+        """Whether a loop can compute all on any way from a value to it."""
+        if consumer is producer:
+            return True
+        if consumer not in known:
+            known[consumer] = bool(consumer.steps) and all(
+                operand not in stored and _takes(consumer, operand) and takes_all_between(operand, producer, known)
+                for operand in consumer.operands
+                if operand is producer or producer in before[operand]
+            )
+        return known[consumer]
+
+    for consumer in order:
+        for producer in consumer.operands:
+            if producer in stored or not producer.steps:
+                continue
+            step = producer.steps[0]
+            if sum(value not in of_few for value in step.reads) > 1 or step.name == "integer_pow":
+                known: dict[_Instruction, bool] = {}
+                if not all(takes_all_between(user, producer, known) for user in producer.users):
+                    stored.add(producer)
+    return stored
+
+
+def _fuse(order: Sequence[_Instruction], by_value: dict[int, _Instruction], stored: Set[_Instruction]) -> None:
+    """Take into each loop what it reads, and it alone may or any may: from the last loop to the first, and of what it
+    reads the last first."""
+    queue = [*order]
+    place = {instruction: k for k, instruction in enumerate(queue)}
+    while queue:
+        consumer = queue.pop()
+        if consumer.is_gone:
+            continue
+        operands = [operand for operand in consumer.operands if operand in place]
+        for producer in sorted(operands, key=place.__getitem__, reverse=True):
+            if producer not in stored and _takes(consumer, producer):
+                loop = _with(consumer, producer, by_value)
+                place[loop] = len(queue)
+                queue.append(loop)  # as it reads something else now
+                break
+
+
+def _with(consumer: _Instruction, producer: _Instruction, by_value: dict[int, _Instruction]) -> _Instruction:
+    """The loop that also computes what a step makes that it reads."""
+    loop = consumer
+    if not consumer.fused:
+        loop = _Instruction(*consumer.steps)
+        loop.fused = True
+        loop.read(consumer.operands)
+        for user in consumer.users:
+            user.operands[user.operands.index(consumer)] = loop
+        loop.users = consumer.users
+        consumer.go()
+        by_value.update(dict.fromkeys(consumer.steps[0].makes, loop))
+    loop.read_no_more(producer)
+    loop.read(producer.operands)
+    loop.steps += producer.steps
+    if not producer.users:
+        producer.go()
+    return loop
+
+
+def _node(instruction: _Instruction, flow: Flow, known: Collection[int]) -> Node:
+    """What an instruction makes, and how it reads what is stored. Only values that are `known` are made, or given."""
+    roots, step = flow.roots, instruction.steps[0]
+    makers = {value: step for step in instruction.steps for value in step.makes}
+    in_step: set[int] = set()
+    elsewhere: set[int] = set()
+    over = {roots[value] for each in step.over for value in each}
+    pending = [
+        (roots[value], in_step if step.kind is Kind.ELEMENTWISE or roots[value] in over else elsewhere)
+        for value in step.reads
+    ]
+    seen: set[tuple[int, bool]] = set()
+    while pending:
+        value, read = pending.pop()
+        if (value, read is in_step) in seen:
+            continue
+        seen.add((value, read is in_step))
+        if (maker := makers.get(value)) is None:
+            read.update([value] if value in known else [])
+        else:
+            pending += [(roots[v], elsewhere if maker.kind is Kind.INDEXED else read) for v in maker.reads]
+    return Node(step.makes, frozenset(in_step), frozenset(elsewhere))

@@ -1,0 +1,124 @@
+"""The choice of pairs for which a small program takes the fewest bytes on a CPU, as far as that is known here.
+
+There are too many choices to compute each. So it begins with the pairs that data flow suggests, and with none, and
+changes one thing at a time (a pair less, a pair more, an input for another, two outputs swapped) for as long as that
+saves memory. Pairs that only save time are not looked for: the first ones are left unless others take less.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from pytc.passes.cpu.buffers import temporaries
+from pytc.passes.cpu.copies import copied
+from pytc.passes.cpu.fusion import fused
+from pytc.passes.cpu.schedule import schedule
+from pytc.passes.dataflow import UPDATES, Flow, Kind
+from pytc.passes.temporaries import FUSED, TINY
+
+_KNOWN = FUSED["cpu"] | UPDATES | {"broadcast_in_dim", "dot_general", "iota"}
+_STEPS = 50
+"""A program of more steps is not small."""
+_MOST = 500
+"""So many steps are computed, in all choices together: some milliseconds."""
+
+Pairs: TypeAlias = frozenset[tuple[int, int]]
+"""Of inputs and outputs, by number."""
+Groups: TypeAlias = Collection[tuple[Sequence[int], Sequence[int]]]
+"""Inputs and outputs of equal avals."""
+
+
+def smallest(pairs: Pairs, groups: Groups, program: Small) -> Pairs:
+    """These pairs, or others of inputs and outputs of a group with which the program takes less. Takes `_MOST` times as
+    long as to compute one step's part in one choice."""
+    if program.need(pairs)[0] <= program.least(groups) + TINY:
+        return pairs
+    found = min((_improved(start, groups, program) for start in (pairs, Pairs())), key=program.need)
+    return found if program.need(found)[0] < program.need(pairs)[0] - TINY else pairs
+
+
+def _improved(pairs: Pairs, groups: Groups, program: Small) -> Pairs:
+    """These pairs, changed for as long as that saves memory."""
+    while True:
+        better = pairs
+        for changed in _changed(pairs, groups):
+            if program.is_done:
+                break
+            better = min(better, changed, key=lambda each: (program.need(each), len(each), sorted(each)))
+        if program.need(better)[0] >= program.need(pairs)[0]:
+            return pairs
+        pairs = better
+
+
+def _changed(pairs: Pairs, groups: Groups) -> Iterator[Pairs]:
+    """The choices that differ from this one in one thing."""
+    for pair in sorted(pairs):
+        yield pairs - {pair}
+    for inputs, outputs in groups:
+        for given, output in itertools.product(inputs, outputs):
+            if (given, output) not in pairs:
+                others = frozenset([pair for pair in pairs if pair[0] != given and pair[1] != output])
+                yield others | {(given, output)}
+    for (given, output), (other, its) in itertools.combinations(sorted(pairs), 2):
+        if any(given in inputs and other in inputs for inputs, _ in groups):
+            yield pairs - {(given, output), (other, its)} | {(given, its), (other, output)}
+
+
+class Small:
+    """A small program, and what it takes with each choice of pairs that has been asked for."""
+
+    def __init__(self, flow: Flow, sizes: Mapping[int, int]) -> None:
+        """`sizes` are the bytes of inputs and outputs, by value."""
+        self._flow = flow
+        self._outputs = [None if value is None else flow.roots[value] for value in flow.outputs]
+        made = {value for step in flow.steps for value in step.makes}
+        self._results = {value for value in self._outputs if value in made}
+        self._sizes = {value: step.nbytes // len(step.makes) for step in flow.steps for value in step.makes}
+        self._sizes.update(sizes)
+        self._known: dict[Pairs, tuple[int, int]] = {}
+
+    @staticmethod
+    def is_known(flow: Flow) -> bool:
+        """Whether the program is small, and all that happens in it is known here: steps on elements, reductions, matrix
+        products and updates. Not what reads elements at other places, which the compiler may do without by another
+        layout, or store; nor loops over time, what needs memory inside, and results that are made of nothing."""
+        steps = [step for step in flow.steps if not step.view]
+        results = {flow.roots[value] for value in flow.outputs if value is not None}
+        return len(steps) <= _STEPS and all(
+            (step.kind is Kind.ELEMENTWISE or step.name in _KNOWN) and (step.reads or results.isdisjoint(step.makes))
+            for step in steps
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether as much has been computed as there is time for."""
+        return len(self._known) * len(self._flow.steps) >= _MOST
+
+    def least(self, groups: Groups) -> int:
+        """The bytes that no choice of pairs does without: those of the results for which there is no input."""
+        over = sum(min(map(len, group)) * self._sizes[self._flow.inputs[group[0][0]]] for group in groups)
+        return sum(self._sizes[value] for value in self._results) - over
+
+    def need(self, pairs: Pairs) -> tuple[int, int]:
+        """The bytes that it takes besides its arguments, and those of copies."""
+        if pairs not in self._known:
+            self._known[pairs] = self._need(pairs)
+        return self._known[pairs]
+
+    def _need(self, pairs: Pairs) -> tuple[int, int]:
+        flow, size = self._flow, self._sizes
+        over = {
+            value: flow.inputs[given]
+            for given, output in sorted(pairs)
+            if (value := self._outputs[output]) is not None and value in self._results
+        }
+        # The results in the order in which the program will be emitted: those that are written over an input first.
+        order = [*over, *(value for value in self._outputs if value is not None and value not in over)]
+        loops = fused(flow, order)
+        program = copied(loops, over, flow.values)
+        size = {**size, **{copy: size[value] for copy, value in program.original.items()}}
+        apart = sum(size[value] for value in self._results if value not in over)
+        more = temporaries(program, schedule(program, flow.inputs), self._results, over, size)
+        return apart + more, sum(size[copy] for copy in program.original)

@@ -1,0 +1,243 @@
+"""What small programs take on a CPU, as computed here, against what its compiler makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from pytc.passes.cpu import Small
+from pytc.passes.cpu.copies import copied
+from pytc.passes.cpu.fusion import Fused, fused
+from pytc.passes.cpu.schedule import schedule
+from pytc.passes.dataflow import Flow, flatten
+from pytc.program import Alias, Program
+from tests.passes.test_alias import SQUARE, planned, total, without
+from tests.passes.test_crossed import least
+from tests.passes.test_temporaries import ALIGNMENT, BYTES
+
+pytestmark = pytest.mark.usefixtures("_quickly_compiled")
+
+
+def flow_of(fun: Callable[..., Any], count: int) -> Flow:
+    return flatten(jax.make_jaxpr(fun)(*[SQUARE] * count).jaxpr, "cpu")
+
+
+def loops_of(fun: Callable[..., Any], count: int) -> Fused:
+    flow = flow_of(fun, count)
+    return fused(flow, [value for value in flow.outputs if value is not None])
+
+
+def small(program: Program) -> Small:
+    flow = flatten(program.jaxpr.jaxpr, "cpu")
+    assert Small.is_known(flow)
+    return Small(flow, dict.fromkeys((*flow.inputs, *flow.outputs), BYTES))
+
+
+def ways(count: int) -> Iterator[frozenset[tuple[int, int]]]:
+    """All choices of pairs of so many inputs and outputs."""
+    for k in range(count + 1):
+        for some in itertools.combinations(range(count), k):
+            yield from (frozenset(zip(some, others, strict=True)) for others in itertools.permutations(range(count), k))
+
+
+def actual(program: Program, pairs: frozenset[tuple[int, int]]) -> int:
+    """The bytes that the compiler takes besides the arguments."""
+    paired = dataclasses.replace(program, aliases=tuple(itertools.starmap(Alias, sorted(pairs))))
+    return total(paired) - len(program.in_avals) * BYTES
+
+
+def lorenz(x: Any, y: Any, z: Any) -> Any:
+    return x + 0.1 * (y - x), y + 0.01 * (x * (28 - z) - y), z + 0.01 * (x * y - 8 / 3 * z)
+
+
+def epidemic(susceptible: Any, infected: Any, recovered: Any) -> Any:
+    new = 0.3 * susceptible * infected
+    lost = 0.1 * recovered
+    return susceptible - new + lost, infected + new - 0.2 * infected, recovered + 0.2 * infected - lost
+
+
+def reaction(u: Any, v: Any) -> Any:
+    rate = u * v * v
+    return u + 0.1 * (1 - u) - rate, v + rate - 0.2 * v
+
+
+def heun(x: Any, y: Any) -> Any:
+    dx, dy = y, -jnp.sin(x)
+    x1, y1 = x + 0.1 * dx, y + 0.1 * dy
+    return x + 0.05 * (dx + y1), y + 0.05 * (dy - jnp.sin(x1))
+
+
+def midpoint(x: Any, v: Any) -> Any:
+    half, now = x + 0.05 * v, v - 0.05 * x
+    return x + 0.1 * now, v - 0.1 * half
+
+
+def stored_for_two(a: Any, b: Any) -> Any:
+    v = b + jnp.tanh(a)
+    return a + v, v * b
+
+
+def squared(a: Any, b: Any) -> Any:
+    v = b + jnp.tanh(a)
+    return a - v * v, b + v
+
+
+STEPS = [lorenz, epidemic, reaction, heun, midpoint, stored_for_two, squared]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("fun", STEPS)
+def test_an_integrator_takes_no_more_than_with_the_best_pairs(fun: Callable[..., Any], backwards: bool) -> None:
+    in_order = (lambda *states: fun(*states)[::-1]) if backwards else fun
+    program = planned(in_order, *[SQUARE] * fun.__code__.co_argcount)
+    assert total(program) <= least(program) + ALIGNMENT
+    assert total(program) <= total(without(program)) - BYTES + ALIGNMENT
+
+
+def some_steps(draw: random.Random, count: int) -> Callable[..., Any]:
+    """A random function of so many arrays to as many, element by element."""
+    alone = [jnp.tanh, jnp.sin, jnp.exp, jnp.negative, lambda x: x * x, lambda x: 0.5 * x]
+    of_two = [jnp.add, jnp.subtract, jnp.multiply, jnp.divide]
+    steps: list[tuple[Callable[..., Any], list[int]]] = []
+    for made in range(draw.randint(count, 6)):
+        known = range(count + made)
+        some = draw.choices([*known[-3:], *known], k=2)
+        steps.append((draw.choice(alone), some[:1]) if draw.random() < 0.4 else (draw.choice(of_two), some))
+    chosen = draw.sample(range(count, count + len(steps)), count)
+
+    def fun(*arrays: Any) -> Any:
+        values = [*arrays]
+        for step, operands in steps:
+            values.append(step(*(values[k] for k in operands)))
+        return tuple(values[k] for k in chosen)
+
+    return fun
+
+
+def test_what_is_computed_is_what_the_compiler_takes() -> None:
+    draw, right = random.Random(0), []
+    for _ in range(28):
+        fun = some_steps(draw, 2)
+        if all(loops_of(fun, 2).readers[value] for value in (0, 1)):  # JAX drops what nothing reads
+            program = planned(fun, SQUARE, SQUARE)
+            known = small(program)
+            right += [abs(known.need(pairs)[0] - actual(program, pairs)) <= ALIGNMENT for pairs in ways(2)]
+    assert len(right) > 90
+    assert sum(right) >= 0.95 * len(right)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_steps_take_no_more_than_nothing_donated(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(5):
+        count = draw.choice([2, 3])
+        program = planned(some_steps(draw, count), *[SQUARE] * count)
+        assert total(program) <= total(without(program)) + ALIGNMENT
+
+
+# Fusion.
+
+
+def test_what_two_loops_read_is_stored_if_it_is_expensive() -> None:
+    assert len(loops_of(lambda a, b: (jnp.tanh(a) + b, jnp.tanh(a) * b), 2).nodes) == 2
+    for twice, nodes in ((jnp.tanh, 3), (jnp.sqrt, 3), (jnp.sin, 2), (lambda a: a**3, 2), (lambda a: a * 2, 2)):
+
+        def fun(a: Any, b: Any, twice: Callable[[Any], Any] = twice) -> Any:
+            value = twice(a)
+            return value + b, value * b
+
+        assert len(loops_of(fun, 2).nodes) == nodes
+        text = jax.jit(fun).lower(SQUARE, SQUARE).compile().as_text()
+        assert text[text.index("ENTRY") :].count(" fusion(") == nodes
+
+
+def test_a_result_of_two_arrays_is_read_where_it_is_and_one_of_one_is_computed_again() -> None:
+    def of_two(a: Any, b: Any) -> Any:
+        value = a - b
+        return value, value * b
+
+    def of_one(a: Any, b: Any) -> Any:
+        value = -a
+        return value, value * b
+
+    value = flow_of(of_two, 2).outputs[0]
+    assert loops_of(of_two, 2).nodes[1].reads == {1, value}
+    assert loops_of(of_one, 2).nodes[1].reads == {0, 1}
+
+
+def test_loops_read_a_value_in_the_order_of_the_results() -> None:
+    def fun(a: Any) -> Any:
+        return jnp.exp(a), jnp.tanh(a)
+
+    flow = flow_of(fun, 1)
+    first, second = flow.outputs
+    assert first is not None
+    assert second is not None
+    for order in ([first, second], [second, first]):
+        loops = fused(flow, order)
+        assert [node.makes[0] for node in loops.nodes] == order
+        assert loops.readers[0] == [0, 1]
+
+
+# Copies, order, buffers.
+
+
+def test_an_input_is_copied_where_another_loop_reads_it_and_a_result_that_need_not_come_after() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return a - b, jnp.exp(b)
+
+    loops, flow = loops_of(fun, 2), flow_of(fun, 2)
+    one, other = flow.outputs
+    assert one is not None
+    assert other is not None
+
+    def copies(over: dict[int, int]) -> list[int]:
+        return sorted(copied(loops, over, flow.values).original.values())
+
+    assert copies({one: 0}) == []
+    assert copies({one: 1}) == copies({other: 1}) == [1], "both read `b`, and neither needs the other"
+    assert copies({other: 0}) == [0, other]
+
+
+def test_a_loop_that_reads_its_input_at_other_places_is_made_elsewhere() -> None:
+    loops, flow = loops_of(lambda a: a[::-1] + 1, 1), flow_of(lambda a: a[::-1] + 1, 1)
+    (made,) = flow.outputs
+    assert made is not None
+    assert [*copied(loops, {made: 0}, flow.values).original.values()] == [made]
+
+
+def test_a_loop_runs_as_soon_as_what_it_reads_is_there() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        late = jnp.tanh(jnp.exp(a) @ b)
+        return late, jnp.exp(b)
+
+    flow = flow_of(fun, 2)
+    loops = loops_of(fun, 2)
+    order = schedule(copied(loops, {}, flow.values), flow.inputs)
+    last = loops.nodes[order[-1]]
+    assert sorted(order) == list(range(len(loops.nodes)))
+    assert last.makes[0] == flow.outputs[0]
+
+
+def test_what_is_not_known_is_left_to_the_other_rules() -> None:
+    def long(a: Any) -> Any:
+        for _ in range(60):
+            a = jnp.sin(a) + 1
+        return a
+
+    for fun in (
+        long,
+        lambda a: a.T + 1,
+        lambda a: jnp.sort(a),
+        lambda a: lax.fori_loop(0, 3, lambda _, x: x + 1, a),
+        lambda a: (a + 1, jnp.zeros_like(a)),
+    ):
+        assert not Small.is_known(flow_of(fun, 1))
