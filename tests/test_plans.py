@@ -292,6 +292,22 @@ def append_each_in_a_tuple(step, calls):
     return history
 
 
+def add_each_in_a_list(step, calls):
+    history, state = [], start()
+    for _ in range(calls):
+        state = step(state, 1.0)
+        history += [state]
+    return history
+
+
+def add_a_part_of_each_in_a_list(step, calls):
+    history, state = [], start()
+    for k in range(calls):
+        state = step(state, 1.0)
+        history += [(k, state["a"]), state["b"]]
+    return history
+
+
 def append_each_to_a_deque(step, calls):
     history, state = collections.deque(maxlen=2), start()
     for _ in range(calls):
@@ -707,6 +723,8 @@ def call_an_object(step, calls):
         append_each,
         append_each_of_a_helper,
         append_each_in_a_tuple,
+        add_each_in_a_list,
+        add_a_part_of_each_in_a_list,
         append_each_to_a_deque,
         append_each_to_an_attribute,
         call_a_partial,
@@ -1639,3 +1657,15 @@ def test_what_a_callback_raises_comes_from_the_call_that_copies_too(size):
         lets_go(step)
         assert falls_back(step) == (1, 2)
         assert step.explain().sites[-1].copied_calls == 2  # and one that raised
+
+
+def test_what_is_collected_is_left_alone_whether_or_not_a_counter_is_an_array_yet():
+    """It begins as a number. The program for that serves no call that comes later."""
+    step = pytc.compile(lambda state: (state[0] * 0.9, state[1] + 1))
+    state, history = (jnp.ones((64, 64)), 0.0), []
+    for _ in range(12):
+        state = step(state)
+        history.append(state[0])
+    np.testing.assert_allclose(history[0], np.full((64, 64), 0.9))
+    assert copied_calls(step) == 0
+    assert len(compiled(step)) == 2

@@ -72,11 +72,12 @@ class Planner:
             if _is_for(plan, program):
                 return plan
         signature.forget_trials()
-        if sum(not plan.inherited for plan in signature.plans) >= MOST_PLANS:
+        own = [plan for plan in signature.plans if not plan.inherited]
+        if len(own) >= MOST_PLANS:
             return min(signature.plans, key=lambda plan: _regret(plan, program))
         if patient and (more := [plan for plan in signature.plans if set(program.donated).issubset(plan.could_donate)]):
             return min(more, key=lambda plan: _regret(plan, program))
-        if signature.plans and not alone:
+        if own and not alone:
             # One of them takes over as much as can be, so that no caller that lets go of everything comes too late.
             everything = self._paired(staged, never)
             if not any(_takes_as_much(plan, everything) for plan in signature.plans):

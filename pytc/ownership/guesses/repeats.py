@@ -34,8 +34,9 @@ class Loop:
         return any(self.flow.reads[n] >> local & 1 for n in self.body)
 
     def appends(self) -> list[Place]:
-        """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`. Not
-        if the loop also takes something out of that, or gets the state from elsewhere, as from a queue."""
+        """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`,
+        `history += [state]`. Not if the loop also takes something out of that, or gets the state from elsewhere, as
+        from a queue."""
         methods = [n for n in self.body if self.flow.instructions[n].opname in _METHODS]
         emptied = {self._owner(n) for n in methods if self.flow.instructions[n].argval in _EMPTY}
         found: list[Place] = []
@@ -43,10 +44,17 @@ class Loop:
             history = self._owner(n)
             if self.flow.instructions[n].argval != "append" or not history or history in emptied:
                 continue
-            if self._writers(history[0]) or self.at in _reached(self.flow, self.at, self.body - {n}):
-                continue
-            found += [place for place in _appended(self.flow, n) if self._writers(place) <= 1]
+            if not self._writers(history[0]) and self._is_always_passed(n):
+                found += [place for place in _appended(self.flow, n) if self._writers(place) <= 1]
+        for n in self.body:
+            history, items = _extended(self.flow, n)
+            if history and history not in emptied and self._writers(history[0]) <= 1 and self._is_always_passed(n):
+                found += [place for place in items if self._writers(place) <= 1]
         return found
+
+    def _is_always_passed(self, n: int) -> bool:
+        """Whether no way leads around the loop, from call to call, but through this instruction."""
+        return self.at not in _reached(self.flow, self.at, self.body - {n})
 
     def _owner(self, method: int) -> tuple[Place, ...]:
         """What an instruction loads a method of; empty if that is not told."""
@@ -106,6 +114,28 @@ def _appended(flow: ControlFlow, method: int) -> list[Place]:
         for place in places_loaded(flow, n):
             found = [each for each in found if each != place[: len(each)]] + [place]
     return []
+
+
+def _extended(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], list[Place]]:
+    """What `history += [state]` adds to, and the places that it adds, alone or in a tuple; nothing if that is not what
+    this instruction does."""
+    instruction = flow.instructions[at]
+    if (
+        instruction.opname != "BINARY_OP"
+        or instruction.argrepr != "+="
+        or flow.instructions[at - 1].opname != "BUILD_LIST"
+    ):
+        return (), []
+    beneath = flow.heights[at]
+    found: list[Place] = []
+    for n in range(at - 2, 0, -1):
+        if not flow.instructions[n].opname.startswith(("LOAD_", "BINARY_SUBSCR", "BUILD_TUPLE")):
+            break
+        places = [*places_loaded(flow, n)]
+        if beneath is not None and flow.heights[n] == beneath - 2:
+            return tuple(places[:1]), found + places[1:]  # an instruction may load two variables
+        found += [place for place in places if not any(place == each[: len(place)] for each in found)]
+    return (), []
 
 
 def is_stored_behind(flow: ControlFlow, at: int, place: Place) -> bool:
