@@ -14,7 +14,7 @@ from pytc.explain.memory import Compiler, Footprint, compiler_here
 from pytc.hlo import given_arguments
 from pytc.jax_compat import api, rules
 from pytc.jax_compat.avals import is_ref
-from pytc.jax_compat.donated import first_come, given_away
+from pytc.jax_compat.donated import first_come, given_away, of_one_size
 from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
@@ -179,11 +179,15 @@ class AsJit:
         return ByHand(best, tried[best], words, tuple(tried.items()), refusals[0] if refusals else "")
 
     def pairs(self, donated: Collection[str]) -> tuple[tuple[int, int], ...]:
-        """Pairs of a traced leaf and the output that JAX writes into it, by number: it takes the outputs in order, and
-        gives each the first donated leaf that fits."""
+        """Pairs of a traced leaf and the output that is written into it, by number: JAX takes the outputs in order, and
+        gives each the first donated leaf that fits; what is left of both XLA may pair if they are of one size."""
         leaves = [self.staged.leaves[i] for i in self._traced]
-        given = ((k, leaf.aval) for k, leaf in enumerate(leaves) if leaf.parameter in donated)
-        pairs = first_come(given, enumerate(self.staged.out_avals))
+        given = [(k, leaf.aval) for k, leaf in enumerate(leaves) if leaf.parameter in donated and leaf.aval is not None]
+        outputs = [*enumerate(self.staged.out_avals)]
+        pairs = first_come(given, outputs)
+        taken = {*pairs.values()}
+        left = [(k, aval) for k, aval in given if k not in taken]
+        pairs |= of_one_size(left, [(output, aval) for output, aval in outputs if output not in pairs])
         return tuple((number, output) for output, number in pairs.items())
 
     def gain(self, donated: Collection[str]) -> int:

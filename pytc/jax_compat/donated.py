@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from pytc.jax_compat.avals import AbstractValue, held_as
+from pytc.jax_compat.avals import AbstractValue, held_as, is_array, nbytes
 
 
 def first_come(
@@ -26,6 +26,22 @@ def first_come(
     pairs = {}
     for output, aval in outputs:
         if hasattr(aval, "shape") and (fitting := free.get(held_as(aval))):
+            pairs[output] = fitting.popleft()
+    return pairs
+
+
+def of_one_size(
+    donated: Iterable[tuple[int, AbstractValue]], outputs: Iterable[tuple[int, AbstractValue]]
+) -> dict[int, int]:
+    """The same of what is left of both: JAX leaves it to XLA to write an output into an input of as many elements,
+    which it does if they take as many bytes."""
+    free: dict[Any, collections.deque[int]] = {}
+    for number, aval in donated:
+        if is_array(aval):
+            free.setdefault((aval.size, nbytes(aval)), collections.deque()).append(number)
+    pairs = {}
+    for output, aval in outputs:
+        if is_array(aval) and (fitting := free.get((aval.size, nbytes(aval)))):
             pairs[output] = fitting.popleft()
     return pairs
 

@@ -169,6 +169,15 @@ def test_the_best_by_hand_is_the_least_of_all_choices():
     assert memory.program.total <= memory.by_hand.footprint.total
 
 
+def test_the_best_by_hand_counts_what_xla_writes_over_an_argument_of_another_type():
+    x = jnp.arange(65536.0)
+    memory = explain(jnp.argsort, x).memory
+    argument, output, temp, alias = figures(jax.jit(jnp.argsort, donate_argnums=0).lower(x).compile())
+    assert alias == x.nbytes
+    assert memory.by_hand.parameters == ("a",)
+    assert memory.by_hand.footprint.total == argument + output + temp - alias
+
+
 def test_choices_that_pair_the_same_buffers_are_compiled_once():
     def step(state, batch, counter):
         return state + batch.sum(), counter + 1
