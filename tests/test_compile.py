@@ -909,7 +909,7 @@ def test_the_caller_is_warned_once_of_options_that_jax_warns_of(x, option):
         assert [(each.category, each.filename) for each in caught] == [(DeprecationWarning, __file__)]
 
 
-@pytest.mark.filterwarnings("ignore:.*backend.*deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:backend and device argument on jit is deprecated:DeprecationWarning")  # JAX's text
 def test_what_is_returned_as_it_is_goes_to_the_device_that_is_asked_for(x):
     device = jax.devices()[0]
     for jit in (jax.jit, pytc.compile):

@@ -52,7 +52,10 @@ from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.stage import Stageable
 
-_DEPRECATED = "device= and backend= are deprecated, as in jax.jit: put the arguments there with jax.device_put instead"
+_DEPRECATED = (
+    "backend and device argument on jit is deprecated, and on pytc.compile: put the arguments there with jax.device_put"
+)
+"""It begins as JAX's warning does, by which programs filter it."""
 
 
 class Function:
