@@ -85,8 +85,7 @@ class _Instruction:
 
 
 def fused(flow: Flow, results: Sequence[int]) -> Fused:
-    """The nodes of a program that returns these values, in this order. Takes time linear in the steps, and for each
-    way that leads from a value to the results."""
+    """The nodes of a program that returns these values, in this order. Takes time quadratic in the steps at worst."""
     by_value, result = _instructions(flow, results)
     order = _post_order(result)
     stored = _stored(order, flow)

@@ -18,7 +18,7 @@ from pytc.passes.cpu.schedule import schedule
 from pytc.passes.dataflow import UPDATES, Flow, Kind
 from pytc.passes.temporaries import FUSED, TINY
 
-_KNOWN = FUSED["cpu"] | UPDATES | {"broadcast_in_dim", "dot_general", "iota"}
+_KNOWN = FUSED["cpu"] | UPDATES | {"broadcast_in_dim", "concatenate", "dot_general", "iota", "rev", "slice"}
 _STEPS = 50
 """A program of more steps is not small."""
 _MOST = 500
@@ -81,13 +81,15 @@ class Small:
 
     @staticmethod
     def is_known(flow: Flow) -> bool:
-        """Whether the program is small, and all that happens in it is known here: steps on elements, reductions, matrix
-        products and updates. Not what reads elements at other places, which the compiler may do without by another
-        layout, or store; nor loops over time, what needs memory inside, and results that are made of nothing."""
+        """Whether the program is small, and enough is known here of all that happens in it: steps on elements,
+        reductions, matrix products, updates, rolls. Not of transposes, which the compiler may do without by another
+        layout; of padding, which it stores or not; of long rows that are joined; of loops over time, and of what needs
+        memory inside; nor of results that are made of nothing."""
         steps = [step for step in flow.steps if not step.view]
         results = {flow.roots[value] for value in flow.outputs if value is not None}
         return len(steps) <= _STEPS and all(
-            (step.kind is Kind.ELEMENTWISE or step.name in _KNOWN) and (step.reads or results.isdisjoint(step.makes))
+            (step.kind is Kind.ELEMENTWISE or (step.name in _KNOWN and step.kind is not Kind.JOINED))
+            and (step.reads or results.isdisjoint(step.makes))
             for step in steps
         )
 
