@@ -10,9 +10,9 @@ Each follows what XLA does, as its source and its outcome show: of random progra
 twenty take to the byte what is computed here (`tests/passes/test_cpu.py`). What the compiler simplifies first, and what
 it needs inside of its steps, is not known. A wrong figure costs memory, never a result.
 
-It is for small programs, which are as many as one likes: an integrator's step, an update rule. There every buffer
-counts, and whether a copy pays depends on all of the above. Of large ones the passes before know enough: a copy finds a
-place among all their temporaries.
+It is for small programs: an integrator's step, an update rule. There every buffer counts, and whether a copy pays
+depends on all of the above. Of large ones `alias` knows enough without: a copy finds a place among all their
+temporaries.
 """
 
 from pytc.passes.cpu.small import Small, smallest
