@@ -35,12 +35,11 @@ class Copied(NamedTuple):
 def copied(program: Fused, over: Mapping[int, int], free: int) -> Copied:
     """The program with copies for results (values) that are written over inputs. Numbers of values are `free` from this
     one on."""
-    before = _needed(program)
     maker = {value: number for number, node in enumerate(program.nodes) for value in node.makes if value in over}
     inputs, results = [], []
     for value, given in over.items():
         number = maker[value]
-        needed = before[number] | 1 << number
+        needed = program.needed[number] | 1 << number
         are_needed = [bool(needed >> reader & 1) for reader in program.readers.get(given, ())]
         if not all(are_needed):
             inputs.append(given)
@@ -70,16 +69,3 @@ def copied(program: Fused, over: Mapping[int, int], free: int) -> Copied:
     copy_of = {given: k for k, given in enumerate(inputs)}
     after = {last + k: copy_of[over[value]] for k, value in enumerate(results) if over[value] in copy_of}
     return Copied(nodes, readers, after, {copy: value for value, copy in instead.items()})
-
-
-def _needed(program: Fused) -> list[int]:
-    """For each node, those that it needs, as bits."""
-    maker = {value: number for number, node in enumerate(program.nodes) for value in node.makes}
-    needed: list[int] = []
-    for node in program.nodes:
-        bits = 0
-        for value in node.reads:
-            if (number := maker.get(value)) is not None:
-                bits |= needed[number] | 1 << number
-        needed.append(bits)
-    return needed

@@ -48,6 +48,8 @@ class Fused(NamedTuple):
     """Each behind those that it needs."""
     readers: Mapping[int, Sequence[int]]
     """For each stored value, the nodes that read it, in the compiler's order."""
+    needed: list[int]
+    """For each node, the nodes that it needs, as bits."""
 
 
 class _Instruction:
@@ -98,7 +100,7 @@ def fused(flow: Flow, results: Sequence[int]) -> Fused:
         readers[value] = [
             k for user in instruction.users if (k := number.get(user)) is not None and value in nodes[k].reads
         ]
-    return Fused(nodes, readers)
+    return Fused(nodes, readers, _needed(nodes))
 
 
 def _instructions(flow: Flow, results: Sequence[int]) -> tuple[dict[int, _Instruction], _Instruction]:
@@ -243,3 +245,15 @@ def _node(instruction: _Instruction, flow: Flow, known: Collection[int]) -> Node
         else:
             pending += [(roots[v], elsewhere if maker.kind is Kind.INDEXED else read) for v in maker.reads]
     return Node(step.makes, frozenset(in_step), frozenset(elsewhere))
+
+
+def _needed(nodes: Sequence[Node]) -> list[int]:
+    maker = {value: number for number, node in enumerate(nodes) for value in node.makes}
+    needed: list[int] = []
+    for node in nodes:
+        bits = 0
+        for value in node.reads:
+            if (number := maker.get(value)) is not None:
+                bits |= needed[number] | 1 << number
+        needed.append(bits)
+    return needed

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from pytc.passes.cpu.buffers import temporaries
 from pytc.passes.cpu.copies import copied
-from pytc.passes.cpu.fusion import fused
+from pytc.passes.cpu.fusion import Fused, fused
 from pytc.passes.cpu.schedule import schedule
 from pytc.passes.dataflow import UPDATES, Flow, Kind
 from pytc.passes.temporaries import FUSED, TINY
@@ -21,7 +21,7 @@ from pytc.passes.temporaries import FUSED, TINY
 _KNOWN = FUSED["cpu"] | UPDATES | {"broadcast_in_dim", "concatenate", "dot_general", "iota", "rev", "slice"}
 _STEPS = 50
 """A program of more steps is not small."""
-_MOST = 500
+_MOST = 250
 """So many steps are computed, in all choices together: some milliseconds."""
 
 Pairs: TypeAlias = frozenset[tuple[int, int]]
@@ -78,6 +78,8 @@ class Small:
         self._sizes = {value: step.nbytes // len(step.makes) for step in flow.steps for value in step.makes}
         self._sizes.update(sizes)
         self._known: dict[Pairs, tuple[int, int]] = {}
+        self._fused: dict[tuple[int, ...], Fused] = {}
+        """By the order of the results, which many choices have in common."""
 
     @staticmethod
     def is_known(flow: Flow) -> bool:
@@ -117,9 +119,10 @@ class Small:
             if (value := self._outputs[output]) is not None and value in self._results
         }
         # The results in the order in which the program will be emitted: those that are written over an input first.
-        order = [*over, *(value for value in self._outputs if value is not None and value not in over)]
-        loops = fused(flow, order)
-        program = copied(loops, over, flow.values)
+        order = (*over, *(value for value in self._outputs if value is not None and value not in over))
+        if order not in self._fused:
+            self._fused[order] = fused(flow, order)
+        program = copied(self._fused[order], over, flow.values)
         size = {**size, **{copy: size[value] for copy, value in program.original.items()}}
         apart = sum(size[value] for value in self._results if value not in over)
         more = temporaries(program, schedule(program, flow.inputs), self._results, over, size)
