@@ -123,7 +123,8 @@ class Function:
     @functools.cached_property
     def share(self) -> bool:
         """Whether an array that is passed twice is passed once. Not where other processes run the same program: theirs
-        may pass two that are equal, and the executables must not differ."""
+        may pass two that are equal, and the executables must not differ. (How many there are is known from the first
+        call on, which has JAX start.)"""
         return self._share and jax.process_count() == 1
 
     @functools.cached_property

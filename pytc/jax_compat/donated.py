@@ -33,8 +33,8 @@ def first_come(
 def of_one_size(
     donated: Iterable[tuple[int, AbstractValue]], outputs: Iterable[tuple[int, AbstractValue]]
 ) -> dict[int, int]:
-    """The same of what is left of both: JAX leaves it to XLA to write an output into an input of as many elements,
-    which it does if they take as many bytes."""
+    """From outputs to the inputs that XLA may write them into, of those that `first_come` leaves: JAX tells it of
+    inputs with as many elements as an output, and it takes those of as many bytes."""
     free: dict[Any, collections.deque[int]] = {}
     for number, aval in donated:
         if is_array(aval):

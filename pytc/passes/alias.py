@@ -86,10 +86,12 @@ def alias(program: Program) -> Program:
         declined |= dropped
     pairs = choices.without_needless_copies(pairs)
     if choices.small is not None:
-        fewer = choices.smallest(pairs, choices.small)
-        left_out = {pair.input for pair in pairs} - {pair.input for pair in fewer}
-        declined |= dict.fromkeys(left_out, "the program takes less memory where no output is written over it")
-        pairs = fewer
+        chosen = choices.smallest(pairs, choices.small)
+        left_out = {pair.input for pair in pairs} - {pair.input for pair in chosen}
+        declined |= dict.fromkeys(
+            left_out, "a CPU's compiler should need less memory where no output is written over it"
+        )
+        pairs = chosen
     paired = program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
     if choices.platform == "tpu" and _is_sharded(program):
         first = paired.unpaired
@@ -277,7 +279,8 @@ class Choices:
         return self.completed(pair for pair in pairs if not pair.copied or made[pair.output] in copied_still)
 
     def smallest(self, pairs: Sequence[Alias], small: Small) -> list[Alias]:
-        """These pairs, or others of equal avals with which the program, a small one, takes less memory on a CPU."""
+        """These pairs, or others of equal avals with which the program, a small one, takes less memory on a CPU. These,
+        if some are of different types: JAX makes such pairs of what is left over."""
         groups = {(given, output): group for group in self.groups for given in group.inputs for output in group.outputs}
         if any((pair.input, pair.output) not in groups for pair in pairs):
             return [*pairs]

@@ -51,7 +51,7 @@ _SIMPLE = frozenset(
     " sub xor".split()
 )
 CHEAP = {"cpu": _SIMPLE | {"cos", "integer_pow", "nextafter", "population_count", "sin", "tan"}, "gpu": _SIMPLE}
-"""What XLA recomputes for each reader rather than store."""
+"""What XLA recomputes for each reader rather than store, by platform."""
 _LOOPS = frozenset({"cond", "scan", "while"})
 _RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
 _KNOWN = _REDUCTIONS | _LOOPS | UPDATES | {"dot_general", "optimization_barrier"}
@@ -62,7 +62,7 @@ _WORKSPACE = 1 << 22
 """In bytes: the workspace of a GPU's matrix products, whose memory copies of up to this size can use before and after.
 """
 _NONE: frozenset[int] = frozenset()
-IN_MEMORY = (Kind.WHOLE, Kind.IN_PLACE)
+_IN_MEMORY = (Kind.WHOLE, Kind.IN_PLACE)
 _UNDONE = (("transpose", "transpose"), ("rev", "rev"), ("pad", "slice"), ("concatenate", "slice"))
 """Pairs of an operation and a later one that may undo it."""
 
@@ -133,7 +133,7 @@ class Temporaries:
         does another output that could be written over a copy, as it leaves the other one.
         """
         most = max(pair.copied for pair in pairs)
-        has_temporaries = any(step.kind in IN_MEMORY and step.nbytes > TINY for step in self.flow.steps)
+        has_temporaries = any(step.kind in _IN_MEMORY and step.nbytes > TINY for step in self.flow.steps)
         take_turns = sum(pair.copied for pair in pairs) > 2 * most
         return take_turns or has_temporaries or self._is_needed_inside_of_steps(most)
 
@@ -334,7 +334,7 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
                 readers.setdefault(value, []).append(step)
 
     def is_stored(step: Step, by: Sequence[Step]) -> bool:
-        if step.kind in IN_MEMORY or any(each.kind in IN_MEMORY and each.name not in fused for each in by):
+        if step.kind in _IN_MEMORY or any(each.kind in _IN_MEMORY and each.name not in fused for each in by):
             return True
         return len(by) > 1 and bool(step.reads) and step.name not in CHEAP[platform]
 
@@ -348,7 +348,7 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
 
 
 def _has_memory_of_its_own(step: Step, nbytes: int, platform: str) -> bool:
-    if step.kind not in IN_MEMORY:
+    if step.kind not in _IN_MEMORY:
         return False
     if platform == "gpu" and step.name == "dot_general" and nbytes <= _WORKSPACE:
         return True

@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from pytc.passes.cpu import Small
+import pytc
+from pytc.passes.cpu import Small, smallest
 from pytc.passes.cpu.copies import copied
 from pytc.passes.cpu.fusion import Fused, fused
 from pytc.passes.cpu.schedule import schedule
 from pytc.passes.dataflow import Flow, flatten
 from pytc.program import Alias, Program
-from tests.passes.test_alias import SQUARE, planned, total, without
+from tests.passes.test_alias import SQUARE, N, planned, total, without
 from tests.passes.test_crossed import least
 from tests.passes.test_temporaries import ALIGNMENT, BYTES
 
@@ -239,5 +240,53 @@ def test_what_is_not_known_is_left_to_the_other_rules() -> None:
         lambda a: jnp.sort(a),
         lambda a: lax.fori_loop(0, 3, lambda _, x: x + 1, a),
         lambda a: (a + 1, jnp.zeros_like(a)),
+        lambda a: (a + 1, jnp.full((1, 1), 2.0)),
+        lambda a: (a + 1, a.reshape(-1)),
+        lambda a: a**3 + 1,
+        lambda a: a - a.sum(),
+        lambda a: a / a.max(0),
     ):
         assert not Small.is_known(flow_of(fun, 1))
+    for fun in (lambda a: (a + 1, (a * a).sum()), lambda a: a @ a + 1, lambda a: jnp.roll(a, 1, 0) - a):
+        assert Small.is_known(flow_of(fun, 1))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, y: (x - x.sum(), jnp.exp(x)),
+        lambda x, y: (x * x.sum(0), jnp.round(x)),
+        lambda x, y: (jnp.abs(x**3), x ** (x**3)),
+        lambda x, y: (lax.bitcast_convert_type(x, jnp.int32), y * 2),
+        lambda x, y: (x.reshape(-1), jnp.sin(x) + y),
+    ],
+)
+def test_what_the_compiler_does_otherwise_takes_no_more_than_nothing_donated(fun: Callable[..., Any]) -> None:
+    program = planned(fun, SQUARE, SQUARE)
+    assert total(program) <= total(without(program)) + ALIGNMENT
+
+
+def test_results_that_are_made_of_nothing_and_small_ones_are_written_somewhere() -> None:
+    """Beside a large one, for which there is something to be chosen."""
+
+    @pytc.compile
+    def step(count: Any, x: Any) -> Any:
+        return jnp.zeros((1,)), 2 * x, count + x.sum()
+
+    count, x = jnp.zeros((1,)), jnp.ones((N, N))
+    for _ in range(3):
+        _, x, count = step(count, x)
+    assert (float(x[0, 0]), float(count[0])) == (8.0, 7.0 * N * N)
+
+
+def test_many_arguments_that_are_handed_back_take_no_time() -> None:
+    """Where no pass before has taken them out of the program."""
+    flow = flatten(jax.make_jaxpr(lambda *each: each[::-1])(*[SQUARE] * 60).jaxpr, "cpu")
+    assert not Small.is_known(flow)
+    many = flatten(
+        jax.make_jaxpr(lambda *each: [x + y for x, y in itertools.pairwise(each)])(*[SQUARE] * 40).jaxpr, "cpu"
+    )
+    known = Small(many, dict.fromkeys((*many.inputs, *many.outputs), BYTES))
+    smallest(frozenset(), [(range(40), range(39))], known)
+    assert known.is_done
+    assert known.computed < 10

@@ -129,6 +129,8 @@ def _extended(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], list[Place
     beneath = flow.heights[at]
     found: list[Place] = []
     for n in range(at - 2, 0, -1):
+        if flow.instructions[n].opname == "STORE_FAST_LOAD_FAST":  # both statements are on one line
+            return places_loaded(flow, n)[:1], found
         if not flow.instructions[n].opname.startswith(("LOAD_", "BINARY_SUBSCR", "BUILD_TUPLE")):
             break
         places = [*places_loaded(flow, n)]

@@ -4,8 +4,8 @@ It goes from the results to the inputs, and takes into each loop what that reads
 read is computed in each of them, if
 
     - it is not expensive, and
-    - it reads at most one array, or can be fused along every way that leads on from it. (A result cannot: it is
-      returned. So what was made of it by way of a result is no reason to compute it again.)
+    - it reads at most one array, or can be fused along every way that leads on from it. (Not if one of them leads
+      through something that is in memory, as a result is.)
 
 Otherwise it is stored. As in XLA, the order in which loops read one value is an outcome, too, since the `schedule`
 depends on it: a new loop is the last reader of what it reads, and the last reader takes the place of one that goes.
@@ -143,7 +143,8 @@ def _post_order(last: _Instruction) -> list[_Instruction]:
 
 
 def _takes(consumer: _Instruction, producer: _Instruction) -> bool:
-    """Whether a loop can compute what it reads, if it need not be the only one that does."""
+    """Whether a loop can compute an operand, as far as only the two of them matter: what is expensive, only for its one
+    reader, and once."""
     if not producer.steps or not consumer.steps or producer.fused:
         return False
     step, by = producer.steps[0], consumer.steps[0]
@@ -178,7 +179,7 @@ def _stored(order: Sequence[_Instruction], flow: Flow) -> Set[_Instruction]:
             if producer in stored or not producer.steps:
                 continue
             step = producer.steps[0]
-            if sum(value not in of_few for value in step.reads) > 1 or step.name == "integer_pow":
+            if sum(value not in of_few for value in step.reads) > 1 or step.name == "square":  # which is `x * x`
                 known: dict[_Instruction, bool] = {}
                 if not all(takes_all_between(user, producer, known) for user in producer.users):
                     stored.add(producer)
@@ -234,12 +235,12 @@ def _node(instruction: _Instruction, flow: Flow, known: Collection[int]) -> Node
         (roots[value], in_step if step.kind is Kind.ELEMENTWISE or roots[value] in over else elsewhere)
         for value in step.reads
     ]
-    seen: set[tuple[int, bool]] = set()
+    seen: set[tuple[int, int]] = set()
     while pending:
         value, read = pending.pop()
-        if (value, read is in_step) in seen:
+        if (value, id(read)) in seen:
             continue
-        seen.add((value, read is in_step))
+        seen.add((value, id(read)))
         if (maker := makers.get(value)) is None:
             read.update([value] if value in known else [])
         else:

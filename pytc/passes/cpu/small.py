@@ -2,7 +2,7 @@
 
 There are too many choices to compute each. So it begins with the pairs that data flow suggests, and with none, and
 changes one thing at a time (a pair less, a pair more, an input for another, two outputs swapped) for as long as that
-saves memory. Pairs that only save time are not looked for: the first ones are left unless others take less.
+saves memory.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pytc.passes.dataflow import UPDATES, Flow, Kind
 from pytc.passes.temporaries import FUSED, TINY
 
 _KNOWN = FUSED["cpu"] | UPDATES | {"broadcast_in_dim", "concatenate", "dot_general", "iota", "rev", "slice"}
+"""Steps besides those on elements that `Small` knows."""
 _STEPS = 50
 """A program of more steps is not small."""
 _MOST = 250
-"""So many steps are computed, in all choices together: some milliseconds."""
+"""The number of choices that are computed, times the size of the program, is at most about this: some milliseconds."""
 
 Pairs: TypeAlias = frozenset[tuple[int, int]]
 """Of inputs and outputs, by number."""
@@ -31,8 +32,8 @@ Groups: TypeAlias = Collection[tuple[Sequence[int], Sequence[int]]]
 
 
 def smallest(pairs: Pairs, groups: Groups, program: Small) -> Pairs:
-    """These pairs, or others of inputs and outputs of a group with which the program takes less. Takes `_MOST` times as
-    long as to compute one step's part in one choice."""
+    """These pairs, or others of inputs and outputs of a group with which the program takes less. If none takes less,
+    these are left, also where they cost a copy and save nothing: what is not known here may need the memory."""
     if program.need(pairs)[0] <= program.least(groups) + TINY:
         return pairs
     found = min((_improved(start, groups, program) for start in (pairs, Pairs())), key=program.need)
@@ -73,32 +74,48 @@ class Small:
         """`sizes` are the bytes of inputs and outputs, by value."""
         self._flow = flow
         self._outputs = [None if value is None else flow.roots[value] for value in flow.outputs]
-        made = {value for step in flow.steps for value in step.makes}
-        self._results = {value for value in self._outputs if value in made}
+        self._results = {value for value in self._outputs if value is not None}
         self._sizes = {value: step.nbytes // len(step.makes) for step in flow.steps for value in step.makes}
         self._sizes.update(sizes)
+        self._length = len(flow.steps) + len(flow.inputs) + len(flow.outputs)
         self._known: dict[Pairs, tuple[int, int]] = {}
         self._fused: dict[tuple[int, ...], Fused] = {}
         """By the order of the results, which many choices have in common."""
 
     @staticmethod
     def is_known(flow: Flow) -> bool:
-        """Whether the program is small, and enough is known here of all that happens in it: steps on elements,
-        reductions, matrix products, updates, rolls. Not of transposes, which the compiler may do without by another
-        layout; of padding, which it stores or not; of long rows that are joined; of loops over time, and of what needs
-        memory inside; nor of results that are made of nothing."""
+        """Whether the program is small, and enough is known here of all that happens in it: steps on elements, matrix
+        products, updates, rolls, and reductions to what no large step reads, which the compiler may fuse with it.
+
+        Not of transposes, which it may do without by another layout; of padding, which it stores or not; of long rows
+        that are joined; of powers, which are several steps; of loops over time, and of what needs memory inside. Nor of
+        results that are made of nothing, or are arguments under another shape or type.
+        """
         steps = [step for step in flow.steps if not step.view]
-        results = {flow.roots[value] for value in flow.outputs if value is not None}
-        return len(steps) <= _STEPS and all(
-            (step.kind is Kind.ELEMENTWISE or (step.name in _KNOWN and step.kind is not Kind.JOINED))
-            and (step.reads or results.isdisjoint(step.makes))
-            for step in steps
-        )
+        made = {value for step in steps if step.reads for value in step.makes}
+        if len(steps) > _STEPS or any(value is not None and flow.roots[value] not in made for value in flow.outputs):
+            return False
+        reduced: set[int] = set()
+        for step in steps:
+            reads_reduced = not reduced.isdisjoint(flow.roots[value] for value in step.reads)
+            if step.kind is Kind.ELEMENTWISE:
+                if step.name == "integer_pow" or (reads_reduced and step.nbytes > TINY):
+                    return False
+            elif step.name not in _KNOWN or step.kind is Kind.JOINED:
+                return False
+            if step.name in FUSED["cpu"] or (step.name == "broadcast_in_dim" and reads_reduced):
+                reduced.update(step.makes)
+        return True
+
+    @property
+    def computed(self) -> int:
+        """For how many choices of pairs it is known what the program takes."""
+        return len(self._known)
 
     @property
     def is_done(self) -> bool:
         """Whether as much has been computed as there is time for."""
-        return len(self._known) * len(self._flow.steps) >= _MOST
+        return self.computed * self._length >= _MOST
 
     def least(self, groups: Groups) -> int:
         """The bytes that no choice of pairs does without: those of the results for which there is no input."""
@@ -114,9 +131,7 @@ class Small:
     def _need(self, pairs: Pairs) -> tuple[int, int]:
         flow, size = self._flow, self._sizes
         over = {
-            value: flow.inputs[given]
-            for given, output in sorted(pairs)
-            if (value := self._outputs[output]) is not None and value in self._results
+            value: flow.inputs[given] for given, output in sorted(pairs) if (value := self._outputs[output]) is not None
         }
         # The results in the order in which the program will be emitted: those that are written over an input first.
         order = (*over, *(value for value in self._outputs if value is not None and value not in over))
