@@ -12,6 +12,7 @@ import functools
 import gc
 import itertools
 import re
+import textwrap
 import threading
 import time
 import types
@@ -298,6 +299,14 @@ def add_each_in_a_list(step, calls):
         state = step(state, 1.0)
         history += [state]
     return history
+
+
+def add_each_on_one_line(step, calls):
+    source = "for _ in range(calls): state = step(state, 1.0); history += [state]\nreturn history"
+    body = "def run(step, calls, state, history):\n" + textwrap.indent(source, "    ")
+    made = {}
+    exec(body, made)
+    return made["run"](step, calls, start(), [])
 
 
 def add_a_part_of_each_in_a_list(step, calls):
@@ -724,6 +733,7 @@ def call_an_object(step, calls):
         append_each_of_a_helper,
         append_each_in_a_tuple,
         add_each_in_a_list,
+        add_each_on_one_line,
         add_a_part_of_each_in_a_list,
         append_each_to_a_deque,
         append_each_to_an_attribute,
