@@ -9,9 +9,6 @@ optimiser's step of any size, nothing is to be solved.
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - scipy imports it, which fails while the interpreter ends
-import itertools
-import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -23,8 +20,8 @@ Prices: TypeAlias = Callable[[Sequence[int], Sequence[int]], NDArray[np.float64]
 
 EXACT = 250_000
 """Up to this many entries a cost matrix is written out and solved as a whole."""
-FEW = 1000
-"""Up to this many assignments are all tried."""
+FEW = 10
+"""Up to so many rows and columns, assignments are found without SciPy."""
 TRIES = 16
 """How many columns are tried for a row that has no partner of its own in a large problem."""
 
@@ -83,7 +80,7 @@ def _least(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.int
         best = costs.argmin(axis=1)
         if len(np.unique(best)) == len(best):
             return np.arange(len(best)), best
-    if math.perm(max(costs.shape), min(costs.shape)) <= FEW:
+    if max(costs.shape) <= FEW:
         return _least_of_all(costs)
     from scipy.optimize import linear_sum_assignment  # takes almost as long to import as JAX, and is seldom needed
 
@@ -92,15 +89,24 @@ def _least(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.int
 
 
 def _least_of_all(costs: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The same, by trying every assignment; of equal ones the first."""
+    """The same, by the least of all ways to assign the first rows to each set of columns (Held and Karp, 1962); of
+    equal ones the first. Takes time exponential in the columns."""
     if costs.shape[0] > costs.shape[1]:
         columns, rows = _least_of_all(costs.T)
         order = rows.argsort()
         return rows[order], columns[order]
-    each = costs.tolist()
-    ways = itertools.permutations(range(costs.shape[1]), costs.shape[0])
-    least = min(ways, key=lambda way: math.fsum(map(operator.getitem, each, way)))
-    return np.arange(len(least)), np.array(least)
+    least: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for row in costs.tolist():
+        longer: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for taken, (cost, way) in least.items():
+            for column, price in enumerate(row):
+                more = taken | 1 << column
+                if more != taken:
+                    found = cost + price, (*way, column)
+                    longer[more] = min(longer.get(more, found), found)
+        least = longer
+    _, best = min(least.values())
+    return np.arange(len(best)), np.array(best)
 
 
 def _greedy(rows: Sequence[int], cheap: Sequence[Mapping[int, float]]) -> list[tuple[int, int]]:
