@@ -288,13 +288,13 @@ class Temporaries:
         value = self.flow.outputs[output]
         return None if value is None else self._makers.get(self.flow.roots[value])
 
-    def _loop(self, output: int) -> _Loop:
+    def _loop(self, output: int) -> Loop:
         """The loop that writes an output. Some step must compute the output."""
         value = self.flow.outputs[output]
-        return _last_loop(self.flow.roots[value or 0], self._makers, self._in_memory, self.flow.roots)
+        return last_loop(self.flow.roots[value or 0], self._makers, self._in_memory, self.flow.roots)
 
 
-class _Loop(NamedTuple):
+class Loop(NamedTuple):
     """The loop over elements that writes an output."""
 
     steps: set[Step]
@@ -304,9 +304,9 @@ class _Loop(NamedTuple):
     """Values that it reads or computes at other places, or whole."""
 
 
-def _last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], root: Sequence[int]) -> _Loop:
+def last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], root: Sequence[int]) -> Loop:
     """The loop that writes `output`: all steps from the output back to values that are in memory."""
-    loop = _Loop(set(), set(), set())
+    loop = Loop(set(), set(), set())
     pending = [(output, loop.in_step)]
     while pending:
         value, read = pending.pop()

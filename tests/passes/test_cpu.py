@@ -283,10 +283,25 @@ def test_many_arguments_that_are_handed_back_take_no_time() -> None:
     """Where no pass before has taken them out of the program."""
     flow = flatten(jax.make_jaxpr(lambda *each: each[::-1])(*[SQUARE] * 60).jaxpr, "cpu")
     assert not Small.is_known(flow)
-    many = flatten(
-        jax.make_jaxpr(lambda *each: [x + y for x, y in itertools.pairwise(each)])(*[SQUARE] * 40).jaxpr, "cpu"
-    )
-    known = Small(many, dict.fromkeys((*many.inputs, *many.outputs), BYTES))
-    smallest(frozenset(), [(range(40), range(39))], known)
-    assert known.is_done
-    assert known.computed < 10
+
+
+def sums_of_neighbours(count: int) -> Small:
+    flow = flow_of(lambda *each: [jnp.tanh(x) * y for x, y in itertools.pairwise(each)], count)
+    return Small(flow, dict.fromkeys((*flow.inputs, *flow.outputs), BYTES))
+
+
+def test_no_more_choices_are_computed_than_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, computed = sums_of_neighbours(20), list[Any]()
+    need = Small._need
+    monkeypatch.setattr(Small, "_need", lambda self, pairs: computed.append(pairs) or need(self, pairs))
+    smallest(frozenset(), [(range(20), range(19))], known)
+    assert len(computed) <= known.most + 2 < 10
+
+
+def test_what_was_computed_before_makes_no_difference() -> None:
+    """The same program is paired for what its caller lets go of, and as if that were all."""
+    some, every = [(range(4), range(7))], [(range(8), range(7))]
+    fresh = smallest(frozenset(), every, sums_of_neighbours(8))
+    known = sums_of_neighbours(8)
+    smallest(frozenset(), some, known)
+    assert smallest(frozenset(), every, known) == fresh != frozenset()

@@ -34,10 +34,10 @@ class _Lives:
             for value in node.elsewhere:
                 self.end[value], self.shared[value] = time, False
 
-    def is_before(self, one: int, other: int) -> bool:
-        """Whether two values can be in one place, one after the other."""
+    def is_before(self, one: int, other: int, *, shared: bool = True) -> bool:
+        """Whether two values can be in one place, one after the other; if `shared`, also one written over the other."""
         end, start = self.end[one], self.start[other]
-        return end < start or (end == start and self.shared[one])
+        return end < start or (end == start and shared and self.shared[one])
 
 
 @dataclass
@@ -66,12 +66,10 @@ def temporaries(
         if size[value] != size[buffer.result] or not lives.is_before(value, buffer.result):
             return False
         if given is not None:
-            if original is not None and original in (given, buffer.result):
+            if original in (given, buffer.result):
                 return False
-            if given in lives.end and not (
-                lives.end[given] < lives.start[value]
-                or (lives.end[given] == lives.start[value] and lives.shared[given] and original is None)
-            ):
+            # (A copy is written over nothing that it reads.)
+            if given in lives.end and not lives.is_before(given, value, shared=original is None):
                 return False
         return all(lives.is_before(value, other) or lives.is_before(other, value) for other in buffer.has_had)
 

@@ -15,11 +15,11 @@ Source: `xla/service/instruction_fusion.cc` and `xla/service/cpu/cpu_instruction
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from pytc.passes.dataflow import Flow, Kind, Step
-from pytc.passes.temporaries import CHEAP, FUSED
+from pytc.passes.temporaries import CHEAP, FUSED, last_loop
 
 _FUSIBLE = (Kind.ELEMENTWISE, Kind.INDEXED)
 _REUSE = frozenset({"broadcast_in_dim", "gather"})
@@ -224,28 +224,13 @@ def _with(consumer: _Instruction, producer: _Instruction, by_value: dict[int, _I
     return loop
 
 
-def _node(instruction: _Instruction, flow: Flow, known: Collection[int]) -> Node:
+def _node(instruction: _Instruction, flow: Flow, known: Set[int]) -> Node:
     """What an instruction makes, and how it reads what is stored. Only values that are `known` are made, or given."""
-    roots, step = flow.roots, instruction.steps[0]
     makers = {value: step for step in instruction.steps for value in step.makes}
-    in_step: set[int] = set()
-    elsewhere: set[int] = set()
-    over = {roots[value] for each in step.over for value in each}
-    pending = [
-        (roots[value], in_step if step.kind is Kind.ELEMENTWISE or roots[value] in over else elsewhere)
-        for value in step.reads
-    ]
-    seen: set[tuple[int, int]] = set()
-    while pending:
-        value, read = pending.pop()
-        if (value, id(read)) in seen:
-            continue
-        seen.add((value, id(read)))
-        if (maker := makers.get(value)) is None:
-            read.update([value] if value in known else [])
-        else:
-            pending += [(roots[v], elsewhere if maker.kind is Kind.INDEXED else read) for v in maker.reads]
-    return Node(step.makes, frozenset(in_step), frozenset(elsewhere))
+    makes = instruction.steps[0].makes
+    loop = last_loop(makes[0], makers, frozenset(), flow.roots)
+    stored = known - makers.keys()
+    return Node(makes, frozenset(loop.in_step & stored), frozenset(loop.elsewhere & stored))
 
 
 def _needed(nodes: Sequence[Node]) -> list[int]:

@@ -23,7 +23,7 @@ _KNOWN = FUSED["cpu"] | UPDATES | {"broadcast_in_dim", "concatenate", "dot_gener
 _STEPS = 50
 """A program of more steps is not small."""
 _MOST = 250
-"""The number of choices that are computed, times the size of the program, is at most about this: some milliseconds."""
+"""The number of choices looked at, times the size of the program, is about this at most: some milliseconds."""
 
 Pairs: TypeAlias = frozenset[tuple[int, int]]
 """Of inputs and outputs, by number."""
@@ -36,17 +36,20 @@ def smallest(pairs: Pairs, groups: Groups, program: Small) -> Pairs:
     these are left, also where they cost a copy and save nothing: what is not known here may need the memory."""
     if program.need(pairs)[0] <= program.least(groups) + TINY:
         return pairs
-    found = min((_improved(start, groups, program) for start in (pairs, Pairs())), key=program.need)
+    # All that are looked at here, also those that an earlier call has computed: on that the outcome must not depend.
+    seen: set[Pairs] = set()
+    found = min((_improved(start, groups, program, seen) for start in (pairs, Pairs())), key=program.need)
     return found if program.need(found)[0] < program.need(pairs)[0] - TINY else pairs
 
 
-def _improved(pairs: Pairs, groups: Groups, program: Small) -> Pairs:
-    """These pairs, changed for as long as that saves memory."""
+def _improved(pairs: Pairs, groups: Groups, program: Small, seen: set[Pairs]) -> Pairs:
+    """These pairs, changed for as long as that saves memory and there is time."""
     while True:
         better = pairs
         for changed in _changed(pairs, groups):
-            if program.is_done:
+            if len(seen) >= program.most:
                 break
+            seen.add(changed)
             better = min(better, changed, key=lambda each: (program.need(each), len(each), sorted(each)))
         if program.need(better)[0] >= program.need(pairs)[0]:
             return pairs
@@ -77,7 +80,8 @@ class Small:
         self._results = {value for value in self._outputs if value is not None}
         self._sizes = {value: step.nbytes // len(step.makes) for step in flow.steps for value in step.makes}
         self._sizes.update(sizes)
-        self._length = len(flow.steps) + len(flow.inputs) + len(flow.outputs)
+        self.most = _MOST // (len(flow.steps) + len(flow.inputs) + len(flow.outputs)) + 1
+        """So many choices there is time to look at."""
         self._known: dict[Pairs, tuple[int, int]] = {}
         self._fused: dict[tuple[int, ...], Fused] = {}
         """By the order of the results, which many choices have in common."""
@@ -106,16 +110,6 @@ class Small:
             if step.name in FUSED["cpu"] or (step.name == "broadcast_in_dim" and reads_reduced):
                 reduced.update(step.makes)
         return True
-
-    @property
-    def computed(self) -> int:
-        """For how many choices of pairs it is known what the program takes."""
-        return len(self._known)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether as much has been computed as there is time for."""
-        return self.computed * self._length >= _MOST
 
     def least(self, groups: Groups) -> int:
         """The bytes that no choice of pairs does without: those of the results for which there is no input."""
