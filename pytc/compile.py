@@ -78,7 +78,8 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         `"none"`: none. Or a dict of these by parameter name, the rest `"auto"`.
       static_argnums, static_argnames: as in `jax.jit`.
       python_scalars: `"trace"` traces Python scalars, as `jax.jit` does; `"static"` makes them static.
-      share: whether an array object at several leaves is passed, and donated, only once.
+      share: whether an array object at several leaves is passed, and donated, only once. (Where several processes run
+        the program, it never is.)
       passes: the passes to run in place of `pytc.passes.pipeline`.
       effort: `"high"` compiles several plans for the device at hand, and keeps the one that needs the least memory,
         then the one that copies least. It changes no result, and costs compilations at the first call of a signature.
