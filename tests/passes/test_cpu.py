@@ -247,6 +247,7 @@ def test_what_is_not_known_is_left_to_the_other_rules() -> None:
         lambda a: a / a.max(0),
     ):
         assert not Small.is_known(flow_of(fun, 1))
+    assert not Small.is_known(flow_of(lambda: (), 0)), "no steps, no arguments, no results"
     for fun in (lambda a: (a + 1, (a * a).sum()), lambda a: a @ a + 1, lambda a: jnp.roll(a, 1, 0) - a):
         assert Small.is_known(flow_of(fun, 1))
 

@@ -93,11 +93,14 @@ class Small:
 
         Not of transposes, which it may do without by another layout; of padding, which it stores or not; of long rows
         that are joined; of powers, which are several steps; of loops over time, and of what needs memory inside. Nor of
-        results that are made of nothing, or are arguments under another shape or type.
+        results that are made of nothing, or are arguments under another shape or type. With no steps at all, there is
+        nothing to be chosen.
         """
         steps = [step for step in flow.steps if not step.view]
         made = {value for step in steps if step.reads for value in step.makes}
-        if len(steps) > _STEPS or any(value is not None and flow.roots[value] not in made for value in flow.outputs):
+        if not 0 < len(steps) <= _STEPS or any(
+            value is not None and flow.roots[value] not in made for value in flow.outputs
+        ):
             return False
         reduced: set[int] = set()
         for step in steps:
