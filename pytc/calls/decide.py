@@ -181,9 +181,10 @@ def _why(
     few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
     if ownership.is_dear(plan.proven):
         return dict.fromkeys(held, _TOO_MANY)
-    found = asking.glance(frame, args, kwargs, leaves, more, plan.outcome)
+    outcome = plan.outcome_ahead if plan.emitted.is_new else plan.outcome
+    found = asking.glance(frame, args, kwargs, leaves, more, outcome)
     if everywhere and asking.has_time():
-        found |= asking.reasons(frame, args, kwargs, leaves, few, plan.outcome)
+        found |= asking.reasons(frame, args, kwargs, leaves, few, outcome)
     return found
 
 

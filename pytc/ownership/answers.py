@@ -112,11 +112,13 @@ def _reason(
         value = path[-1]
         if (odd := holders.oddity(value)) is not None:
             return odd
-        dead = variables.letting_go(frame, value).union(map(id, path))
+        address = id(value)  # a comprehension would capture the value in a cell, which would hold it
+        let_go = {owner for owner, item in variables.letting_go(frame) if item == address}
         found = (
             variables.in_variables(frame, value, insides)
-            or holders.in_objects(value, referrers, dead, variables.sources(frame))
+            or holders.in_objects(value, referrers, let_go.union(map(id, path)), variables.sources(frame))
             or variables.in_threads(value)
+            or variables.in_members(frame, value, ())
         )
         if found is not None:
             vaguely = f"{found.text}, and something may read it before the result is there"

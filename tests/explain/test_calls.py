@@ -15,7 +15,7 @@ import pytest
 
 import pytc
 from pytc.explain import Calls, explain
-from tests.threads import FOR_LONG
+from tests.threads import another_thread
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -422,15 +422,29 @@ def test_a_notebook_shows_it_as_print_does():
     assert pretty.pretty(explain(compiled)) == str(explain(compiled))
 
 
+def in_an_attribute_out_of_reach(compiled):
+    trainer = types.SimpleNamespace(state=new_state())
+    batch = jnp.ones(4)
+    for _ in range(3):
+        trainer.state = compiled(trainer.state, batch)
+
+
+def test_a_first_call_says_why_it_copies_what_later_ones_reuse():
+    compiled = new_step()
+    with another_thread("prefetch"):
+        in_an_attribute_out_of_reach(compiled)
+    (site,) = explain(compiled).sites
+    assert site.copied_calls == 1
+    assert {leaf.why for leaf in site.held} == {
+        "attribute `state` of SimpleNamespace: the call may raise after it has donated, and the old value would then "
+        "still be there"
+    }
+
+
 def test_the_thread_is_told_that_may_read_an_attribute():
-    compiled, end = new_step(), threading.Event()
-    thread = threading.Thread(target=end.wait, args=(FOR_LONG,), name="prefetch")
-    thread.start()
-    try:
+    compiled = new_step()
+    with another_thread("prefetch"):
         in_an_attribute(compiled)
-    finally:
-        end.set()
-        thread.join()
     (site,) = explain(compiled).sites
     assert {why for _, why in site.why} == {
         "attribute `state` of SimpleNamespace: another thread, 'prefetch', may read it"

@@ -238,6 +238,26 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     stub.read((trainer, told))
 
 
+def test_why_a_place_counts_that_the_result_overwrites(made: Functions) -> None:
+    stub, f = made
+    parts = [{"a": {"state": stub.new()}}]
+    with another_thread("prefetch"):
+        for part in parts:
+            part["a"] = f(part["a"])
+    stub.says("^item 'a' of a dict: another thread, 'prefetch', may read it$")
+    state = stub.new()
+
+    def advance() -> None:
+        nonlocal state
+        state = f(state)
+
+    with another_thread("prefetch"):
+        advance()
+    stub.says("^`state` of the nested function .*<locals>.advance: another thread, 'prefetch', may read it$")
+    stub.shows("^`state` of the nested function .*<locals>.advance: another thread, 'prefetch', may read it$")
+    stub.read(parts)
+
+
 class _Told:
     state: Any
 

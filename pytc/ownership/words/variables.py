@@ -12,14 +12,14 @@ import itertools
 import operator
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
-from pytc.ownership.bytecode.stack import HIGHEST_READ
+from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.cpython.plain import stores_by
@@ -43,6 +43,9 @@ from pytc.set_bits import set_bits
 _MOST_ITEMS = 20_000
 """So many items of what one variable has are looked at."""
 _MOST_ITEMS_IN_ALL = 200_000
+
+Reference: TypeAlias = tuple[int, int]
+"""From a container to an item of it, by their ids."""
 
 
 def in_variables(frame: FrameType, value: Any, insides: Insides | None = None) -> Held | None:
@@ -68,7 +71,7 @@ def in_variables(frame: FrameType, value: Any, insides: Insides | None = None) -
 def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
     flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
     arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
-    released = letting_go(frame, value)
+    released = letting_go(frame)
     slots = Slots([])
     again = ReadAgain(frame, flow, site, slots, at_once=True, atomic=True)
     # Locals that the function's own code never reads again.
@@ -92,11 +95,11 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
         if type(found) is types.CellType and contents(found) is value:
             text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
             return Held("closure", text, code.co_filename, frame.f_lineno)
-        if not _is_to_be_opened(found) or id(found) in released:
+        if not _is_to_be_opened(found):
             continue
         read = again.members(number, 1)
         inside = [found] if read is None else [slots.peek(frame, (*fast(number), step)) for step in read]
-        depths = [insides.depth(value, part) for part in inside if _is_to_be_opened(part)]
+        depths = [insides.depth(value, part, released) for part in inside if _is_to_be_opened(part)]
         if any(depths) or any(part is value for part in inside):
             line = _assigned(flow, site.at, number)
             what = "an item of" if read is not None or 1 in depths else "in"
@@ -127,21 +130,25 @@ class Insides:
     """
 
     def __init__(self) -> None:
-        self._depths: dict[int, dict[int, int]] = {}
-        """By the id of a variable's container: the depth of each object in it, by its id."""
+        self._depths: dict[tuple[int, frozenset[Reference]], dict[int, int]] = {}
+        """By the id of a variable's container, and the references left out: the depth of each object in it, by its
+        id."""
         self._left = _MOST_ITEMS_IN_ALL
 
-    def depth(self, value: Any, container: Any) -> int:
-        """How many containers are around the value, this one the outermost; 0 if it is not found."""
-        if id(container) not in self._depths:
-            self._depths[id(container)], looked_at = _inside(container, min(_MOST_ITEMS, self._left))
+    def depth(self, value: Any, container: Any, released: frozenset[Reference]) -> int:
+        """How many containers are around the value, this one the outermost; 0 if it is not found. References that are
+        `released` do not count."""
+        key = id(container), released
+        if key not in self._depths:
+            self._depths[key], looked_at = _inside(container, min(_MOST_ITEMS, self._left), released)
             self._left -= looked_at
-        return self._depths[id(container)].get(id(value), 0)
+        return self._depths[key].get(id(value), 0)
 
 
-def _inside(container: Any, most: int) -> tuple[dict[int, int], int]:
+def _inside(container: Any, most: int, released: Set[Reference]) -> tuple[dict[int, int], int]:
     """How many containers, this one the outermost, are around each object in it, by its id; and how many items were
-    looked at. These are not more than `most`, and none of a large container."""
+    looked at. These are not more than `most`, and none of a large container. References that are `released` do not
+    count."""
     found: dict[int, int] = {}
     looked_at = 0
     level = [container]
@@ -153,7 +160,7 @@ def _inside(container: Any, most: int) -> tuple[dict[int, int], int]:
             if looked_at + _items(each) > most:
                 return found, looked_at
             looked_at += _items(each)
-            parts = gc.get_referents(each)
+            parts = [part for part in gc.get_referents(each) if (id(each), id(part)) not in released]
             for part in parts:
                 found.setdefault(id(part), depth)
             level += [part for part in parts if _is_to_be_opened(part)]
@@ -196,16 +203,20 @@ def _writers(flow: ControlFlow) -> dict[int, list[int]]:
     return writers
 
 
-def letting_go(frame: FrameType, value: Any) -> set[int]:
-    """The ids of lists and dictionaries whose only reference to the value is an item that the instructions behind the
-    call overwrite: `states` in `for i, state in enumerate(states): states[i] = step(state)`."""
-    slots, ids = Slots([]), set()
+def letting_go(frame: FrameType) -> frozenset[Reference]:
+    """What the instructions behind the call overwrite in lists, dictionaries and cells that refer to it just once: of
+    `for i, state in enumerate(states): states[i] = step(state)` the reference of `states` to `state`."""
+    slots, released = Slots([]), set()
     for event in site_of(frame).events:
-        if event.does == "store" and event.place[-1].kind == "item" and slots.peek(frame, event.place) is value:
+        if event.does == "store" and event.place[-1].kind in ("item", "cell"):
+            value = slots.peek(frame, event.place)
+            if len(event.place) == 1:
+                released.add((id(variable(frame, event.place[0].name)), id(value)))
+                continue
             owner = slots.peek(frame, event.place[:-1])
             if sum(map(operator.is_, gc.get_referents(owner), itertools.repeat(value))) == 1:  # it may be a large one
-                ids.add(id(owner))
-    return ids
+                released.add((id(owner), id(value)))
+    return frozenset(released)
 
 
 def sources(frame: FrameType) -> frozenset[Step]:
@@ -218,7 +229,7 @@ def sources(frame: FrameType) -> frozenset[Step]:
 
 
 def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | None:
-    """The global, attribute or item that holds the value and that the call's expression loads."""
+    """The global, attribute, item or captured variable that holds the value and that the call's expression loads."""
     try:
         places = loaded(flow_of(frame.f_code), site_of(frame).at)
     except NotTrusted:
@@ -231,6 +242,8 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
         if found is value:
             if place[-1].kind == "global":
                 return by_globals(frame.f_globals, value, sources(frame))
+            if place[-1].kind == "cell":
+                return Held("closure", _captured(frame, place[-1].name), source=place[-1])
             if held := _member(slots, frame, place):
                 return held
     for place, found in stands:  # the arguments of a call with `*` or `**`
@@ -238,6 +251,22 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
         if has and (held := _member(slots, frame, place)):
             return dataclasses.replace(held, text=f"an item of {held.text}")
     return None
+
+
+def _captured(frame: FrameType, number: int) -> str:
+    """A variable that functions share by a cell, in words."""
+    code = frame.f_code
+    free = number - first_of_stack(code) + len(code.co_freevars)
+    if free >= 0:
+        return f"`{code.co_freevars[free]}` of the nested function {code.co_qualname}"
+    return f"`{_own_cell(code, number)}` in {place_in(frame, None)}, which a nested function can read"
+
+
+def _own_cell(code: types.CodeType, number: int) -> str:
+    """The name of a variable of the function's own that nested functions share: those that are parameters have their
+    numbers among the others, and the rest comes behind."""
+    names = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
+    return names[number]
 
 
 def in_members_above(frame: FrameType, value: Any) -> Held | None:
