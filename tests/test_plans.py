@@ -227,6 +227,26 @@ def keep_the_last(step, calls):
     return changes
 
 
+def go_back_if_it_is_bad(step, calls):
+    state, taken = start(), 0
+    for _ in range(calls):
+        before = state, taken
+        state, taken = step(state, 1.0), taken + 1
+        if float(state["a"].sum()) < 0:
+            state, taken = before
+    return state, taken
+
+
+def go_back_to_a_part_if_it_is_bad(step, calls):
+    state = start()
+    for _ in range(calls):
+        before = {"taken": 1, "state": state}
+        state = step(state, 1.0)
+        if float(state["a"].sum()) < 0:
+            state = before["state"]
+    return state
+
+
 def keep_the_last_beneath_the_call(step, calls):
     last, state = None, start()
     for _ in range(calls):
@@ -724,6 +744,8 @@ def call_an_object(step, calls):
     "caller",
     [
         keep_the_last,
+        go_back_if_it_is_bad,
+        go_back_to_a_part_if_it_is_bad,
         keep_the_last_beneath_the_call,
         keep_what_was_passed,
         keep_unless_it_is_good,
@@ -757,6 +779,23 @@ def test_what_only_some_calls_find_alive_is_copied_then():
     np.testing.assert_array_equal(best["a"], np.full(4, 40))
     assert plans(step) == [1]
     assert copied_calls(step) == 2  # the first state, and one of two that had the variable's name
+
+
+def test_two_places_for_one_result_do_not_make_a_plan_for_the_one_that_lives_on():
+    step = pytc.compile(lambda state, by: state * 1.5 + by)
+
+    def keep_the_first_two(calls):
+        state, by = jnp.ones(5), jnp.ones(5)
+        best = state
+        for n in range(calls):
+            state = step(state, by)
+            if n == 0:
+                best = state
+        return state, by, best
+
+    keep_the_first_two(20)
+    (site,) = step.explain().sites
+    assert (site.copied_calls, site.spared) == (0, ("by",))
 
 
 WARM_UP = """

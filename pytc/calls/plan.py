@@ -80,7 +80,9 @@ class Planner:
         if own and not alone:
             # One of them takes over as much as can be, so that no caller that lets go of everything comes too late.
             everything = self._paired(staged, never)
-            if not any(_takes_as_much(plan, everything) for plan in signature.plans):
+            if not _takes_as_much(program.donated, everything) and not any(
+                _is_for(plan, everything) or _takes_as_much(plan.could_donate, everything) for plan in signature.plans
+            ):
                 first, *_ = signature.plans
                 if set(program.donated).issubset(first.could_donate):
                     return first
@@ -257,12 +259,11 @@ def _may_spare(program: Program, never: frozenset[int]) -> bool:
     return any(program.leaves[i].nbytes in sizes for i in program.keep - never)
 
 
-def _takes_as_much(plan: Plan, program: Program) -> bool:
-    """Whether a plan takes over what `program` does, or as many bytes in other leaves: of an average of the weights and
-    the weights, which come to one output, either."""
+def _takes_as_much(donated: Iterable[int], program: Program) -> bool:
+    """Whether these leaves are as many bytes as those that `program` takes over, be they others: of an average of the
+    weights and the weights, which come to one output, either."""
     leaves = program.leaves
-    most = sum(leaves[i].nbytes for i in program.donated)
-    return _is_for(plan, program) or sum(leaves[i].nbytes for i in plan.could_donate) >= most
+    return sum(leaves[i].nbytes for i in donated) >= sum(leaves[i].nbytes for i in program.donated)
 
 
 def _regret(plan: Plan, wanted: Program) -> tuple[int, int]:

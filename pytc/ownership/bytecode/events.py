@@ -69,7 +69,7 @@ RESULT = Part(())
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A tuple that was made behind the call, on the symbolic stack."""
+    """A tuple that was made behind the call, on the symbolic stack; for hints also a list, or a dictionary's items."""
 
     items: tuple[Any, ...]
 

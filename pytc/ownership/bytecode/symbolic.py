@@ -36,7 +36,8 @@ def places_loaded(flow: ControlFlow, at: int) -> tuple[Place, ...]:
 
 
 def renamed(flow: ControlFlow, at: int) -> frozenset[int]:
-    """The local variables (numbers) that instruction `at` gives the value of another place, as far as can be told."""
+    """The local variables (numbers) that instruction `at` gives the value of another place, or a new container with
+    some, as far as can be told."""
     return _moves(flow, at)[1]
 
 
@@ -107,7 +108,7 @@ class Machine:
         self.seen: list[Place] = []
         """Every place that was loaded."""
         self.renamed: set[int] = set()
-        """The local variables that were given the value of a place."""
+        """The local variables that were given the value of a place, or a new container with some."""
         self.stored: dict[Place, Value] = {}
         """What each place was given: the result or a part of it, or None for something else."""
         self.taken: Value = None
@@ -138,7 +139,7 @@ class Machine:
 
     def store(self, place: Place) -> None:
         """Store the value that was taken."""
-        if isinstance(self.taken, tuple) and len(place) == 1 and place[0].kind == "fast":
+        if _has_a_place(self.taken) and len(place) == 1 and place[0].kind == "fast":
             self.renamed.add(place[0].name)
         self.stored[place] = self.taken if isinstance(self.taken, Part) and len(place) == 1 else None
         if len(place) > 1:  # an attribute of a module, or an item of its `__dict__`, is a global
@@ -246,16 +247,25 @@ class Machine:
             case "SWAP" if len(self.stack) >= argument:
                 self.stack[-1], self.stack[-argument] = self.stack[-argument], self.stack[-1]
             case "BUILD_TUPLE":
-                new, items = True, []
-                for _ in range(argument):
-                    new = self.new() and new
-                    items.append(self.taken)
-                self.stack.append(Built(tuple(reversed(items))))
+                new = self._build(argument)
                 self.events.append(Event("build"))
                 return new
+            case "BUILD_LIST" | "BUILD_CONST_KEY_MAP" | "BUILD_MAP" if self.lenient:
+                if name == "BUILD_CONST_KEY_MAP":
+                    self.pop()
+                return self._build(argument * 2 if name == "BUILD_MAP" else argument)
             case _:
                 return None
         return True
+
+    def _build(self, count: int) -> bool:
+        """Make a container of so many values. False if one of them may be older than the call."""
+        new, items = True, []
+        for _ in range(count):
+            new = self.new() and new
+            items.append(self.taken)
+        self.stack.append(Built(tuple(reversed(items))))
+        return new
 
     def _pick(self, target: Value, step: Step) -> bool:
         """Take something from a part of the result; False if that is none."""
@@ -294,6 +304,11 @@ class Machine:
         for _ in range(-change):
             self.pop()
         self.stack = [None] * (len(self.stack) + max(change, 0))
+
+
+def _has_a_place(value: Value) -> bool:
+    """Whether it is the value of a place, or a container that was made of some."""
+    return isinstance(value, tuple) or (isinstance(value, Built) and any(_has_a_place(item) for item in value.items))
 
 
 def _member_place(kind: Kind, name: Any, target: Value) -> Place | None:

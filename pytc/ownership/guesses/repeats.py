@@ -25,8 +25,9 @@ class Loop:
     """The instructions of the loop; empty if there is none."""
 
     def renames(self, local: int) -> bool:
-        """Whether something that has a name already is given to a local variable (its number) in the loop, be it on
-        some ways around only: `if loss < least: best = state`. Not if a call makes it: `ema = average(ema, state)`."""
+        """Whether something that has a name already is given to a local variable (its number) in the loop, alone or in
+        a new container, be it on some ways around only: `if loss < least: best = state, step`. Not if a call makes it:
+        `ema = average(ema, state)`."""
         return any(local in renamed(self.flow, n) for n in self.body)
 
     def reads(self, local: int) -> bool:
