@@ -337,6 +337,22 @@ def add_a_part_of_each_in_a_list(step, calls):
     return history
 
 
+def add_each_in_a_tuple(step, calls):
+    state, history = start(), ()
+    for _ in range(calls):
+        history += (state,)
+        state = step(state, 1.0)
+    return history
+
+
+def add_each_to_an_attribute(step, calls):
+    state, log = start(), types.SimpleNamespace(history=[])
+    for n in range(calls):
+        log.history += [(n, state)]
+        state = step(state, 1.0)
+    return log
+
+
 def append_each_to_a_deque(step, calls):
     history, state = collections.deque(maxlen=2), start()
     for _ in range(calls):
@@ -757,6 +773,8 @@ def call_an_object(step, calls):
         add_each_in_a_list,
         add_each_on_one_line,
         add_a_part_of_each_in_a_list,
+        add_each_in_a_tuple,
+        add_each_to_an_attribute,
         append_each_to_a_deque,
         append_each_to_an_attribute,
         call_a_partial,

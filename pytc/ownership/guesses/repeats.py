@@ -118,13 +118,13 @@ def _appended(flow: ControlFlow, method: int) -> list[Place]:
 
 
 def _extended(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], list[Place]]:
-    """What `history += [state]` adds to, and the places that it adds, alone or in a tuple; nothing if that is not what
-    this instruction does."""
+    """What `history += [state]` or `+= (state,)` adds to, and the places that it adds, alone or in a tuple; nothing if
+    that is not what this instruction does."""
     instruction = flow.instructions[at]
     if (
         instruction.opname != "BINARY_OP"
         or instruction.argrepr != "+="
-        or flow.instructions[at - 1].opname != "BUILD_LIST"
+        or flow.instructions[at - 1].opname not in ("BUILD_LIST", "BUILD_TUPLE")
     ):
         return (), []
     beneath = flow.heights[at]
@@ -135,7 +135,7 @@ def _extended(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], list[Place
         if not flow.instructions[n].opname.startswith(("LOAD_", "BINARY_SUBSCR", "BUILD_TUPLE")):
             break
         places = [*places_loaded(flow, n)]
-        if beneath is not None and flow.heights[n] == beneath - 2:
+        if beneath is not None and (flow.heights[n] == beneath - 2 or flow.heights[n + 1] == beneath - 1):
             return tuple(places[:1]), found + places[1:]  # an instruction may load two variables
         found += [place for place in places if not any(place == each[: len(place)] for each in found)]
     return (), []
