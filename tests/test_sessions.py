@@ -1,9 +1,17 @@
-"""Loops at the top level of a script, and cells in a real IPython session, each in a process of its own."""
+"""Loops at the top level of a script, cells in a real IPython session, and in a notebook's kernel with all its threads;
+each in a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager
 
 from tests import interpreters
 
@@ -150,3 +158,65 @@ def test_cells_of_a_notebook(tmp_path: Path) -> None:
     assert answer["timed"] == 1.0
     assert answer["in a loop of a cell"][1:] == [True] * 3
     assert answer["in a function of a cell"][1:] == [True] * 2
+
+
+FIRST_CELL = """
+import jax, jax.numpy as jnp
+import pytc
+step = pytc.compile(lambda state, batch: jax.tree.map(lambda x: x + batch, state))
+where = lambda tree: [x.unsafe_buffer_pointer() for x in jax.tree.leaves(tree)]
+state = {"w": jnp.zeros(6), "n": jnp.zeros((2, 2))}
+"""
+
+
+@contextlib.contextmanager
+def a_kernel(folder: Path) -> Iterator[BlockingKernelClient]:
+    """A kernel, as a notebook starts it. (It would not watch what C code prints if it knew of the tests.)"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    environment |= {"PYTHONPATH": str(interpreters.ROOT), "IPYTHONDIR": str(folder)}
+    manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(folder / "kernel"))
+    manager.start_kernel(env=environment, cwd=str(folder))
+    client: BlockingKernelClient = manager.client()
+    try:
+        client.start_channels(hb=False)
+        client.wait_for_ready(timeout=120)
+        yield client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def cells_of(client: BlockingKernelClient) -> Callable[[str], str]:
+    """A function that runs a cell, and returns what it prints."""
+
+    def run(source: str) -> str:
+        printed: list[str] = []
+
+        def hear(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                printed.append(message["content"]["text"])
+
+        reply = client.execute_interactive(source, output_hook=hear, timeout=120)
+        assert reply["content"]["status"] == "ok", reply["content"]
+        return "".join(printed)
+
+    return run
+
+
+def test_a_global_of_a_notebook_is_reused_beside_the_threads_of_its_kernel(tmp_path: Path) -> None:
+    with a_kernel(tmp_path) as client:
+        cell = cells_of(client)
+        cell(FIRST_CELL)
+        reused = []
+        for _ in range(3):
+            cell("before = where(state)")
+            cell("state = step(state, 1.0)")
+            reused.append(cell("print(where(state) == before)"))
+        assert reused[1:] == ["True\n"] * 2
+        assert "In[3]:1: 1 call" in cell("print(pytc.explain(step))")
+        client.control_channel.send(client.session.msg("create_subshell_request"))
+        assert client.get_control_msg(timeout=60)["content"]["status"] == "ok"
+        cell("before = where(state)")
+        cell("state = step(state, 1.0)")
+        assert cell("print(where(state) == before)") == "False\n"
+        assert "another thread, 'subshell-" in cell("print(pytc.explain(step))")

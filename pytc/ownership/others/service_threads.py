@@ -25,7 +25,9 @@ HARMLESS = {
     ("IPython.core.history", "HistorySavingThread.run"): frozenset({"IPython", "traitlets", "decorator"}),
     ("ipykernel.heartbeat", "Heartbeat.run"): _JUPYTER,
     ("ipykernel.iostream", "IOPubThread._thread_main"): _JUPYTER,
+    ("ipykernel.iostream", "OutStream._watch_pipe_fd"): _JUPYTER,
     ("ipykernel.control", "ControlThread.run"): _JUPYTER,
+    ("ipykernel.thread", "BaseThread.run"): _JUPYTER,
     ("ipykernel.parentpoller", "ParentPollerUnix.run"): _JUPYTER,
     ("tensorboard.summary.writer.event_file_writer", "_AsyncWriterThread.run"): frozenset(
         {"tensorboard", "tensorflow", "google", "fsspec"}
@@ -34,6 +36,9 @@ HARMLESS = {
     ("wandb.sdk.lib.service.service_finalizer", "ServiceFinalizer._publish_queue"): frozenset({"wandb", "google"}),
 }
 """The functions, by module and name, and the packages whose code they run, besides the standard library."""
+
+_RUN_CELLS = {("ipykernel.subshell", "SubshellThread.run")}
+"""Threads that are much like these, but run users' code whenever the front end asks for it."""
 
 _WAKE_NOBODY = {
     ("tqdm._monitor", "TMonitor.run"),
@@ -54,7 +59,9 @@ def is_harmless(frame: FrameType) -> bool:
     functions = [*_functions(frame)]
     packages = {module.partition(".")[0] for module, _ in functions}
     allowed = next((HARMLESS[each] for each in reversed(functions) if each in HARMLESS), None)
-    if allowed is None or any(each not in allowed and each not in sys.stdlib_module_names for each in packages):
+    if allowed is None or not _RUN_CELLS.isdisjoint(functions):
+        return False
+    if any(each not in allowed and each not in sys.stdlib_module_names for each in packages):
         return False
     return "tqdm" not in packages or all(_is_plain(bar) for bar in _bars())
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import sys
 import threading
 import types
 from collections.abc import Sequence, Set
@@ -68,8 +69,17 @@ class Held:
 
 
 def place_in(frame: FrameType, line: int | None) -> str:
-    """`train.py:57`."""
-    return f"{pathlib.Path(frame.f_code.co_filename).name}:{line or frame.f_lineno}"
+    """`train.py:57`; in a cell of a notebook `In[3]:1`."""
+    file = frame.f_code.co_filename
+    return f"{_cell(file) or pathlib.Path(file).name}:{line or frame.f_lineno}"
+
+
+def _cell(file: str) -> str:
+    """The cell whose code IPython has compiled under the name of this file, as its tracebacks call it; "" if it is none
+    of them."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return "" if named is None else str(named[1])
 
 
 def is_container(value: Any) -> bool:
