@@ -57,17 +57,19 @@ class MappedStageable(Stageable):
         leaves = tree_leaves((args, kwargs))
         return tuple("static" if axis == "static" else kind_of(leaf) for leaf, axis in zip(leaves, axes, strict=True))
 
-    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> tuple[Leaf, ...]:
+    def leaves(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool, parting: Sequence[Hashable] | None = None
+    ) -> tuple[Leaf, ...]:
         """The leaves of these arguments with the axes that are mapped; one array at two leaves is one only where both
         are mapped alike."""
-        found = super().leaves(args, kwargs, share=share)
+        found = super().leaves(args, kwargs, share=share, parting=parting)
         axes = self.mapped.for_arguments(self.parameters, *self.parameters.wrap_static(args, kwargs))
         numbers = [axis if isinstance(axis, int) else None for axis in axes]
         first: dict[tuple[int, int | None], int] = {}
         leaves = []
         for i, (leaf, axis) in enumerate(zip(found, numbers, strict=True)):
             same: int | None = first.setdefault((i if leaf.same_as is None else leaf.same_as, axis), i)
-            elsewhere = same == i and leaf.same_as is not None
+            elsewhere = leaf.elsewhere or (same == i and leaf.same_as is not None)
             leaves.append(
                 dataclasses.replace(leaf, axis=axis, same_as=None if same == i else same, elsewhere=elsewhere)
             )
@@ -79,6 +81,7 @@ class MappedStageable(Stageable):
         kwargs: dict[str, Any],
         *,
         share: bool,
+        parting: Sequence[Hashable] | None = None,
         place: Callable[[Leaf], Leaf] | None = None,
         traced: bool = False,
     ) -> Program:
@@ -92,7 +95,7 @@ class MappedStageable(Stageable):
                 f"{self.name} is mapped over devices of this process: what it would be on others, "
                 "pytc.compile(jax.shard_map(...)) over a mesh can tell"
             )
-        leaves = self.leaves(args, kwargs, share=share)
+        leaves = self.leaves(args, kwargs, share=share, parting=parting)
         sizes = {
             leaf.path: (leaf.axis, leaf.aval.shape[leaf.axis]) for leaf in leaves if leaf.aval and leaf.axis is not None
         }

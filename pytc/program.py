@@ -49,7 +49,8 @@ class Leaf:
     same_as: int | None = None
     """The first leaf (an index) that is the same array object; it stands for both."""
     elsewhere: bool = False
-    """Whether an earlier leaf is the same array object, but cannot stand for both: it is asked for elsewhere."""
+    """Whether an earlier leaf is the same array object, but does not stand for both: it is asked for elsewhere, or the
+    two will be different arrays at the next call."""
 
     @property
     def is_static(self) -> bool:
@@ -205,10 +206,13 @@ class Program:
 
     def for_leaves(self, leaves: Sequence[Leaf]) -> Program | None:
         """This program for leaves of the same types, of which others are `jax.Array`s rather than NumPy data or Python
-        scalars; None where it would be another program. (An array that is returned unchanged is handed back.)"""
+        scalars, or that are one array where it takes several; None where it would be another program. (An array that is
+        returned unchanged is handed back.)"""
         pairs = list(zip(self.leaves, leaves, strict=True))
         converted = tuple(
-            mine if mine.is_static else dataclasses.replace(mine, array=other.array, sharding=other.sharding)
+            mine
+            if mine.is_static
+            else dataclasses.replace(mine, array=other.array, sharding=other.sharding, elsewhere=other.elsewhere)
             for mine, other in pairs
         )
         if not all(

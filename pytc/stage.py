@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -102,11 +102,14 @@ class Stageable:
         """How each leaf of the arguments (static ones wrapped) is treated. Depends on their tree and types alone."""
         return tuple(kind_of(leaf, self.python_scalars) for leaf in tree_leaves((args, kwargs)))
 
-    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool) -> tuple[Leaf, ...]:
+    def leaves(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, share: bool, parting: Sequence[Hashable] | None = None
+    ) -> tuple[Leaf, ...]:
         """The leaves of these arguments, in flattening order.
 
         With `share`, a leaf that is the same array object as an earlier one says so (`Leaf.same_as`), unless
-        `in_shardings` asks for the two in different places (`Leaf.elsewhere`).
+        `in_shardings` asks for the two in different places, or `parting`, which has something for each leaf, has
+        different things for them (`Leaf.elsewhere`).
 
         Raises `StaticLeafError` naming a static leaf that cannot be hashed or is an array to other libraries alone,
         `ValueError` where `in_shardings` does not match the arguments, and whatever JAX raises for data that it has no
@@ -116,7 +119,7 @@ class Stageable:
         named = self.parameters.paths(args, kwargs)
         requested = shardings.for_arguments(self.in_shardings, args, kwargs)
         kinds = self.kinds(args, kwargs)
-        first: dict[tuple[int, Any], int] = {}
+        first: dict[tuple[int, Any, Hashable], int] = {}
         seen: set[int] = set()
         leaves = []
         for i, (parameter, path, value) in enumerate(named):
@@ -129,7 +132,8 @@ class Stageable:
                 raise unhashable(path, value)
             array = isinstance(value, jax.Array) and not isinstance(value, Tracer)
             shares = share and array
-            same_as = first.setdefault((id(value), requested[i]), i) if shares else i
+            part = None if parting is None else parting[i]
+            same_as = first.setdefault((id(value), requested[i], part), i) if shares else i
             elsewhere = shares and same_as == i and id(value) in seen
             seen.add(id(value))
             leaves.append(
@@ -237,14 +241,15 @@ class Stageable:
         kwargs: dict[str, Any],
         *,
         share: bool,
+        parting: Sequence[Hashable] | None = None,
         place: Callable[[Leaf], Leaf] | None = None,
     ) -> Program:
         """Trace the function, once. With `share`, an array object at several leaves becomes one input, and the
-        function sees one tracer at all of them. Captured arrays are consts of the jaxpr.
+        function sees one tracer at all of them that do not part (`leaves`). Captured arrays are consts of the jaxpr.
 
         `place` puts leaves elsewhere than their arrays are: the function is traced for arrays of their types there.
         """
-        leaves = self.leaves(args, kwargs, share=share)
+        leaves = self.leaves(args, kwargs, share=share, parting=parting)
         given = None
         if place is not None:
             leaves = tuple(place(leaf) for leaf in leaves)

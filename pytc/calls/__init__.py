@@ -3,7 +3,7 @@
 wrapper     the plain function that a user calls
 function    the call path behind it, from top to bottom
 direct      calls that go straight to `jax.jit`, with nothing flattened
-lookup      which staged program serves a call
+lookup      which staged program serves a call; lasting: and those that follow it
 sites       plans, and what the calls from a place that uses one have shown
 layout      what tells calls apart: trees, types, static values, sharing, shapes
 cache       what a compiled function remembers; known: what several made of the same function share

@@ -208,9 +208,10 @@ def _lives_on(planner: Planner, program: Program, read_later: frozenset[int]) ->
 
 def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
     """The leaves, with a copy of each donated one that is passed as another one, too: an array that is donated may be
-    passed only once."""
-    places = collections.Counter(id(leaves[i]) for i in program.passed)
-    shared = [i for i in program.donated if places[id(leaves[i])] > 1]
+    passed only once. (Where all its leaves are donated, that is at one of them.)"""
+    places, taken = (collections.Counter(id(leaves[i]) for i in which) for which in (program.passed, program.donated))
+    itself = {address: i for i in program.donated if taken[address := id(leaves[i])] == places[address]}
+    shared = [i for i in program.donated if places[id(leaves[i])] > 1 and itself.get(id(leaves[i])) != i]
     return _with_copies(leaves, shared, program) if shared else leaves
 
 

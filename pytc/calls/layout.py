@@ -54,6 +54,8 @@ class Layout(Generic[T]):
     share: bool
     by_values: dict[Hashable, T] = dataclasses.field(default_factory=dict)
     """What is known of calls, by `key`."""
+    _of_any_sharing: dict[Hashable, list[T]] = dataclasses.field(default_factory=dict)
+    """The same by static values."""
 
     def __post_init__(self) -> None:
         self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
@@ -69,9 +71,21 @@ class Layout(Generic[T]):
 
     def key(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Hashable:
         """What distinguishes calls of this layout beyond shapes and dtypes: static values and sharing."""
-        if not self.static:
-            return sharing
-        return sharing, *(static_key(leaves[i]) for i in self.static)
+        return (sharing, *self._static_values(leaves)) if self.static else sharing
+
+    def setdefault(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None, new: T) -> T:
+        """What is known of calls with these static values and this sharing: if nothing was, from now on `new`."""
+        found = self.by_values.setdefault(self.key(leaves, sharing), new)
+        if found is new:
+            self._of_any_sharing.setdefault(self._static_values(leaves), []).append(new)
+        return found
+
+    def of_any_sharing(self, leaves: Sequence[Any]) -> Sequence[T]:
+        """What is known of calls with these static values, whichever of their arrays are one."""
+        return tuple(self._of_any_sharing.get(self._static_values(leaves), ()))
+
+    def _static_values(self, leaves: Sequence[Any]) -> tuple[Hashable, ...]:
+        return tuple(static_key(leaves[i]) for i in self.static)
 
     def find(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> T | None:
         """What is known of calls with these static values and this sharing, if anything."""

@@ -13,11 +13,16 @@ from jax.tree_util import PyTreeDef
 from pytc.arguments.shardings import speaks_of_the_mesh
 from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
+from pytc.calls.lasting import Parting, staged_to_last
 from pytc.calls.layout import UNSHARED, Describe, Described, Layout
 from pytc.calls.plan import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
+from pytc.program import Leaf, Program
 from pytc.stage import Stageable
+
+MOST_IN_A_ROW = 2
+"""So many calls in a row may be of one program that parts leaves."""
 
 
 class Stopped(Exception):
@@ -66,7 +71,22 @@ class Lookup:
         if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
             sharing = layout.sharing(leaves)
         signatures = layout.find(leaves, sharing)
-        return None if signatures is None else signatures.find(leaves)
+        found = None if signatures is None else signatures.find(leaves)
+        if found is not None and signatures is not None and found.staged.parts and self._lasts(found):
+            signatures.drop_parting()
+            return None
+        return found
+
+    def _lasts(self, signature: Signature) -> bool:
+        """Whether calls of a signature whose program parts leaves follow one another, so that these do not part: two in
+        a row may be one to warm up, and the first of a loop."""
+        before, signature.calls_before = signature.calls_before, self._calls()
+        signature.in_a_row = signature.in_a_row + 1 if signature.calls_before <= before + 1 else 1
+        return signature.in_a_row > MOST_IN_A_ROW
+
+    def _calls(self) -> int:
+        """How many calls have run."""
+        return sum(site.calls for signature in self for site in list(signature.sites.values()))
 
     def signatures(
         self,
@@ -97,7 +117,7 @@ class Lookup:
             raise
         if found is None:
             shared = self.known.setdefault((tree, types, mesh, key), Shared(self.describe))
-            found = layout.by_values.setdefault(key, Signatures(shared))
+            found = layout.setdefault(leaves, sharing, Signatures(shared))
         return found
 
     def candidates(
@@ -121,15 +141,18 @@ class Lookup:
         with signatures.shared.being_made(described):
             yield from (signature for signature in signatures.alike(described) if signature not in known)
             del known  # what makes room is let go of there
-            for signature in itertools.chain(self.of_others(signatures, described), self.of_other_kinds(*given())):
+            for signature in itertools.chain(
+                self.of_others(signatures, described),
+                self.of_other_kinds(*given()),
+                self.of_other_sharing(signatures, *given()),
+            ):
                 signatures.make_room(signature)
                 yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
             try:
-                prepared = self.planner.prepared(self.stageable.stage(*given()[:2], share=self.share))
+                signature = self.staged(signatures, *given())
             except StopIteration as stop:
                 raise Stopped(stop) from stop
-            signature = Signature(Staged(prepared, self.describe, described))
             signatures.make_room(signature)
             if not signature.staged.program.calls_python:
                 yield signature
@@ -140,6 +163,8 @@ class Lookup:
         """One with a program that was staged through another wrapper of the function, if there is any."""
         mine = [signature.staged for signature in signatures.newest]
         for signature in signatures.shared.alike(described):
+            if signatures.last and signature.staged.parts:
+                continue
             if signature.staged not in mine and signature.staged.context.is_current():
                 return (signature.handed_on(),)
         return ()
@@ -172,3 +197,62 @@ class Lookup:
                 described = tuple(self.describe(leaf) for leaf in leaves)
                 found.append(Signature(Staged(program, self.describe, described, compiled), plans))
         return found
+
+    def of_other_sharing(
+        self,
+        signatures: Signatures,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tree: PyTreeDef,
+    ) -> Sequence[Signature]:
+        """One of a program that was staged for leaves of which more are one array, and takes these for several."""
+        siblings = self._siblings(signatures, leaves, tree)
+        if not siblings:
+            return ()
+        named = self.stageable.leaves(args, kwargs, share=self.share)
+        known = self._of_known_program(named, siblings, leaves, parts=False)
+        return () if known is None else (known,)
+
+    def staged(
+        self,
+        signatures: Signatures,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any],
+        tree: PyTreeDef,
+    ) -> Signature:
+        """A newly staged one, for the calls that follow this one as well (`lasting`): with the program of these, if
+        there is one."""
+
+        def stage(parting: Parting | None) -> Program:
+            return self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share, parting=parting))
+
+        program, parting = (stage(None), None) if signatures.last else staged_to_last(stage)
+        found = None
+        if parting is not None:
+            siblings = self._siblings(signatures, leaves, tree)
+            found = self._of_known_program(program.leaves, siblings, leaves, parts=True)
+        if found is None:
+            described = signatures.shared.describe_all(leaves)
+            found = Signature(Staged(program, self.describe, described, parts=parting is not None))
+        found.calls_before = self._calls()
+        return found
+
+    def _siblings(self, signatures: Signatures, leaves: Sequence[Any], tree: PyTreeDef) -> list[Signatures]:
+        """What is known of calls with the same layout and static values, in which other arrays are one."""
+        own = self.layouts.get((tree, tuple(map(type, leaves)), self._mesh()))
+        return [] if own is None else [each for each in own.of_any_sharing(leaves) if each is not signatures]
+
+    def _of_known_program(
+        self, named: Sequence[Leaf], siblings: Sequence[Signatures], leaves: Sequence[Any], *, parts: bool
+    ) -> Signature | None:
+        """A signature with a program of one of the `siblings` that is for the leaves so `named`, too."""
+        for signature in itertools.chain.from_iterable(each.newest for each in siblings):
+            program = signature.program.for_leaves(named)
+            if program is None or program.calls_python or not signature.staged.context.is_current():
+                continue
+            described = tuple(self.describe(leaf) for leaf in leaves)
+            staged = Staged(program, self.describe, described, signature.staged.compiled, parts=parts)
+            return Signature(staged, [plan.anew() for plan in list(signature.plans)])
+        return None

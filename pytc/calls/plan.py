@@ -110,10 +110,7 @@ class Planner:
         or Python scalars were before, or the reverse: the plans that take over nothing but `jax.Array`s of these."""
         return [
             dataclasses.replace(
-                plan,
-                proven=ownership.Wanted(tuple(plan.proven), plan.proven.nbytes),
-                outcome=outcome_of(plan.program, leaves, plan.outcome.doubt),
-                inherited=True,
+                plan.anew(), outcome=outcome_of(plan.program, leaves, plan.outcome.doubt), inherited=True
             )
             for plan in plans
             if all(isinstance(leaves[i], jax.Array) for i in plan.program.donated)

@@ -57,6 +57,10 @@ class Plan:
         atomic = self.outcome.atomic and not ownership.meddler()
         return dataclasses.replace(self.outcome, atomic=atomic)
 
+    def anew(self) -> Plan:
+        """The same for other leaves of the same types: what the proof has found out is of where these are."""
+        return dataclasses.replace(self, proven=ownership.Wanted(tuple(self.proven), self.proven.nbytes))
+
     @property
     def program(self) -> Program:
         """The program with its aliases."""

@@ -15,6 +15,7 @@ from pytc.arguments.leaves import unwrapped
 from pytc.arguments.parted import part
 from pytc.attributes import name_of
 from pytc.calls.function import Function
+from pytc.calls.lasting import Parting, staged_to_last
 from pytc.effort import Tried
 from pytc.emit import Emitted
 from pytc.errors import DeviceError
@@ -46,6 +47,8 @@ class Subject:
         values, _ = tree_flatten(function.parameters.wrap_static(args, kwargs))
         self._placement = None if target is None else self._place(target, values)
         self._staged = self._stage(share=function.share)
+        if any(leaf.same_as is not None for leaf in self._staged.leaves):
+            self._staged = self._stage(share=True, parting=self._parting())
         self.kept = kept_by_the_caller(planner.policy, self._staged.leaves, values)
         """By leaf that is never written over: why, and what would change that."""
         before, pairing = passes.split(planner.pipeline)
@@ -141,11 +144,16 @@ class Subject:
                 raise DeviceError(f"`{leaf.path}` is a jax.Ref, which cannot be moved to {target.device.name}")
         return Placement(target, (each for leaf in leaves for each in (leaf.sharding, leaf.requested)))
 
-    def _stage(self, *, share: bool) -> Program:
+    def _stage(self, *, share: bool, parting: Parting | None = None) -> Program:
         stageable, placement = self.function.stageable, self._placement
-        if placement is None:
-            return stageable.stage(self._args, self._kwargs, share=share)
-        return placement.program(stageable.stage(self._args, self._kwargs, share=share, place=placement.leaf))
+        place = None if placement is None else placement.leaf
+        staged = stageable.stage(self._args, self._kwargs, share=share, parting=parting, place=place)
+        return staged if placement is None else placement.program(staged)
+
+    def _parting(self) -> Parting | None:
+        """How leaves that are one array part, as in a call."""
+        prepared = self.function.planner.prepared
+        return staged_to_last(lambda parting: prepared(self._stage(share=True, parting=parting)))[1]
 
 
 def _mapped(staged: Program) -> tuple[PassReport, ...]:
