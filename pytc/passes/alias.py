@@ -47,7 +47,7 @@ from pytc.passes.dataflow import Flow, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
 from pytc.passes.rejoined import rejoined
-from pytc.passes.temporaries import TINY, Temporaries, pointless
+from pytc.passes.temporaries import FUSED, TINY, Temporaries, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
@@ -117,8 +117,10 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads, Small | None]:
         if known() is jaxpr and target == platform:
             return found
     flow = flatten(jaxpr, platform)
-    is_cpu = platform == "cpu"
-    found = flow, reads(flow, rejoined(flow) if is_cpu else frozenset()), _small(jaxpr, flow) if is_cpu else None
+    if platform == "cpu":
+        found = flow, reads(flow, rejoined(flow), FUSED["cpu"]), _small(jaxpr, flow)
+    else:
+        found = flow, reads(flow, several_outputs=platform != "tpu"), None
     _LATEST[:] = [(weakref.ref(jaxpr), platform, found)]
     return found
 

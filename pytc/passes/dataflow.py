@@ -97,6 +97,8 @@ ELEMENTWISE = frozenset(
     " regularized_incomplete_beta rem round rsqrt select_n shift_left shift_right_arithmetic shift_right_logical sign"
     " sin sinh sqrt square sub tan tanh xor zeta".split()
 )
+DIVISIONS = {"div": "div integers", "rem": "rem integers"}
+"""What the steps are called that divide integers by one number, mostly a constant: cheap, as a product and shifts."""
 VIEWS = frozenset(
     "reshape squeeze bitcast_convert_type stop_gradient name sharding_constraint pvary"
     " reshard random_wrap random_unwrap".split()
@@ -145,6 +147,8 @@ class _Builder:
                 (var,) = eqn.outvars
                 reads = tuple([env[v] for v in eqn.invars if not isinstance(v, Literal)])
                 env[var] = self.new()
+                if name in DIVISIONS and _divides_integers(eqn):
+                    name = DIVISIONS[name]
                 self.steps.append(Step(Kind.ELEMENTWISE, name, reads, (env[var],), (), False, self.bytes_of(var)))
                 continue
             if (body := called(eqn)) is not None:
@@ -266,6 +270,12 @@ class _Builder:
         if key not in self.flows:
             self.flows[key] = tuple(flatten(branch.jaxpr, self.platform) for branch in branches)
         return self.flows[key]
+
+
+def _divides_integers(eqn: JaxprEqn) -> bool:
+    """Whether a division is one of integers by a single number."""
+    by: Any = eqn.invars[1].aval
+    return bool(by.size == 1 and by.dtype.kind in "iu")
 
 
 def _shape_of(atom: Any) -> tuple[int, ...]:

@@ -14,6 +14,9 @@ One walk over the flat steps answers, for every output and every input at once:
 The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
 ends the walk, and so does an output, which is in memory too, and what is known to be stored (`rejoined`). That keeps
 every set small, and the walk linear.
+
+A GPU's compiler has one loop write several outputs, where one is computed element by element from the other
+(`MultiOutputFusion`): `q = q + p; return q, p - q`. What such a loop reads in step it has read before it writes either.
 """
 
 from __future__ import annotations
@@ -71,14 +74,18 @@ class Reads:
         return tuple(needs[bits] for bits in self.loops)
 
 
-def reads(flow: Flow, stored: Set[int] = _NONE) -> Reads:
-    """Walk `flow` once, in time linear in its steps. Values that are `stored` no later loop computes."""
-    return _Walk(flow, stored).run()
+def reads(
+    flow: Flow, stored: Set[int] = _NONE, reductions: Set[str] = frozenset(), *, several_outputs: bool = False
+) -> Reads:
+    """Walk `flow` once, in time linear in its steps. Values that are `stored` no later loop computes; `reductions`, by
+    their names, are fused with what computes their operands; and `several_outputs` may be written by one loop."""
+    return _Walk(flow, stored, reductions, several_outputs).run()
 
 
 class _Walk:
-    def __init__(self, flow: Flow, stored: Set[int]) -> None:
+    def __init__(self, flow: Flow, stored: Set[int], reductions: Set[str], several_outputs: bool) -> None:
         self.flow, self.stored = flow, stored
+        self.reductions, self.several_outputs = reductions, several_outputs
         n = flow.values
         # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
         # bytes it is, those that the step which made it read whole, the nearest inputs, and the outputs that it needs.
@@ -88,6 +95,8 @@ class _Walk:
         self.whole = [_NONE] * n
         self.near: list[Mapping[int, int]] = [_NOWHERE] * n
         self.needs = [0] * n
+        self.together = [0] * n
+        """Of each value: the outputs that one loop would write together with it, as bits."""
         self.needed = [0] * len(flow.inputs)
         self.reads: dict[frozenset[int], int] = {}
         """By what is read in writing an output: the outputs, as bits. Those that one step makes often read the same."""
@@ -157,6 +166,10 @@ class _Walk:
             self.read_by(step.reads, self.all_needs(step.reads))
             same = torn = _NONE
         self.same[made], self.torn[made] = same, torn
+        if self.several_outputs:
+            self.together[made] = functools.reduce(operator.or_, (self.together[value] for value in step.reads), 0)
+            if made in self.position:
+                self.together[made] |= 1 << self.position[made]
         self.near[made] = _nearer([self.near[value] for value in step.reads], 0 if step.view else 1)
         if step.view and step.reads:
             self.bytes_of[made] = self.bytes_of[step.reads[0]]
@@ -186,6 +199,8 @@ class _Walk:
         """A step that makes its results in memory: over some operands, with the others read whole."""
         readers = Counter(given for value in {*step.reads} for given in self.bytes_of[value])
         inputs = frozenset(readers)
+        if step.name in self.reductions:
+            inputs = inputs.union(*self.fused(step.reads))
         for number, made in enumerate(step.makes):
             over = step.over[number] if step.over else ()
             self.near[made] = _nearer([self.near[value] for value in over], 1)
@@ -201,7 +216,8 @@ class _Walk:
         """Close the fusion that writes an output; whoever reads it from here on reads memory."""
         near, torn = self.near[value], self.torn[value] | self.whole[value]
         # Not what steps before have read whole: they read it when they ran (`read_by`), whatever came of it since.
-        self.readers(self.same[value] | self.torn[value], needs)
+        self.readers(self.torn[value], needs)
+        self.readers(self.same[value], needs & ~self.together[value])
         inputs = self.same[value] | torn
         self.reads[inputs] = self.reads.get(inputs, 0) | 1 << self.position[value]
         self.same[value] = self.torn[value] = _NONE

@@ -31,7 +31,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from pytc.passes.dataflow import UPDATES, Flow, Kind, Step
+from pytc.passes.dataflow import DIVISIONS, UPDATES, Flow, Kind, Step
 from pytc.passes.reads import Reads, reads
 from pytc.program import Alias
 from pytc.set_bits import set_bits
@@ -50,7 +50,8 @@ _SIMPLE = frozenset(
     " min mul ne neg not or real round select_n shift_left shift_right_arithmetic shift_right_logical sign square"
     " sub xor".split()
 )
-CHEAP = {"cpu": _SIMPLE | {"cos", "integer_pow", "nextafter", "population_count", "sin", "tan"}, "gpu": _SIMPLE}
+_CHEAP_ON_A_CPU = {"cos", "integer_pow", "nextafter", "population_count", "sin", "tan", *DIVISIONS.values()}
+CHEAP = {"cpu": _SIMPLE | _CHEAP_ON_A_CPU, "gpu": _SIMPLE}
 """What XLA recomputes for each reader rather than store, by platform."""
 _LOOPS = frozenset({"cond", "scan", "while"})
 _RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
@@ -327,14 +328,24 @@ def last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], root
 def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
     """The large values that may get a buffer rather than be computed where they are read."""
     fused = FUSED[platform]
+    filled = {
+        value for step in flow.steps if step.name == "broadcast_in_dim" and not step.reads for value in step.makes
+    }
     readers: dict[int, list[Step]] = {}
     for step in flow.steps:
         if not step.view:
             for value in {root[operand] for operand in step.reads}:
                 readers.setdefault(value, []).append(step)
 
-    def is_stored(step: Step, by: Sequence[Step]) -> bool:
-        if step.kind in _IN_MEMORY or any(each.kind in _IN_MEMORY and each.name not in fused for each in by):
+    def is_in_memory(value: int, by: Step) -> bool:
+        """Whether this step reads it from memory. (A GPU's scatter fills in a single number by itself.)"""
+        fills = platform == "gpu" and by.name in UPDATES and value in filled and value != _updated(by, root)
+        return by.kind in _IN_MEMORY and by.name not in fused and not fills
+
+    def is_stored(step: Step, value: int, by: Sequence[Step]) -> bool:
+        if platform == "gpu" and len(by) == 1 and value == _updated(by[0], root):
+            return False  # what is made of it is written over it, so the two are one
+        if step.kind in _IN_MEMORY or any(is_in_memory(value, each) for each in by):
             return True
         return len(by) > 1 and bool(step.reads) and step.name not in CHEAP[platform]
 
@@ -343,8 +354,13 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
         for step in flow.steps
         if step.nbytes > TINY and not step.view
         for value in step.makes
-        if is_stored(step, readers.get(value, ()))
+        if is_stored(step, value, readers.get(value, ()))
     }
+
+
+def _updated(step: Step, root: Sequence[int]) -> int | None:
+    """The value that an update is written over; None if it is none, or one of a number."""
+    return root[step.over[0][0]] if step.name in UPDATES and step.over[0] else None
 
 
 def _has_memory_of_its_own(step: Step, nbytes: int, platform: str) -> bool:

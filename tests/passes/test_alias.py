@@ -205,6 +205,39 @@ def test_on_a_tpu_it_is() -> None:
     assert [(p.input, p.output, p.copied) for p in program.aliases] == [(0, 0, BYTES)]
 
 
+def leapfrog(q: Any, p: Any) -> Any:
+    p = p - q
+    q = q + 0.1 * p
+    return q, p - q
+
+
+def leapfrog_of_neighbours(q: Any, p: Any) -> Any:
+    p = p - jnp.roll(q, 1, 0)
+    q = q + 0.1 * p
+    return q, p - jnp.roll(q, 1, 0)
+
+
+def test_a_gpu_writes_several_outputs_in_one_loop_which_has_read_their_inputs() -> None:
+    assert of(leapfrog, SQUARE, SQUARE, platform="gpu") == {0: 0, 1: 1}
+    assert not any(pair.copied for pair in planned(leapfrog, SQUARE, SQUARE, platform="gpu").aliases)
+    assert any(pair.copied for pair in planned(leapfrog, SQUARE, SQUARE, platform="tpu").aliases)
+
+
+def test_but_not_where_one_reads_other_elements_of_another() -> None:
+    for platform in ("gpu", "tpu"):
+        program = planned(leapfrog_of_neighbours, SQUARE, SQUARE, platform=platform)
+        assert len(program.aliases) < 2 or any(pair.copied for pair in program.aliases)
+
+
+def deposit(field: Any, places: Any) -> Any:
+    charges = jnp.zeros((N, N)).at[places].add(1.0)
+    return field + 0.2 * (jnp.roll(field, 1, 0) - charges)
+
+
+def test_what_a_scatter_begins_with_is_no_memory_besides_its_result_on_a_gpu() -> None:
+    assert of(deposit, SQUARE, jax.ShapeDtypeStruct((N,), jnp.int32), platform="gpu") == {}
+
+
 def test_a_running_sum_is_made_in_stages() -> None:
     """The CPU's compiler reads the input only in the first of them."""
     program = planned(lambda a: jnp.cumsum(a, 0), SQUARE)

@@ -103,6 +103,20 @@ def test_an_integrator_takes_no_more_than_with_the_best_pairs(fun: Callable[...,
     assert total(program) <= total(without(program)) - BYTES + ALIGNMENT
 
 
+@pytest.mark.parametrize("divided", [lambda t: t % 8 == 0, lambda t: t // 8 > 2])
+def test_integers_are_divided_by_a_number_wherever_that_is_read(divided: Callable[..., Any]) -> None:
+    def accumulate(a: Any, x: Any, t: Any) -> Any:
+        a, is_full = a + x, divided(t)
+        return jnp.where(is_full, 0, a), jnp.where(is_full, a / 8, x)
+
+    integers = jax.ShapeDtypeStruct((N, N), jnp.int32)
+    for fun in (accumulate, lambda *args: accumulate(*args)[::-1]):
+        program = planned(fun, SQUARE, SQUARE, integers)
+        plans = itertools.chain([()], itertools.permutations([Alias(0, 0), Alias(1, 1)], 1), [(Alias(0, 1),)])
+        least = min(total(dataclasses.replace(program, aliases=plan)) for plan in plans)
+        assert total(program) <= least + ALIGNMENT
+
+
 def some_steps(draw: random.Random, count: int) -> Callable[..., Any]:
     """A random function of so many arrays to as many, element by element."""
     alone = [jnp.tanh, jnp.sin, jnp.exp, jnp.negative, lambda x: x * x, lambda x: 0.5 * x]

@@ -182,3 +182,22 @@ def test_arrays_of_two_types_do_not_change_places() -> None:
 
     whole = jax.ShapeDtypeStruct(SQUARE.shape, jnp.int32)
     assert of(fun, SQUARE, whole) == {0: 0, 1: 1}
+
+
+def relaxed(x: Any, b: Any) -> Any:
+    """What the norm of `b` reads is fused with it, so that `b` is read straight."""
+    around = jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0) + jnp.roll(x, 1, 1) + jnp.roll(x, -1, 1)
+    return (b + around) / 4, jnp.max(jnp.abs(b))
+
+
+def sorted_beside_a_norm(x: Any, b: Any) -> Any:
+    return b + jnp.sort(x), jnp.max(jnp.abs(b))
+
+
+@pytest.mark.parametrize("fun", [relaxed, sorted_beside_a_norm])
+@pytest.mark.parametrize("last_first", [False, True])
+def test_a_norm_of_what_was_there_before_reads_it(fun: Any, last_first: bool) -> None:
+    program = planned(lambda *args: fun(*args)[:: -1 if last_first else 1], SQUARE, SQUARE)
+    large = int(last_first)
+    plans: list[tuple[Alias, ...]] = [(), (Alias(0, large),), (Alias(1, large),)]
+    assert total(program) <= min(total(dataclasses.replace(program, aliases=plan)) for plan in plans) + ALIGNMENT
