@@ -47,7 +47,10 @@ class Subject:
         values, _ = tree_flatten(function.parameters.wrap_static(args, kwargs))
         self._placement = None if target is None else self._place(target, values)
         self._staged = self._stage(share=function.share)
-        if any(leaf.same_as is not None for leaf in self._staged.leaves):
+        leaves = enumerate(self._staged.leaves)
+        self._shared = {frozenset((i, leaf.same_as)) for i, leaf in leaves if leaf.same_as is not None}
+        """Leaves that are one array."""
+        if self._shared:
             self._staged = self._stage(share=True, parting=self._parting())
         self.kept = kept_by_the_caller(planner.policy, self._staged.leaves, values)
         """By leaf that is never written over: why, and what would change that."""
@@ -93,10 +96,7 @@ class Subject:
 
     def as_jit(self) -> AsJit:
         """The same function as `jax.jit` compiles it."""
-        function = self.function
-        shared = {
-            frozenset((i, leaf.same_as)) for i, leaf in enumerate(self._staged.leaves) if leaf.same_as is not None
-        }
+        function, shared = self.function, self._shared
         staged = self._stage(share=False) if shared else self._staged
         return AsJit(
             self.program if not shared and self._is_only_unwrapped() else staged,

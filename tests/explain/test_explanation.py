@@ -216,13 +216,23 @@ def test_what_the_compiler_says_of_choices_that_it_refuses(monkeypatch):
 
 def test_what_jit_would_refuse_is_not_proposed():
     def both(a, b):
-        return a + 1, b + 2
+        return a + 1, b.sum()
 
     x = jnp.ones((32, 32))
     explanation = explain(both, x, x)
     assert by_path(explanation)["b"].verdict == "shared"
     assert by_path(explanation)["b"].target == "a"
     assert [names for names, _ in explanation.memory.by_hand.tried] == [(), ("a",)]  # "b" alone can save no more
+
+
+def test_what_jit_would_refuse_of_this_call_alone_is_not_proposed_either():
+    def both(a, b):
+        return a + 1, b + 2
+
+    x = jnp.ones((32, 32))
+    explanation = explain(both, x, x)
+    assert by_path(explanation)["b"].verdict == "reused"
+    assert [names for names, _ in explanation.memory.by_hand.tried] == [(), ("a",)]
 
 
 def test_figures_to_compare_with_wait_until_they_are_asked_for():
