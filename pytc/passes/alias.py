@@ -120,7 +120,7 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads, Small | None]:
     if platform == "cpu":
         found = flow, reads(flow, rejoined(flow), FUSED["cpu"]), _small(jaxpr, flow)
     else:
-        found = flow, reads(flow, several_outputs=platform != "tpu"), None
+        found = flow, reads(flow, reductions=FUSED["gpu"], several_outputs=platform != "tpu"), None
     _LATEST[:] = [(weakref.ref(jaxpr), platform, found)]
     return found
 

@@ -17,6 +17,7 @@ every set small, and the walk linear.
 
 A GPU's compiler has one loop write several outputs, where one is computed element by element from the other
 (`MultiOutputFusion`): `q = q + p; return q, p - q`. What such a loop reads in step it has read before it writes either.
+(Not with an output that is made of a row's elements and of their sum: that is a kernel of its own, as for a softmax.)
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ NEAREST = 8
 """How many of the inputs that reach a value are remembered."""
 FUSED = 64
 """A compiler does not fuse a loop over more inputs than this."""
+
+_NUMBER = 16
+"""The bytes of a single number, at the most."""
 
 _NONE: frozenset[int] = frozenset()
 _NOWHERE: Mapping[int, int] = {}
@@ -97,6 +101,8 @@ class _Walk:
         self.needs = [0] * n
         self.together = [0] * n
         """Of each value: the outputs that one loop would write together with it, as bits."""
+        self.of_rows = set[int]()
+        """Values that a loop makes of what a reduction has left of each row."""
         self.needed = [0] * len(flow.inputs)
         self.reads: dict[frozenset[int], int] = {}
         """By what is read in writing an output: the outputs, as bits. Those that one step makes often read the same."""
@@ -168,15 +174,23 @@ class _Walk:
         self.same[made], self.torn[made] = same, torn
         if self.several_outputs:
             self.together[made] = functools.reduce(operator.or_, (self.together[value] for value in step.reads), 0)
+            self.loop_of_rows(step)
             if made in self.position:
-                self.together[made] |= 1 << self.position[made]
+                own = 1 << self.position[made]
+                self.together[made] = 0 if made in self.of_rows else self.together[made] | own
         self.near[made] = _nearer([self.near[value] for value in step.reads], 0 if step.view else 1)
         if step.view and step.reads:
             self.bytes_of[made] = self.bytes_of[step.reads[0]]
             self.whole[made] = self.whole[step.reads[0]]
 
+    def loop_of_rows(self, step: Step) -> None:
+        """Note what a loop makes of rows."""
+        if not self.of_rows.isdisjoint(step.reads):
+            self.of_rows.update(step.makes)
+
     def indexed(self, step: Step) -> None:
         (made,) = step.makes
+        self.loop_of_rows(step)
         same, torn = self.fused(step.reads)
         if len(same) + len(torn) > FUSED:
             self.read_by(step.reads, self.all_needs(step.reads))
@@ -201,6 +215,8 @@ class _Walk:
         inputs = frozenset(readers)
         if step.name in self.reductions:
             inputs = inputs.union(*self.fused(step.reads))
+            if step.nbytes > _NUMBER:
+                self.of_rows.update(step.makes)
         for number, made in enumerate(step.makes):
             over = step.over[number] if step.over else ()
             self.near[made] = _nearer([self.near[value] for value in over], 1)

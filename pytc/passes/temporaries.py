@@ -278,11 +278,16 @@ class Temporaries:
     @functools.cached_property
     def all(self) -> set[int]:
         """The large values that may get a buffer and are no outputs."""
-        return _stored(self.flow, self.flow.roots, self.platform) - self._outputs
+        updated = _updated_in_place(self.flow) if self.platform == "gpu" else _NONE
+        return self._stored - self._outputs - updated
+
+    @functools.cached_property
+    def _stored(self) -> set[int]:
+        return _stored(self.flow, self.flow.roots, self.platform)
 
     @functools.cached_property
     def _in_memory(self) -> set[int]:
-        return {*self.flow.inputs, *self.all, *self._outputs}
+        return {*self.flow.inputs, *self._stored, *self._outputs}
 
     def _maker(self, output: int) -> Step | None:
         """The step that computes an output."""
@@ -331,11 +336,7 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
     filled = {
         value for step in flow.steps if step.name == "broadcast_in_dim" and not step.reads for value in step.makes
     }
-    readers: dict[int, list[Step]] = {}
-    for step in flow.steps:
-        if not step.view:
-            for value in {root[operand] for operand in step.reads}:
-                readers.setdefault(value, []).append(step)
+    readers = _readers(flow)
 
     def is_in_memory(value: int, by: Step) -> bool:
         """Whether this step reads it from memory. (A GPU's scatter fills in a single number by itself.)"""
@@ -343,8 +344,6 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
         return by.kind in _IN_MEMORY and by.name not in fused and not fills
 
     def is_stored(step: Step, value: int, by: Sequence[Step]) -> bool:
-        if platform == "gpu" and len(by) == 1 and value == _updated(by[0], root):
-            return False  # what is made of it is written over it, so the two are one
         if step.kind in _IN_MEMORY or any(is_in_memory(value, each) for each in by):
             return True
         return len(by) > 1 and bool(step.reads) and step.name not in CHEAP[platform]
@@ -356,6 +355,21 @@ def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
         for value in step.makes
         if is_stored(step, value, readers.get(value, ()))
     }
+
+
+def _readers(flow: Flow) -> dict[int, list[Step]]:
+    """The steps that read each value, or a view of it."""
+    readers: dict[int, list[Step]] = {}
+    for step in flow.steps:
+        if not step.view:
+            for value in {flow.roots[operand] for operand in step.reads}:
+                readers.setdefault(value, []).append(step)
+    return readers
+
+
+def _updated_in_place(flow: Flow) -> set[int]:
+    """The values that only an update reads, which is written over them: the two are one in memory."""
+    return {value for value, by in _readers(flow).items() if len(by) == 1 and value == _updated(by[0], flow.roots)}
 
 
 def _updated(step: Step, root: Sequence[int]) -> int | None:

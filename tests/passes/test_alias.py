@@ -229,6 +229,18 @@ def test_but_not_where_one_reads_other_elements_of_another() -> None:
         assert len(program.aliases) < 2 or any(pair.copied for pair in program.aliases)
 
 
+def verlet(positions: Any, velocities: Any, forces: Any) -> Any:
+    positions = positions + 0.1 * velocities + 0.005 * forces
+    new = -positions * jnp.sum(positions**2, -1, keepdims=True)
+    return positions, velocities + 0.05 * (forces + new), new
+
+
+def test_nor_where_one_is_made_of_rows_and_their_sums_by_a_kernel_of_its_own() -> None:
+    program = planned(verlet, SQUARE, SQUARE, SQUARE, platform="gpu")
+    assert pairs(program) == {0: 0, 1: 1}
+    assert not any(pair.copied for pair in program.aliases)
+
+
 def deposit(field: Any, places: Any) -> Any:
     charges = jnp.zeros((N, N)).at[places].add(1.0)
     return field + 0.2 * (jnp.roll(field, 1, 0) - charges)
