@@ -9,8 +9,8 @@
     snapshot    captured arrays that stay constants are copied: not in the pipeline, but behind any, before `alias`
     alias       outputs are written over inputs: by who reads what when (`dataflow`, `reads`, `rejoined`), what is in
                 memory besides (`temporaries`), pairs in each other's way (`crossed`), the cheapest assignment
-                (`matching`), and what small programs take on a CPU (`cpu`); `candidates` are other choices, for
-                `effort="high"`
+                (`matching`), places that temporaries can use until then (`sooner`), and what small programs take on a
+                CPU (`cpu`); `candidates` are other choices, for `effort="high"`
 
 `subjaxprs` is how all of them go into a jaxpr's own jaxprs; `axes` is for `pytc.pmap`; and `verify` finds out whether a
 pass kept the meaning (`PYTC_VERIFY=1`).

@@ -14,7 +14,8 @@ Then pairs that are worse than none are dropped:
       stay, since its copies are made on the chip.
     - on a CPU, one of two whose outputs each need the other's input: `a, b = a + b, a - b` (`crossed`).
 
-If the program is small, what it takes on a CPU is computed, and with other pairs it may be less (`cpu`).
+If the program is small, what it takes on a CPU is computed, and with other pairs it may be less (`cpu`). Of another one
+an output that is written late goes where temporaries can be until then (`sooner`), but for a TPU.
 
 For several TPUs the compiler gets unpaired results, usually a loss, first: its schedule depends on the order of the
 results, and sharded training steps take a tenth less memory that way, or far less (`benchmarks/footprints.py`). On a
@@ -47,6 +48,7 @@ from pytc.passes.dataflow import Flow, flatten
 from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
 from pytc.passes.rejoined import rejoined
+from pytc.passes.sooner import MOST, Sooner
 from pytc.passes.temporaries import FUSED, TINY, Temporaries, pointless
 from pytc.program import Alias, Computed, Passed, Program
 
@@ -92,6 +94,8 @@ def alias(program: Program) -> Program:
             left_out, "a CPU's compiler should need less memory where no output is written over it"
         )
         pairs = chosen
+    elif choices.platform != "tpu":
+        pairs = choices.over_what_is_dead_sooner(pairs)
     paired = program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
     if choices.platform == "tpu" and _is_sharded(program):
         first = paired.unpaired
@@ -289,6 +293,23 @@ class Choices:
         large = [(group.inputs, group.outputs) for group in self.groups if group.nbytes > TINY]
         chosen = smallest(frozenset((pair.input, pair.output) for pair in pairs), large, small)
         return [groups[pair].pair(*pair, self.read) for pair in sorted(chosen)]
+
+    def over_what_is_dead_sooner(self, pairs: Sequence[Alias]) -> list[Alias]:
+        """These pairs, with inputs that are dead sooner in place of some that outputs update (`sooner`)."""
+        found = {pair.output: pair for pair in pairs}
+        dead = Sooner(self.flow, self.read, self.memory)
+        for group in self.groups if not any(pair.copied for pair in pairs) else ():
+            free = [given for given in group.inputs if all(pair.input != given for pair in pairs)]
+            if group.nbytes <= TINY or not free or max(len(group.inputs), len(group.outputs)) > MOST:
+                continue
+            for _, output in sorted(zip(group.made, group.outputs, strict=True)):
+                pair = found.get(output)
+                if pair is not None and pair.input in group.near(output, self.read):
+                    given = dead.than(pair.input, output, free)
+                    if given is not None:
+                        free.remove(given)
+                        found[output] = group.pair(given, output, self.read)
+        return sorted(found.values(), key=lambda pair: pair.input)
 
     def completed(self, pairs: Iterable[Alias]) -> list[Alias]:
         """These pairs, and the free pairs of different types but equal size among what is left; sorted by input."""

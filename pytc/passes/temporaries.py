@@ -286,7 +286,8 @@ class Temporaries:
         return _stored(self.flow, self.flow.roots, self.platform)
 
     @functools.cached_property
-    def _in_memory(self) -> set[int]:
+    def in_memory(self) -> set[int]:
+        """The values that are stored: inputs, temporaries, outputs."""
         return {*self.flow.inputs, *self._stored, *self._outputs}
 
     def _maker(self, output: int) -> Step | None:
@@ -297,7 +298,7 @@ class Temporaries:
     def _loop(self, output: int) -> Loop:
         """The loop that writes an output. Some step must compute the output."""
         value = self.flow.outputs[output]
-        return last_loop(self.flow.roots[value or 0], self._makers, self._in_memory, self.flow.roots)
+        return last_loop(self.flow.roots[value or 0], self._makers, self.in_memory, self.flow.roots)
 
 
 class Loop(NamedTuple):
