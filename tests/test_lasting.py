@@ -1,12 +1,16 @@
 """Leaves that are one array at first and will be several: one program serves all calls, as under `jax.jit`."""
 
+import sys
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import pytc
-from pytc.calls.lasting import parted
+from pytc.calls.lasting import staged_to_last
+from pytc.ownership import is_fed_back
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -29,10 +33,14 @@ class Counting:
 
     def run(self, start, calls=6):
         """The states by both, each from a `start` of its own."""
-        mine, others = start(), start()
-        for _ in range(calls):
-            mine, others = self.compiled(mine), self.by_jit(others)
-        return mine, others
+        return go_on(self.compiled, start, calls), go_on(self.by_jit, start, calls)
+
+
+def go_on(step, start, calls):
+    state = start()
+    for _ in range(calls):
+        state = step(state)
+    return state
 
 
 def average(state):
@@ -101,40 +109,118 @@ def test_the_first_state_is_left_as_it_is_where_it_is_held():
     for _ in range(3):
         state = counting.compiled(state)
     assert_same(first, untied())
-    assert_same(state, counting.run(untied, calls=4)[1])
-
-
-def go_on(compiled, start, calls):
-    state = start()
-    for _ in range(calls):
-        state = compiled(state)
-    return state
+    assert_same(state, go_on(counting.by_jit, untied, 4))
 
 
 def test_the_first_call_copies_an_array_as_often_as_there_will_be_more():
     compiled = pytc.compile(average)
     go_on(compiled, untied, 1)
-    state = untied()
-    places = {x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)}
-    state = compiled(state)
+    places, state = start_and_advance(compiled)
     after = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)]
     assert len(places.intersection(after)) == 2
     assert sum(site.copied_calls for site in pytc.explain(compiled).sites) == 0
 
 
-def test_calls_that_do_pass_one_array_each_time_get_a_program_that_takes_it_once():
-    counting = Counting(lambda both: (both[0] * 2.0, both[1] * 3.0))
-    for n in range(6):
-        x = jnp.arange(4.0) + n
-        assert_same(counting.compiled((x, x)), counting.by_jit((x, x)))
-    (signature,) = counting.compiled.__pytc__.lookup
+def start_and_advance(compiled):
+    """Where the arrays of a first state were, and the next state."""
+    state = untied()
+    places = {x.unsafe_buffer_pointer() for x in jax.tree.leaves(state)}
+    state = compiled(state)
+    return places, state
+
+
+def test_calls_whose_result_goes_elsewhere_take_one_array_once_and_round_alike():
+    both = Counting(lambda a, b: (a * b - a * a, b + 1.0)).compiled
+    x = jnp.asarray(np.random.RandomState(0).randn(1000).astype(np.float32))
+    results = [both(x, x) for _ in range(5)]
+    for each in results:
+        assert_same(each, jax.jit(lambda x: (x * x - x * x, x + 1.0))(x))
+    (signature,) = both.__pytc__.lookup
     assert [leaf.same_as for leaf in signature.program.leaves] == [None, 0]
 
 
-def test_a_call_to_warm_up_is_no_reason_for_another_program():
-    counting = Counting(average)
-    counting.compiled(untied())
-    assert_same(*counting.run(untied))
+def loss(params, x):
+    return jnp.mean((jnp.tanh(x @ params["embed"]) @ params["unembed"].T) ** 2)
+
+
+def descend(params, x):
+    grads = jax.grad(loss)(params, x)
+    added = grads["embed"] + grads["unembed"]
+    return grads, {name: weight - 0.1 * added for name, weight in params.items()}
+
+
+def average_first(params, ema):
+    new = jax.tree.map(lambda w: 0.9 * w + 1, params)
+    return jax.tree.map(lambda e, w: 0.99 * e + 0.01 * w, ema, new), new
+
+
+def train_tied(step):
+    x, weight = jnp.ones((2, 4)), jnp.eye(4)
+    params = {"embed": weight, "unembed": weight}
+    for _ in range(4):
+        _, params = step(params, x)
+    return params
+
+
+def train_tied_beside_an_average(step):
+    weight = jnp.eye(4)
+    params = {"embed": weight, "unembed": weight}
+    ema = dict.fromkeys(params, weight + 0)
+    for _ in range(4):
+        ema, params = step(params, ema)
+    return params
+
+
+def train_tied_by_gradients(step):
+    gradients = pytc.compile(jax.grad(loss))
+    x, weight = jnp.ones((2, 4)), jnp.eye(4)
+    params = {"embed": weight, "unembed": weight}
+    for _ in range(4):
+        grads = gradients(params, x)
+        params = step(params, grads)
+    assert gradients._cache_size() == 1
+    return params
+
+
+@pytest.mark.parametrize(
+    ("step", "caller"),
+    [
+        (descend, train_tied),
+        (average_first, train_tied_beside_an_average),
+        (lambda p, g: {k: w - 0.1 * (g["embed"] + g["unembed"]) for k, w in p.items()}, train_tied_by_gradients),
+    ],
+    ids=["gradients first", "an average first", "gradients by a function of their own"],
+)
+def test_tied_weights_stay_tied_whatever_else_is_returned(step, caller):
+    compiled = pytc.compile(step)
+    params = caller(compiled)
+    assert params["embed"] is params["unembed"]
+    assert compiled._cache_size() == 1
+
+
+def remember(state):
+    new = jax.tree.map(lambda w: 0.9 * w + 1, state["params"])
+    return {"params": new, "history": [state["params"], *state["history"][:-1]]}
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_history_of_tied_weights_is_of_tied_weights(count):
+    weight = jnp.eye(4)
+    counting = Counting(remember)
+
+    def start():
+        params = {"embed": weight, "unembed": weight}
+        return {"params": params, "history": [params] * count}
+
+    mine, others = counting.run(start, calls=count + 3)
+    assert_same(mine, others)
+    assert len({*map(id, jax.tree.leaves(mine))}) == count + 1
+    assert counting.programs() == 1
+
+
+def test_a_history_of_more_than_can_be_thought_through():
+    counting = Counting(delay)
+    assert_same(*counting.run(lambda: (jnp.arange(4.0), [jnp.ones(4)] * 40), calls=3))
     assert counting.programs() == 1
 
 
@@ -143,7 +229,7 @@ def test_whatever_is_donated(donate):
     counting = Counting(average, donate=donate)
     for start in (untied, tied, untied):
         assert_same(*counting.run(start))
-    assert counting.programs() == 2
+    assert counting.programs() == 2  # with tied weights, and without
 
 
 def test_beside_static_values_and_keys():
@@ -195,16 +281,66 @@ RESULTS = {
     "not at all": (lambda loss, state: loss, False),
     "one of them": (lambda loss, state: (loss, state[0]), False),
     "one array": (lambda loss, state: (loss, [state[0], state[0]]), False),
+    "one array, behind two": (lambda loss, state: (state, [state[0], state[0]]), False),
     "as it was": (lambda loss, state: (loss, None), False),
 }
 
 
+@pytest.mark.parametrize("fed_back", [True, False])
 @pytest.mark.parametrize(("returned", "part"), RESULTS.values(), ids=RESULTS)
-def test_which_result_comes_in_place_of_which_argument(returned, part):
+def test_which_result_comes_in_place_of_which_argument(returned, part, fed_back):
     def step(state, batch):
         new = [state[0] * 2.0, state[1] + batch.sum()]
         return returned(new[0].sum(), new)
 
-    x = jnp.arange(3.0)
-    program = pytc.compile(step).__pytc__.planner.prepared(pytc.stage(step, [x, x], jnp.ones((2, 2))))
-    assert (parted(program) is not None) == part
+    x, compiled = jnp.arange(3.0), pytc.compile(step).__pytc__
+    args = [x, x], jnp.ones((2, 2))
+
+    def stage(parting):
+        return compiled.planner.prepared(compiled.stageable.stage(args, {}, share=True, parting=parting))
+
+    program, parting = staged_to_last(stage, lambda: fed_back)
+    assert parting == ((0, 1, 2) if part and fed_back else None)
+    assert [leaf.same_as for leaf in program.leaves][:2] == [None, None if parting else 0]
+
+
+CALLS = {
+    "state = step(state)": True,
+    "loss, state = step(state)": True,
+    "state = step(*state)[0]": True,
+    "box.state = step(box.state)": True,
+    "box['a'] = step(box['a'])": True,
+    "state = helper(state)": True,
+    "new = step(state)": False,
+    "step(state)": False,
+    "state = [step(state)]": False,
+    "state = indirectly(state)": False,
+}
+CALLER = """
+def helper(state):
+    new = step(state)
+    return new
+
+def indirectly(state):
+    new = step(state)
+    print(end="")
+    return new
+
+def caller(state, box):
+    {}
+"""
+
+
+@pytest.mark.parametrize(("call", "fed_back"), CALLS.items(), ids=CALLS)
+def test_whether_a_result_goes_back_to_where_it_came_from(call, fed_back):
+    asked = []
+
+    def step(*_):
+        asked.append(is_fed_back(sys._getframe(1)))
+        return ({}, {})
+
+    space = {"step": step}
+    exec(CALLER.format(call), space)
+    box = types.SimpleNamespace(state=1) if "box." in call else {"a": 1}
+    space["caller"]((1, 2), box)
+    assert asked == [fed_back]

@@ -53,8 +53,6 @@ class Staged:
     """The program with its aliases, by the leaves that are left alone."""
     context: Context = dataclasses.field(default_factory=Context)
     """That of the staging."""
-    parts: bool = False
-    """Whether it takes an array that is at several leaves for several, as those of the next call will be."""
 
     @functools.cached_property
     def unflattening(self) -> Unflattening:
@@ -101,10 +99,6 @@ class Signature:
     """The call sites of wrappers that are gone."""
     owner: weakref.ref[Signatures] | None = None
     """The table of the wrapper that it belongs to, as long as there is one."""
-    calls_before: int = 0
-    """If its program `parts` leaves: how many calls of the function there were before the latest of its."""
-    in_a_row: int = 1
-    """And how many of its calls came in a row, up to that one."""
 
     def __post_init__(self) -> None:
         self.program, self.described = self.staged.program, self.staged.described
@@ -257,9 +251,6 @@ class Signatures:
     _probe: Probe = dataclasses.field(default_factory=Probe)
     _differ_in_context: bool = False
     """Whether some signatures differ in nothing but JAX's settings when they were staged."""
-    last: bool = False
-    """Whether calls with this sharing follow one another: leaves that are one array do not part, whatever the results
-    say."""
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones and JAX's settings tell; JAX checks the others."""
@@ -289,14 +280,6 @@ class Signatures:
             self._alike.drop(dropped)
             self.newest = tuple(each for each in self.newest if each not in dropped)
             self._probe = self._probe.refilled(self.newest)
-
-    def drop_parting(self) -> None:
-        """Forget the programs that part leaves: calls with this sharing follow one another."""
-        self.last = True
-        dropped = {each for each in self.newest if each.staged.parts}
-        self._alike.drop(dropped)
-        self.newest = tuple(each for each in self.newest if each not in dropped)
-        self._probe = self._probe.refilled(self.newest)
 
     def add(self, signature: Signature) -> None:
         """Publish a signature as the newest."""

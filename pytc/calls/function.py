@@ -257,7 +257,9 @@ class Function:
         if signatures is None:
             return self.as_jit(args, kwargs, leaves)
         try:
-            found = self.lookup.candidates(signatures, lambda: (args, kwargs, leaves, tree))
+            found = self.lookup.candidates(
+                signatures, lambda: (args, kwargs, leaves, tree), lambda: ownership.is_fed_back(frame)
+            )
             with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:

@@ -21,9 +21,6 @@ from pytc.jax_compat.running import config, executing_once, mesh_in_context
 from pytc.program import Leaf, Program
 from pytc.stage import Stageable
 
-MOST_IN_A_ROW = 2
-"""So many calls in a row may be of one program that parts leaves."""
-
 
 class Stopped(Exception):
     """A `StopIteration` that the function has raised as it was traced, which no generator lets pass."""
@@ -71,22 +68,7 @@ class Lookup:
         if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
             sharing = layout.sharing(leaves)
         signatures = layout.find(leaves, sharing)
-        found = None if signatures is None else signatures.find(leaves)
-        if found is not None and signatures is not None and found.staged.parts and self._lasts(found):
-            signatures.drop_parting()
-            return None
-        return found
-
-    def _lasts(self, signature: Signature) -> bool:
-        """Whether calls of a signature whose program parts leaves follow one another, so that these do not part: two in
-        a row may be one to warm up, and the first of a loop."""
-        before, signature.calls_before = signature.calls_before, self._calls()
-        signature.in_a_row = signature.in_a_row + 1 if signature.calls_before <= before + 1 else 1
-        return signature.in_a_row > MOST_IN_A_ROW
-
-    def _calls(self) -> int:
-        """How many calls have run."""
-        return sum(site.calls for signature in self for site in list(signature.sites.values()))
+        return None if signatures is None else signatures.find(leaves)
 
     def signatures(
         self,
@@ -124,6 +106,7 @@ class Lookup:
         self,
         signatures: Signatures,
         given: Callable[[], tuple[tuple[Any, ...], dict[str, Any], Sequence[Any], PyTreeDef]],
+        is_fed_back: Callable[[], bool] = lambda: False,
     ) -> Generator[Signature, None, None]:
         """The known signatures with leaves like these, those of programs that others have staged, those that serve
         them too, then a newly staged one: JAX accepts one of them.
@@ -132,8 +115,9 @@ class Lookup:
         `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them. And where two traces
         would wait for each other, each calls the other's function, which one thread alone would do for ever.)
 
-        `given` returns the arguments, the keywords, their leaves and their tree. While this waits for the program to
-        run, it has none of these: the proof counts the references to each.
+        `given` returns the arguments, the keywords, their leaves and their tree, and `is_fed_back` whether the result
+        goes back to where arguments came from. While this waits for the program to run, it has none of these, nor the
+        caller's frame: the proof counts the references to each.
         """
         described = signatures.shared.describe_all(given()[2])
         known = signatures.alike(described)
@@ -150,7 +134,7 @@ class Lookup:
                 yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
             try:
-                signature = self.staged(signatures, *given())
+                signature = self.staged(signatures, is_fed_back, *given())
             except StopIteration as stop:
                 raise Stopped(stop) from stop
             signatures.make_room(signature)
@@ -163,8 +147,6 @@ class Lookup:
         """One with a program that was staged through another wrapper of the function, if there is any."""
         mine = [signature.staged for signature in signatures.newest]
         for signature in signatures.shared.alike(described):
-            if signatures.last and signature.staged.parts:
-                continue
             if signature.staged not in mine and signature.staged.context.is_current():
                 return (signature.handed_on(),)
         return ()
@@ -211,32 +193,32 @@ class Lookup:
         if not siblings:
             return ()
         named = self.stageable.leaves(args, kwargs, share=self.share)
-        known = self._of_known_program(named, siblings, leaves, parts=False)
+        known = self._of_known_program(named, siblings, leaves)
         return () if known is None else (known,)
 
     def staged(
         self,
         signatures: Signatures,
+        is_fed_back: Callable[[], bool],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
         tree: PyTreeDef,
     ) -> Signature:
-        """A newly staged one, for the calls that follow this one as well (`lasting`): with the program of these, if
-        there is one."""
+        """A newly staged one, for the calls that follow this one as well (`lasting`) if its result is fed back: with
+        the program of these, if there is one."""
 
         def stage(parting: Parting | None) -> Program:
             return self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share, parting=parting))
 
-        program, parting = (stage(None), None) if signatures.last else staged_to_last(stage)
+        program, parting = staged_to_last(stage, is_fed_back)
         found = None
         if parting is not None:
             siblings = self._siblings(signatures, leaves, tree)
-            found = self._of_known_program(program.leaves, siblings, leaves, parts=True)
+            found = self._of_known_program(program.leaves, siblings, leaves)
         if found is None:
             described = signatures.shared.describe_all(leaves)
-            found = Signature(Staged(program, self.describe, described, parts=parting is not None))
-        found.calls_before = self._calls()
+            found = Signature(Staged(program, self.describe, described))
         return found
 
     def _siblings(self, signatures: Signatures, leaves: Sequence[Any], tree: PyTreeDef) -> list[Signatures]:
@@ -245,7 +227,7 @@ class Lookup:
         return [] if own is None else [each for each in own.of_any_sharing(leaves) if each is not signatures]
 
     def _of_known_program(
-        self, named: Sequence[Leaf], siblings: Sequence[Signatures], leaves: Sequence[Any], *, parts: bool
+        self, named: Sequence[Leaf], siblings: Sequence[Signatures], leaves: Sequence[Any]
     ) -> Signature | None:
         """A signature with a program of one of the `siblings` that is for the leaves so `named`, too."""
         for signature in itertools.chain.from_iterable(each.newest for each in siblings):
@@ -253,6 +235,6 @@ class Lookup:
             if program is None or program.calls_python or not signature.staged.context.is_current():
                 continue
             described = tuple(self.describe(leaf) for leaf in leaves)
-            staged = Staged(program, self.describe, described, signature.staged.compiled, parts=parts)
+            staged = Staged(program, self.describe, described, signature.staged.compiled)
             return Signature(staged, [plan.anew() for plan in list(signature.plans)])
         return None

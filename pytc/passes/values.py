@@ -33,9 +33,11 @@ _SMALL = 16
 object."""
 
 
-def value_numbers(jaxpr: Jaxpr) -> list[int]:
-    """A number for each outvar; outvars of one number have one type, and hold equal bits whenever the jaxpr is run."""
-    return _Numbering().of_results(jaxpr)
+def value_numbers(jaxpr: Jaxpr, places: Sequence[int] | None = None) -> list[int]:
+    """A number for each outvar; outvars of one number have one type, and hold equal bits whenever the jaxpr is run. Or
+    where it is run on equal arguments for invars that have the same among `places`: for each the first that is equal.
+    """
+    return _Numbering().of_results(jaxpr, places=places)
 
 
 class _Numbering:

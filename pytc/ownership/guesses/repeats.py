@@ -11,7 +11,7 @@ from pytc.ownership.bytecode.events import Place
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
-from pytc.ownership.bytecode.symbolic import places_loaded, renamed
+from pytc.ownership.bytecode.symbolic import loaded, places_loaded, renamed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,6 +160,27 @@ def _reached(flow: ControlFlow, at: int, within: Set[int] | range) -> set[int]:
         reached |= new
         ahead += new
     return reached
+
+
+def is_fed_back(frame: FrameType) -> bool:
+    """Whether the result of a call, or a part of it, is stored where the call has loaded something from (`state =
+    step(state)`): by the function that calls, or by one further up to which it is returned. False if that cannot be
+    told."""
+    above: FrameType | None = frame
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            break
+        try:
+            flow, site = flow_of(above.f_code), site_of(above)
+        except NotTrusted:
+            break
+        stored = {event.place for event in site.events if event.does == "store"}
+        if not stored.isdisjoint(loaded(flow, site.at)):
+            return True
+        if not site.returns:
+            break
+        above = above.f_back
+    return False
 
 
 def is_once(frame: FrameType) -> bool:
