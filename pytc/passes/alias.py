@@ -49,7 +49,7 @@ from pytc.passes.matching import assign
 from pytc.passes.reads import Reads, reads
 from pytc.passes.rejoined import rejoined
 from pytc.passes.sooner import MOST, Sooner
-from pytc.passes.temporaries import FUSED, TINY, Temporaries, pointless
+from pytc.passes.temporaries import FUSED, TINY, Temporaries, pointless, stored
 from pytc.program import Alias, Computed, Passed, Program
 
 COPY = 1e9
@@ -122,9 +122,11 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads, Small | None]:
             return found
     flow = flatten(jaxpr, platform)
     if platform == "cpu":
-        found = flow, reads(flow, rejoined(flow), FUSED["cpu"]), _small(jaxpr, flow)
+        read = reads(flow, rejoined(flow), FUSED["cpu"], stored(flow, "cpu"))
+        found = flow, read, _small(jaxpr, flow)
     else:
-        found = flow, reads(flow, reductions=FUSED["gpu"], several_outputs=platform != "tpu"), None
+        read = reads(flow, frozenset(), FUSED["gpu"], stored(flow, "gpu"), several_outputs=platform != "tpu")
+        found = flow, read, None
     _LATEST[:] = [(weakref.ref(jaxpr), platform, found)]
     return found
 

@@ -79,17 +79,25 @@ class Reads:
 
 
 def reads(
-    flow: Flow, stored: Set[int] = _NONE, reductions: Set[str] = frozenset(), *, several_outputs: bool = False
+    flow: Flow,
+    stored: Set[int] = _NONE,
+    reductions: Set[str] = frozenset(),
+    in_memory: Set[int] = _NONE,
+    *,
+    several_outputs: bool = False,
 ) -> Reads:
     """Walk `flow` once, in time linear in its steps. Values that are `stored` no later loop computes; `reductions`, by
-    their names, are fused with what computes their operands; and `several_outputs` may be written by one loop."""
-    return _Walk(flow, stored, reductions, several_outputs).run()
+    their names, are fused with what computes their operands, if these may not be `in_memory`; and `several_outputs` may
+    be written by one loop."""
+    return _Walk(flow, stored, reductions, in_memory, several_outputs).run()
 
 
 class _Walk:
-    def __init__(self, flow: Flow, stored: Set[int], reductions: Set[str], several_outputs: bool) -> None:
+    def __init__(
+        self, flow: Flow, stored: Set[int], reductions: Set[str], in_memory: Set[int], several_outputs: bool
+    ) -> None:
         self.flow, self.stored = flow, stored
-        self.reductions, self.several_outputs = reductions, several_outputs
+        self.reductions, self.kept, self.several_outputs = reductions, in_memory, several_outputs
         n = flow.values
         # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
         # bytes it is, those that the step which made it read whole, the nearest inputs, and the outputs that it needs.
@@ -214,7 +222,8 @@ class _Walk:
         readers = Counter(given for value in {*step.reads} for given in self.bytes_of[value])
         inputs = frozenset(readers)
         if step.name in self.reductions:
-            inputs = inputs.union(*self.fused(step.reads))
+            roots = self.flow.roots
+            inputs = inputs.union(*self.fused([value for value in step.reads if roots[value] not in self.kept]))
             if step.nbytes > _NUMBER:
                 self.of_rows.update(step.makes)
         for number, made in enumerate(step.makes):

@@ -29,12 +29,15 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
-from pytc.passes.dataflow import DIVISIONS, UPDATES, Flow, Kind, Step
+from pytc.passes.dataflow import UPDATES, Flow, Kind, Step
 from pytc.passes.reads import Reads, reads
 from pytc.program import Alias
 from pytc.set_bits import set_bits
+
+Platform: TypeAlias = Literal["cpu", "gpu"]
+"""A TPU counts as a GPU here."""
 
 TINY = 1 << 16
 """In bytes. Buffers up to this size are not worth a copy."""
@@ -50,8 +53,7 @@ _SIMPLE = frozenset(
     " min mul ne neg not or real round select_n shift_left shift_right_arithmetic shift_right_logical sign square"
     " sub xor".split()
 )
-_CHEAP_ON_A_CPU = {"cos", "integer_pow", "nextafter", "population_count", "sin", "tan", *DIVISIONS.values()}
-CHEAP = {"cpu": _SIMPLE | _CHEAP_ON_A_CPU, "gpu": _SIMPLE}
+CHEAP = {"cpu": _SIMPLE | {"cos", "integer_pow", "nextafter", "population_count", "sin", "tan"}, "gpu": _SIMPLE}
 """What XLA recomputes for each reader rather than store, by platform."""
 _LOOPS = frozenset({"cond", "scan", "while"})
 _RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
@@ -89,7 +91,7 @@ class Temporaries:
 
     def __init__(self, flow: Flow, read: Reads, platform: str) -> None:
         self.flow, self.read = flow, read
-        self.platform = "cpu" if platform == "cpu" else "gpu"
+        self.platform: Platform = "cpu" if platform == "cpu" else "gpu"
         self._inside: dict[int, bool] = {}
         self._read_by: dict[int, Set[int]] = {}
         self._readers_in: dict[int, Sequence[int]] = {}
@@ -283,7 +285,7 @@ class Temporaries:
 
     @functools.cached_property
     def _stored(self) -> set[int]:
-        return _stored(self.flow, self.flow.roots, self.platform)
+        return stored(self.flow, self.platform)
 
     @functools.cached_property
     def in_memory(self) -> set[int]:
@@ -331,8 +333,9 @@ def last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], root
     return loop
 
 
-def _stored(flow: Flow, root: Sequence[int], platform: str) -> set[int]:
+def stored(flow: Flow, platform: Platform) -> set[int]:
     """The large values that may get a buffer rather than be computed where they are read."""
+    root = flow.roots
     fused = FUSED[platform]
     filled = {
         value for step in flow.steps if step.name == "broadcast_in_dim" and not step.reads for value in step.makes

@@ -18,9 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from pytc.passes.dataflow import Flow, Kind, Step
+from pytc.passes.dataflow import DIVISIONS, Flow, Kind, Step
 from pytc.passes.temporaries import CHEAP, FUSED, last_loop
 
+_CHEAP = CHEAP["cpu"] | {*DIVISIONS.values()}
 _FUSIBLE = (Kind.ELEMENTWISE, Kind.INDEXED)
 _REUSE = frozenset({"broadcast_in_dim", "gather"})
 """What reads one element of its operand several times."""
@@ -150,7 +151,7 @@ def _takes(consumer: _Instruction, producer: _Instruction) -> bool:
     step, by = producer.steps[0], consumer.steps[0]
     if step.kind not in _FUSIBLE or not (by.kind in _FUSIBLE or by.name in FUSED["cpu"]):
         return False
-    is_expensive = step.kind is Kind.ELEMENTWISE and step.name not in CHEAP["cpu"]
+    is_expensive = step.kind is Kind.ELEMENTWISE and step.name not in _CHEAP
     return not is_expensive or (len(producer.users) == 1 and by.name not in _REUSE)
 
 
