@@ -1,6 +1,7 @@
 """Threads of libraries and handlers of signals that never read a program's data, and those that may."""
 
 import asyncio
+import importlib
 import io
 import signal
 import sys
@@ -10,6 +11,7 @@ import types
 from typing import Any
 
 import pytest
+import zmq
 from tqdm import TMonitor, tqdm
 from tqdm.auto import tqdm as any_tqdm
 
@@ -56,11 +58,15 @@ class Waiting(threading.Event):
         return super().wait(timeout)
 
 
+SIMPLE = sorted(service_threads.HARMLESS.keys() - service_threads._OF_CLASSES.keys())
+
+
 @pytest.mark.parametrize(
     ("thread", "until", "dead"),
     [
-        *((thread, threading.Event, True) for thread in sorted(service_threads.HARMLESS)),
-        *((thread, Waiting, False) for thread in sorted(service_threads.HARMLESS)),
+        *((thread, threading.Event, True) for thread in SIMPLE),
+        *((thread, Waiting, False) for thread in SIMPLE),
+        *((thread, threading.Event, False) for thread in service_threads._OF_CLASSES),
         (("wandb.sdk.lib.asyncio_manager", "AsyncioManager.run"), threading.Event, False),
         (("__main__", "AsyncioManager._main"), threading.Event, False),
     ],
@@ -87,6 +93,35 @@ def beside_it(module, function, waiting, dead):
     finally:
         waiting.set()
         beside.join()
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "dead"),
+    [
+        ("ipykernel.control", "ControlThread", True),
+        ("ipykernel.thread", "BaseThread", False),  # anyone may have one, with callbacks on it
+        ("ipykernel.subshell", "SubshellThread", False),
+        ("__main__", "ControlThread", False),
+    ],
+)
+def test_a_thread_of_jupyter_counts_by_its_class(module, kind, dead):
+    base = importlib.import_module("ipykernel.thread").BaseThread
+    if module == "__main__":
+        thread = type(kind, (base,), {"__module__": module})()
+    elif kind == "SubshellThread":
+        thread = importlib.import_module(module).SubshellThread("one", zmq.Context())
+    else:
+        thread = getattr(importlib.import_module(module), kind)()
+    thread.daemon = True
+    thread.start()
+    running = threading.Event()
+    thread.io_loop.add_callback(running.set)
+    try:
+        assert running.wait(60)
+        assert train()[1:] == [dead] * 3  # at first it may still be about to run
+    finally:
+        thread.stop()
+        thread.join()
 
 
 class Log(io.StringIO):

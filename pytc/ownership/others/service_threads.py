@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
-from pytc.provenance import module_of
+from pytc.ownership.cpython.interpreter import variable
+from pytc.provenance import is_of, module_of
 
 _JUPYTER = frozenset("ipykernel IPython zmq tornado jupyter_client traitlets comm debugpy".split())
 HARMLESS = {
@@ -37,8 +38,9 @@ HARMLESS = {
 }
 """The functions, by module and name, and the packages whose code they run, besides the standard library."""
 
-_RUN_CELLS = {("ipykernel.subshell", "SubshellThread.run")}
-"""Threads that are much like these, but run users' code whenever the front end asks for it."""
+_OF_CLASSES = {("ipykernel.thread", "BaseThread.run"): frozenset({"ControlThread", "ShellChannelThread"})}
+"""Those that are methods of a base class: of which classes. (Jupyter's subshells have this one, too, and run whatever
+the front end asks for.)"""
 
 _WAKE_NOBODY = {
     ("tqdm._monitor", "TMonitor.run"),
@@ -56,10 +58,10 @@ _OF_BARS = frozenset(
 
 def is_harmless(frame: FrameType) -> bool:
     """Whether a thread that is at `frame` is one of those, and runs nothing else at this moment."""
-    functions = [*_functions(frame)]
+    functions = [_function(each) for each in _frames(frame)]
     packages = {module.partition(".")[0] for module, _ in functions}
     allowed = next((HARMLESS[each] for each in reversed(functions) if each in HARMLESS), None)
-    if allowed is None or not _RUN_CELLS.isdisjoint(functions):
+    if allowed is None or not all(_is_of_known_class(each) for each in _frames(frame)):
         return False
     if any(each not in allowed and each not in sys.stdlib_module_names for each in packages):
         return False
@@ -68,15 +70,29 @@ def is_harmless(frame: FrameType) -> bool:
 
 def wakes_nobody(frame: FrameType) -> bool:
     """Whether a thread that is harmless at `frame` does nothing that another may wait for."""
-    return not _WAKE_NOBODY.isdisjoint(_functions(frame))
+    return not _WAKE_NOBODY.isdisjoint(map(_function, _frames(frame)))
 
 
-def _functions(frame: FrameType) -> Iterator[tuple[str, str]]:
-    """The functions that a thread is in, from the innermost one on: their modules and names."""
+def _frames(frame: FrameType) -> Iterator[FrameType]:
+    """Where a thread is, from the innermost function on."""
     above: FrameType | None = frame
     while above is not None:
-        yield module_of(above.f_globals), above.f_code.co_qualname
+        yield above
         above = above.f_back
+
+
+def _function(frame: FrameType) -> tuple[str, str]:
+    """The module of a function and its name."""
+    return module_of(frame.f_globals), frame.f_code.co_qualname
+
+
+def _is_of_known_class(frame: FrameType) -> bool:
+    """Whether a method of a base class runs for an object of one of the classes that count."""
+    function = _function(frame)
+    if function not in _OF_CLASSES:
+        return True
+    kind = type(variable(frame, 0))
+    return kind.__name__ in _OF_CLASSES[function] and is_of(kind, (function[0].partition(".")[0],))
 
 
 def _bars() -> list[Any]:
