@@ -15,6 +15,7 @@ import pytest
 
 import pytc
 from pytc.calls import asking
+from tests.threads import another_thread
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
@@ -242,6 +243,38 @@ def append_each(step, log, calls):
         in_place.append(state.unsafe_buffer_pointer() == at)
         log.keep(state)
     return in_place
+
+
+class Holding:
+    """A state, and how it advances."""
+
+    def __init__(self, step):
+        self.step, self.state = pytc.compile(step), {"w": jnp.ones(1000)}
+
+    def go_on(self, calls):
+        for _ in range(calls):
+            self.state = self.step(self.state)
+
+
+def beside(name, holding):
+    """What holds its state, where a thread of this name may read it."""
+    HELD.append(holding)
+    with another_thread(name):
+        holding.go_on(8)
+    HELD.clear()
+    (site,) = pytc.explain(holding.step).sites
+    return {why for _, why in site.why}
+
+
+HELD = []
+
+
+def test_who_holds_what_is_found_out_anew():
+    def step(state):
+        return {"w": state["w"] + 1}
+
+    for name in ("first", "second"):
+        assert beside(name, Holding(step)) == {f"attribute `state` of Holding: another thread, '{name}', may read it"}
 
 
 def test_what_calls_have_shown_is_handed_on(traces, monkeypatch):

@@ -167,17 +167,19 @@ class Site:
         return self.plan.spared and (following % LONGEST if following > LONGEST else following & (following - 1)) == 0
 
     def resumed(self) -> Site:
-        """The same for a wrapper made anew: nothing is counted yet, and what was found out stays."""
+        """The same for a wrapper made anew: nothing is counted yet, and what was found out stays. But who has held what
+        may be gone with a wrapper that was there for more than a call."""
+        is_old = self.calls > 1
         return Site(
             self.code,
             self.lasti,
             self.where,
             self.plan,
             earlier=self.earlier + self.calls,
-            why=self.why,
+            why={} if is_old else self.why,
+            asked=self.asked and not is_old,
             lives_on=self.lives_on,
             unseen=self.unseen,
-            asked=self.asked,
             collects=self.collects,
             streak=self.streak,
         )
