@@ -77,9 +77,9 @@ def _at_the_next(now: Parting, program: Program, counterparts: Mapping[int, int]
                 return "given", now[leaf]
         return None
 
-    return_to = {i: value(program.outputs[k]) for i, k in counterparts.items()}
+    values = {i: value(program.outputs[k]) for i, k in counterparts.items()}
     following: dict[Hashable, int] = {}
-    return tuple(following.setdefault((was, return_to.get(i)), i) for i, was in enumerate(now))
+    return tuple(following.setdefault((was, values.get(i)), i) for i, was in enumerate(now))
 
 
 def _counterparts(program: Program) -> dict[int, int]:
@@ -88,9 +88,10 @@ def _counterparts(program: Program) -> dict[int, int]:
     classes: dict[int, list[int]] = {}
     for i, leaf in enumerate(program.leaves):
         classes.setdefault(i if leaf.same_as is None else leaf.same_as, []).append(i)
-    shared = {i: first for first, leaves in classes.items() if len(leaves) > 1 for i in leaves}
-    if not shared or program.in_tree is None:
+    classes = {first: leaves for first, leaves in classes.items() if len(leaves) > 1}
+    if not classes or program.in_tree is None:
         return {}
+    shared = {i: first for first, leaves in classes.items() for i in leaves}
     returned = _returned(program, program.in_tree, shared)
     return {i: returned[i] for leaves in classes.values() if all(i in returned for i in leaves) for i in leaves}
 
