@@ -228,12 +228,12 @@ class Ways(dict[tuple[int, int], Direct]):
         self[site.place] = direct
         return True
 
-    def went_well(self, site: Site, looked: bool) -> None:
-        """Note that a call that took the usual path had nothing to copy, so that those after it may go straight.
-        `looked` says that it could not have gone straight; if it could have, that is a miss."""
+    def went_well(self, site: Site, could_not_go_straight: bool) -> None:
+        """Note that a call that took the usual path had nothing to copy, so that those after it may go straight. If it
+        could have gone straight, that is a miss."""
         known = self.get(site.place)
         if known is not None and known.plan is site.plan:
-            if looked:
+            if could_not_go_straight:
                 return
             site.miss()  # it should have gone straight: something stands elsewhere than it did
         site.goes_well = site.missed < MOST_MISSES

@@ -163,12 +163,12 @@ class Function:
         if keys and [leaves[i].dtype for i in keys] != signature.key_dtypes:
             raise Retrace
         site = signature.sites.get((id(frame.f_code), frame.f_lasti))
-        looked = site is None or site.to_be_looked_at()
+        is_due = site is None or site.to_be_looked_at()
         if site is None:
             self.directly.make_room()
-        if site is None or looked:
+        if site is None or is_due:
             site = decide.look(self.planner, signature, site, frame, args, kwargs, leaves)
-        looked = self.directly.learn(signature, site, frame, args, kwargs) or looked
+        could_not_go_straight = self.directly.learn(signature, site, frame, args, kwargs) or is_due
         for i in keys:
             leaves[i] = bits_of(leaves[i])
         # Two keys may hold the same bits; then there are more references to these than from one key and `leaves`.
@@ -211,7 +211,7 @@ class Function:
         finally:
             site.go_back()
         if warm and given is leaves and type(emitted) is EmittedWhole:
-            self.directly.went_well(site, looked)
+            self.directly.went_well(site, could_not_go_straight)
         return emitted.result(landed[2], landed[1])
 
     def _say_as_jit(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

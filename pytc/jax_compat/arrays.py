@@ -43,7 +43,7 @@ def _copy_of_shards(array: jax.Array) -> jax.Array:
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
 
 
-def snapshot(value: Any, aval: AbstractValue) -> Any:
+def captured_copy(value: Any, aval: AbstractValue) -> Any:
     """A captured value as it is now: a copy on the device, unless it is a `jax.Ref`, which is meant to change.
 
     Like a constant it may be placed with whatever arguments there are, wherever it was committed to.

@@ -33,7 +33,7 @@ import functools
 import math
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,11 +108,21 @@ def _is_sharded(program: Program) -> bool:
     return any(is_over_several(leaf.placed) for leaf in program.leaves)
 
 
-_LATEST: list[tuple[weakref.ref[Jaxpr], str, tuple[Flow, Reads, Small | None]]] = []
+class _LookedAt(NamedTuple):
+    """What is known of a jaxpr for a platform."""
+
+    flow: Flow
+    read: Reads
+    small: Small | None
+    """The program as a small one for a CPU, if it is one."""
 
 
-def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads, Small | None]:
-    """The data flow of a jaxpr, who reads what, and the program as a small one for a CPU, if it is one.
+_LATEST: list[tuple[weakref.ref[Jaxpr], str, _LookedAt]] = []
+"""The jaxpr that was looked at last, and for which platform. (Threads may replace it at any time.)"""
+
+
+def _looked_at(jaxpr: Jaxpr, platform: str) -> _LookedAt:
+    """The data flow of a jaxpr, and who reads what.
 
     Remembered for the latest jaxpr, since a program is paired several times: for the arguments that its caller lets go
     of, and as if it let go of all.
@@ -123,10 +133,10 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> tuple[Flow, Reads, Small | None]:
     flow = flatten(jaxpr, platform)
     if platform == "cpu":
         read = reads(flow, rejoined(flow), FUSED["cpu"], stored(flow, "cpu"))
-        found = flow, read, _small(jaxpr, flow)
+        found = _LookedAt(flow, read, _small(jaxpr, flow))
     else:
         read = reads(flow, frozenset(), FUSED["gpu"], stored(flow, "gpu"), several_outputs=platform != "tpu")
-        found = flow, read, None
+        found = _LookedAt(flow, read, None)
     _LATEST[:] = [(weakref.ref(jaxpr), platform, found)]
     return found
 

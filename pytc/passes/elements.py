@@ -41,7 +41,7 @@ def _reason(value: Any, aval: AbstractValue, is_cut: bool) -> str:
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
         return ""
     if on_axes(aval) is not None:
-        return "its type says where on a mesh it is"  # a snapshot is all of it everywhere
+        return "its type says where on a mesh it is"  # a copy is all of it everywhere
     if arrays.is_narrowed(aval.dtype):
         return "its type is of 64 bits, and 64-bit mode is off"
     if value.size <= 1:

@@ -112,7 +112,7 @@ def hoist(program: Program) -> Program:
             invars=[*(var for var, _ in captured), *closed.jaxpr.invars],
             names=[*(f"captured[{i}]" for i in range(len(captured))), *jaxprs.input_names(closed.jaxpr)],
         ),
-        inputs=(*(Input(None, arrays.snapshot(value, var.aval)) for var, value in captured), *program.inputs),
+        inputs=(*(Input(None, arrays.captured_copy(value, var.aval)) for var, value in captured), *program.inputs),
     )
 
 
