@@ -174,7 +174,7 @@ def a_kernel(folder: Path) -> Iterator[BlockingKernelClient]:
     """A kernel, as a notebook starts it. (It would not watch what C code prints if it knew of the tests.)"""
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
     environment |= {"PYTHONPATH": str(interpreters.ROOT), "IPYTHONDIR": str(folder)}
-    manager = KernelManager(kernel_name="python3", transport="ipc", ip=str(folder / "kernel"))
+    manager = KernelManager(kernel_name="python3")
     manager.start_kernel(env=environment, cwd=str(folder))
     client: BlockingKernelClient = manager.client()
     try:
