@@ -70,7 +70,7 @@ def is_harmless(frame: FrameType) -> bool:
 
 def wakes_nobody(frame: FrameType) -> bool:
     """Whether a thread that is harmless at `frame` does nothing that another may wait for."""
-    return not _WAKE_NOBODY.isdisjoint(map(_function, _frames(frame)))
+    return not _WAKE_NOBODY.isdisjoint([_function(each) for each in _frames(frame)])
 
 
 def _frames(frame: FrameType) -> Iterator[FrameType]:
