@@ -34,12 +34,8 @@ _last_handlers: list[Any] = []
 
 _NO_FLAGS: frozenset[str | int] = frozenset()
 
-_QUIET_COLLECTING = (
-    "jax",
-    "jaxlib",
-    "hypothesis",
-    "ipykernel",
-)  # modules whose callbacks only measure or free memory of their own
+_QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis", "ipykernel")
+"""Packages whose callbacks of the garbage collector only measure, or free memory of their own."""
 
 
 class Onlookers(NamedTuple):
