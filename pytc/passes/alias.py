@@ -308,10 +308,13 @@ class Choices:
 
     def over_what_is_dead_sooner(self, pairs: Sequence[Alias]) -> list[Alias]:
         """These pairs, with inputs that are dead sooner in place of some that outputs update (`sooner`)."""
+        if not Sooner.is_known(self.flow) or any(pair.copied for pair in pairs):
+            return [*pairs]
         found = {pair.output: pair for pair in pairs}
+        taken = {pair.input for pair in pairs}
         dead = Sooner(self.flow, self.read, self.memory)
-        for group in self.groups if not any(pair.copied for pair in pairs) else ():
-            free = [given for given in group.inputs if all(pair.input != given for pair in pairs)]
+        for group in self.groups:
+            free = [given for given in group.inputs if given not in taken]
             if group.nbytes <= TINY or not free or max(len(group.inputs), len(group.outputs)) > MOST:
                 continue
             for _, output in sorted(zip(group.made, group.outputs, strict=True)):

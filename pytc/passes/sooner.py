@@ -36,13 +36,18 @@ class Sooner:
         self._flow, self._read, self._memory = flow, read, memory
         self._readers_of: dict[int, set[int]] = {}
 
+    @staticmethod
+    def is_known(flow: Flow) -> bool:
+        """Whether the program is short enough to look through it."""
+        return len(flow.steps) <= _STEPS
+
     def than(self, now: int, output: int, inputs: Sequence[int]) -> int | None:
         """Of the `inputs`, which nothing is written over, the one that is read for the last time the soonest, if there
         are temporaries between that and the last time that input `now` is read, over which the output would be written;
         None if there is none."""
         flow, read = self._flow, self._read
         value = flow.outputs[output]
-        if value is None or len(flow.steps) > _STEPS:
+        if value is None:
             return None
         before = self._needed(flow.roots[value])
         readers = self._readers(now)
