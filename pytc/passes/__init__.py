@@ -7,10 +7,11 @@
     forward     outputs that are arguments are handed back
     prune       what nothing reads goes
     snapshot    captured arrays that stay constants are copied: not in the pipeline, but behind any, before `alias`
-    alias       outputs are written over inputs: by who reads what when (`dataflow`, `reads`, `rejoined`), what is in
-                memory besides (`temporaries`), pairs in each other's way (`crossed`), the cheapest assignment
-                (`matching`), places that temporaries can use until then (`sooner`), and what small programs take on a
-                CPU (`cpu`); `candidates` are other choices, for `effort="high"`
+    alias       outputs are written over inputs: those of one kind (`fitting`), by the price of each pair (`groups`) and
+                the cheapest assignment (`matching`). That depends on who reads what when (`dataflow`, `reads`,
+                `rejoined`), what is in memory besides (`temporaries`), pairs in each other's way (`crossed`), places
+                that temporaries can use until then (`sooner`), and what small programs take on a CPU (`cpu`);
+                `candidates` are other choices, for `effort="high"`
 
 `subjaxprs` is how all of them go into a jaxpr's own jaxprs; `axes` is for `pytc.pmap`; and `verify` finds out whether a
 pass kept the meaning (`PYTC_VERIFY=1`).

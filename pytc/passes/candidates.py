@@ -23,7 +23,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, get_args
 
-from pytc.passes.alias import Choices, Group
+from pytc.passes.alias import Choices
+from pytc.passes.groups import Group
 from pytc.passes.temporaries import TINY
 from pytc.program import Alias, Order, Program
 

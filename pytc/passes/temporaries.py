@@ -89,8 +89,9 @@ def pointless(pairs: Sequence[Alias], memory: Temporaries) -> list[Alias]:
 class Temporaries:
     """What needs memory in a program besides arguments and results. Each property is computed when first needed."""
 
-    def __init__(self, flow: Flow, read: Reads, platform: str) -> None:
-        self.flow, self.read = flow, read
+    def __init__(self, flow: Flow, read: Reads, stored: Set[int], platform: str) -> None:
+        """`stored` is what this is of the flow, for the platform."""
+        self.flow, self.read, self._stored = flow, read, stored
         self.platform: Platform = "cpu" if platform == "cpu" else "gpu"
         self._inside: dict[int, bool] = {}
         self._read_by: dict[int, Set[int]] = {}
@@ -278,14 +279,10 @@ class Temporaries:
         return {self.flow.roots[value] for value in self.flow.outputs if value is not None}
 
     @functools.cached_property
-    def all(self) -> set[int]:
+    def all(self) -> Set[int]:
         """The large values that may get a buffer and are no outputs."""
         updated = _updated_in_place(self.flow) if self.platform == "gpu" else _NONE
         return self._stored - self._outputs - updated
-
-    @functools.cached_property
-    def _stored(self) -> set[int]:
-        return stored(self.flow, self.platform)
 
     @functools.cached_property
     def in_memory(self) -> set[int]:
