@@ -298,7 +298,7 @@ def test_clearing_jaxs_caches_and_our_own(x):
         f(x)
         jax.clear_caches()
     (layout,) = f.__pytc__.lookup.layouts.values()
-    (signatures,) = layout.by_values.values()
+    (signatures,) = layout
     assert len(signatures.newest) <= 8
 
 
@@ -1171,7 +1171,7 @@ def test_messages_of_jax_name_arguments_as_the_function_does():
     step = pytc.compile(lambda state, batch, *, scale: {"w": state["w"] * batch * scale})
     step({"w": jnp.ones(3)}, jnp.ones(3), scale=jnp.ones(3))
     (layout,) = step.__pytc__.lookup.layouts.values()
-    (signatures,) = layout.by_values.values()
+    (signatures,) = layout
     (plan, *_) = signatures.newest[0].plans
     text = plan.emitted.lower([jnp.ones(3), jnp.ones(3), jnp.ones(3)]).as_text(debug_info=True)
     assert all(f'loc("{name}")' in text for name in ("state['w']", "batch", "scale"))

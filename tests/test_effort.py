@@ -83,7 +83,7 @@ def all_plans(step):
     return [
         plan
         for layout in step.__pytc__.lookup.layouts.values()
-        for signatures in layout.by_values.values()
+        for signatures in layout
         for signature in signatures.newest
         for plan in signature.plans
     ]

@@ -78,7 +78,7 @@ def plans(step):
     return [
         len(signature.plans)
         for layout in step.__pytc__.lookup.layouts.values()
-        for signatures in layout.by_values.values()
+        for signatures in layout
         for signature in signatures.newest
     ]
 

@@ -66,7 +66,7 @@ for effort in ("default", "high"):
     for value, array in zip(values, kept):
         np.testing.assert_allclose(own(array), value[mine], rtol=1e-6)
     (layout,) = step.__pytc__.lookup.layouts.values()
-    (signatures,) = layout.by_values.values()
+    (signatures,) = layout
     copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
     plans = [plan.program.aliases for s in signatures.newest for plan in s.plans]
     print(effort, "COPIED", copied, "KEPT", len(kept), "PLANS", len(plans), flush=True)
@@ -185,7 +185,7 @@ for effort, keep in itertools.product(("default", "high"), (False, me == 0)):
         assert ours.sharding == theirs.sharding and ours.shape == theirs.shape, (ours.sharding, theirs.sharding)
         np.testing.assert_array_equal(ours, theirs)
     (layout,) = mapped.__pytc__.lookup.layouts.values()
-    (signatures,) = layout.by_values.values()
+    (signatures,) = layout
     copied = sum(site.copied_calls for s in signatures.newest for site in s.sites.values())
     print("COPIED", copied, "PLACES", len(set(map(tuple, places[1:]))), flush=True)
 np.testing.assert_array_equal(got[3], np.arange(4) + 4 * me)

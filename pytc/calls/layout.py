@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import jax
@@ -52,10 +52,8 @@ class Layout(Generic[T]):
 
     kinds: tuple[Kind, ...]
     share: bool
-    by_values: dict[Hashable, T] = dataclasses.field(default_factory=dict)
-    """What is known of calls, by `key`."""
-    _of_any_sharing: dict[Hashable, list[T]] = dataclasses.field(default_factory=dict)
-    """The same by static values."""
+    _known: dict[Hashable, dict[Hashable, T]] = dataclasses.field(default_factory=dict)
+    """What is known of calls, by static values and then by sharing."""
 
     def __post_init__(self) -> None:
         self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
@@ -69,28 +67,33 @@ class Layout(Generic[T]):
         leaves = zip(self.kinds, types, other.kinds, other_types, strict=True)
         return all(a is b or "static" not in (mine, others) for mine, a, others, b in leaves)
 
-    def key(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Hashable:
-        """What distinguishes calls of this layout beyond shapes and dtypes: static values and sharing."""
-        return (sharing, *self._static_values(leaves)) if self.static else sharing
+    def __iter__(self) -> Iterator[T]:
+        """All that is known of calls."""
+        for of_values in list(self._known.values()):
+            yield from list(of_values.values())
 
-    def setdefault(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None, new: T) -> T:
-        """What is known of calls with these static values and this sharing: if nothing was, from now on `new`."""
-        found = self.by_values.setdefault(self.key(leaves, sharing), new)
-        if found is new:
-            self._of_any_sharing.setdefault(self._static_values(leaves), []).append(new)
-        return found
+    def values(self, leaves: Sequence[Any]) -> tuple[Hashable, ...]:
+        """The static values, which distinguish calls of this layout, as sharing does, beyond shapes and dtypes."""
+        return tuple([static_key(leaves[i]) for i in self.static]) if self.static else ()
 
-    def of_any_sharing(self, leaves: Sequence[Any]) -> Sequence[T]:
+    def get(self, values: Hashable, sharing: tuple[int, ...] | None) -> T | None:
+        """What is known of calls with these static values and this sharing, if anything. Raises `TypeError` for a value
+        that cannot be hashed."""
+        of_values = self._known.get(values)
+        return None if of_values is None else of_values.get(sharing)
+
+    def setdefault(self, values: Hashable, sharing: tuple[int, ...] | None, new: T) -> T:
+        """The same; if nothing is, from now on `new`."""
+        return self._known.setdefault(values, {}).setdefault(sharing, new)
+
+    def of_any_sharing(self, values: Hashable) -> Sequence[T]:
         """What is known of calls with these static values, whichever of their arrays are one."""
-        return tuple(self._of_any_sharing.get(self._static_values(leaves), ()))
-
-    def _static_values(self, leaves: Sequence[Any]) -> tuple[Hashable, ...]:
-        return tuple(static_key(leaves[i]) for i in self.static)
+        return [*self._known.get(values, {}).values()]
 
     def find(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> T | None:
-        """What is known of calls with these static values and this sharing, if anything."""
+        """What is known of calls with the static values of these leaves and this sharing, if anything."""
         try:
-            return self.by_values.get(self.key(leaves, sharing))
+            return self.get(self.values(leaves), sharing)
         except TypeError as error:
             if is_from_outside(error):
                 raise

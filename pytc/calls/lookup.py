@@ -52,7 +52,7 @@ class Lookup:
     def __iter__(self) -> Iterator[Signature]:
         """All that are known, the oldest of those of one layout first."""
         for layout in list(self.layouts.values()):
-            for signatures in list(layout.by_values.values()):
+            for signatures in layout:
                 yield from reversed(signatures.newest)
 
     def find(self, leaves: Sequence[Any], tree: PyTreeDef) -> Signature | None:
@@ -92,14 +92,14 @@ class Lookup:
         layout = self.layouts.setdefault((tree, types, mesh), Layout(kinds, self.share))
         sharing = layout.sharing(leaves) if layout.may_share else None
         try:
-            key = layout.key(leaves, sharing)
-            found = layout.by_values.get(key)
+            values = layout.values(leaves)
+            found = layout.get(values, sharing)
         except TypeError:
             self.stageable.leaves(args, kwargs, share=False)  # names the leaf
             raise
         if found is None:
-            shared = self.known.setdefault((tree, types, mesh, key), Shared(self.describe))
-            found = layout.setdefault(leaves, sharing, Signatures(shared))
+            shared = self.known.setdefault((tree, types, mesh, values, sharing), Shared(self.describe))
+            found = layout.setdefault(values, sharing, Signatures(shared))
         return found
 
     def candidates(
@@ -128,13 +128,13 @@ class Lookup:
             for signature in itertools.chain(
                 self.of_others(signatures, described),
                 self.of_other_kinds(*given()),
-                self.of_other_sharing(signatures, *given()),
+                self.of_other_sharing(signatures, described, *given()),
             ):
                 signatures.make_room(signature)
                 yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
             try:
-                signature = self.staged(signatures, is_fed_back, *given())
+                signature = self.staged(signatures, described, is_fed_back, *given())
             except StopIteration as stop:
                 raise Stopped(stop) from stop
             signatures.make_room(signature)
@@ -183,6 +183,7 @@ class Lookup:
     def of_other_sharing(
         self,
         signatures: Signatures,
+        described: Described,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
@@ -193,12 +194,13 @@ class Lookup:
         if not siblings:
             return ()
         named = self.stageable.leaves(args, kwargs, share=self.share)
-        known = self._of_known_program(named, siblings, leaves)
+        known = self._of_known_program(named, siblings, described)
         return () if known is None else (known,)
 
     def staged(
         self,
         signatures: Signatures,
+        described: Described,
         is_fed_back: Callable[[], bool],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -212,29 +214,24 @@ class Lookup:
             return self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share, parting=parting))
 
         program, parting = staged_to_last(stage, is_fed_back)
-        found = None
-        if parting is not None:
-            siblings = self._siblings(signatures, leaves, tree)
-            found = self._of_known_program(program.leaves, siblings, leaves)
-        if found is None:
-            described = signatures.shared.describe_all(leaves)
-            found = Signature(Staged(program, self.describe, described))
-        return found
+        siblings = [] if parting is None else self._siblings(signatures, leaves, tree)
+        known = self._of_known_program(program.leaves, siblings, described)
+        return Signature(Staged(program, self.describe, described)) if known is None else known
 
     def _siblings(self, signatures: Signatures, leaves: Sequence[Any], tree: PyTreeDef) -> list[Signatures]:
         """What is known of calls with the same layout and static values, in which other arrays are one."""
         own = self.layouts.get((tree, tuple(map(type, leaves)), self._mesh()))
-        return [] if own is None else [each for each in own.of_any_sharing(leaves) if each is not signatures]
+        known = () if own is None else own.of_any_sharing(own.values(leaves))
+        return [each for each in known if each is not signatures]
 
     def _of_known_program(
-        self, named: Sequence[Leaf], siblings: Sequence[Signatures], leaves: Sequence[Any]
+        self, named: Sequence[Leaf], siblings: Sequence[Signatures], described: Described
     ) -> Signature | None:
         """A signature with a program of one of the `siblings` that is for the leaves so `named`, too."""
         for signature in itertools.chain.from_iterable(each.newest for each in siblings):
             program = signature.program.for_leaves(named)
             if program is None or program.calls_python or not signature.staged.context.is_current():
                 continue
-            described = tuple(self.describe(leaf) for leaf in leaves)
             staged = Staged(program, self.describe, described, signature.staged.compiled)
             return Signature(staged, [plan.anew() for plan in list(signature.plans)])
         return None

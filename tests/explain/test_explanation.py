@@ -130,7 +130,7 @@ def test_the_figures_of_the_program_are_those_of_what_a_call_runs():
     concrete, keywords = update_arguments()
     function(*concrete, **keywords)
     (layout,) = function.__pytc__.lookup.layouts.values()
-    (signatures,) = layout.by_values.values()
+    (signatures,) = layout
     (plan,) = signatures.newest[0].plans
     compiled = plan.emitted.lower(jax.tree.leaves(update_arguments())).compile()
     assert figures_of(figures_explained) == figures(compiled)
