@@ -42,8 +42,9 @@ def staged_to_last(
     if not counterparts or program.calls_python or not is_fed_back():
         return program, None
     now = tuple(i if leaf.same_as is None else leaf.same_as for i, leaf in enumerate(program.leaves))
-    if _at_the_next(now, program, counterparts) == now:
-        return program, None
+    returned = {(now[i], program.outputs[k].origin) for i, k in counterparts.items()}
+    if len(returned) == len({now[i] for i in counterparts}):
+        return program, None  # each array comes back as one
     every = tuple(range(len(now)))
     apart = stage(every)
     parting = _lasting(now, apart, counterparts)
@@ -101,6 +102,7 @@ def _returned(program: Program, tree: PyTreeDef, shared: Mapping[int, int]) -> d
     those that are one array with others, and which."""
     given = [None if leaf.aval is None else _type(leaf.aval) for leaf in program.leaves]
     made = [_type_of(program, output) for output in program.outputs]
+    origins = [output.origin for output in program.outputs]
     places: dict[tuple[Hashable, ...], list[int]] = {}
     for start, part in _subtrees(program.out_tree):
         places.setdefault(tuple(made[start : start + part.num_leaves]), []).append(start)
@@ -112,21 +114,15 @@ def _returned(program: Program, tree: PyTreeDef, shared: Mapping[int, int]) -> d
     while ahead:
         start, part = ahead.popleft()
         count = part.num_leaves
-        free = [
-            place
-            for place in places.get(tuple(given[start : start + count]), ())
-            if taken.isdisjoint(range(place, place + count))
-        ]
-
-        def kinds(place: int, start: int = start, count: int = count) -> int:
-            """How many different arrays would come in place of those that are shared."""
-            pairs = (
-                (shared[start + k], program.outputs[place + k].origin) for k in range(count) if start + k in shared
-            )
-            return len({*pairs})
-
+        fitting = places.get(tuple(given[start : start + count]), ())
+        free = [place for place in fitting if taken.isdisjoint(range(place, place + count))]
         if free:
-            place = min(free, key=kinds)
+            # How many different arrays would come in place of those that are shared.
+            kinds = [
+                len({(shared[start + k], origins[place + k]) for k in range(count) if start + k in shared})
+                for place in free
+            ]
+            place = free[kinds.index(min(kinds))]
             taken.update(range(place, place + count))
             found.update((start + k, place + k) for k in range(count))
         else:

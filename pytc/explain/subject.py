@@ -50,8 +50,8 @@ class Subject:
         leaves = enumerate(self._staged.leaves)
         self._shared = {frozenset((i, leaf.same_as)) for i, leaf in leaves if leaf.same_as is not None}
         """Leaves that are one array."""
-        if self._shared:
-            self._staged = self._stage(share=True, parting=self._parting())
+        if self._shared and (parting := self._parting()) is not None:
+            self._staged = self._stage(share=True, parting=parting)
         self.kept = kept_by_the_caller(planner.policy, self._staged.leaves, values)
         """By leaf that is never written over: why, and what would change that."""
         before, pairing = passes.split(planner.pipeline)
