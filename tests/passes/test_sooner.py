@@ -119,6 +119,15 @@ def test_an_input_that_may_be_read_later_is_none(fun: Callable[..., Any]) -> Non
     assert total(program) <= total(without(program)) + ALIGNMENT
 
 
+def test_an_update_of_what_another_output_sorts_stays_where_it_is() -> None:
+    def fun(p: Any, m: Any, g: Any, other: Any) -> Any:
+        return p - 0.1 * (jnp.maximum(other, lax.fori_loop(0, 3, lambda _, z: 1.5 * z - z @ z, m)) @ g), m - jnp.sort(p)
+
+    program = planned(fun, SQUARE, SQUARE, SQUARE, SQUARE)
+    assert {pair.output: pair.input for pair in program.aliases}[0] == 0
+    assert total(program) <= total(dataclasses.replace(program, aliases=(Alias(1, 1), Alias(3, 0)))) - BYTES
+
+
 def test_on_a_tpu_updates_stay_where_they_are() -> None:
     assert of(ordered, SQUARE, SQUARE, SQUARE, platform="tpu")[0] == 0
     assert 0 not in of(ordered, SQUARE, SQUARE, SQUARE, platform="gpu")
