@@ -82,22 +82,22 @@ def reads(
     flow: Flow,
     stored: Set[int] = _NONE,
     reductions: Set[str] = frozenset(),
-    in_memory: Set[int] = _NONE,
+    kept: Set[int] = _NONE,
     *,
     several_outputs: bool = False,
 ) -> Reads:
     """Walk `flow` once, in time linear in its steps. Values that are `stored` no later loop computes; `reductions`, by
-    their names, are fused with what computes their operands, if these may not be `in_memory`; and `several_outputs` may
-    be written by one loop."""
-    return _Walk(flow, stored, reductions, in_memory, several_outputs).run()
+    their names, are fused with what computes their operands, if these are not `kept` in memory; and `several_outputs`
+    may be written by one loop."""
+    return _Walk(flow, stored, reductions, kept, several_outputs).run()
 
 
 class _Walk:
     def __init__(
-        self, flow: Flow, stored: Set[int], reductions: Set[str], in_memory: Set[int], several_outputs: bool
+        self, flow: Flow, stored: Set[int], reductions: Set[str], kept: Set[int], several_outputs: bool
     ) -> None:
         self.flow, self.stored = flow, stored
-        self.reductions, self.kept, self.several_outputs = reductions, in_memory, several_outputs
+        self.reductions, self.kept, self.several_outputs = reductions, kept, several_outputs
         n = flow.values
         # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
         # bytes it is, those that the step which made it read whole, the nearest inputs, and the outputs that it needs.
@@ -181,15 +181,22 @@ class _Walk:
             same = torn = _NONE
         self.same[made], self.torn[made] = same, torn
         if self.several_outputs:
-            self.together[made] = functools.reduce(operator.or_, (self.together[value] for value in step.reads), 0)
-            self.loop_of_rows(step)
-            if made in self.position:
-                own = 1 << self.position[made]
-                self.together[made] = 0 if made in self.of_rows else self.together[made] | own
+            self.write_together(step)
         self.near[made] = _nearer([self.near[value] for value in step.reads], 0 if step.view else 1)
         if step.view and step.reads:
             self.bytes_of[made] = self.bytes_of[step.reads[0]]
             self.whole[made] = self.whole[step.reads[0]]
+
+    def write_together(self, step: Step) -> None:
+        """Note which outputs one loop would write together with what this step makes element by element."""
+        (made,) = step.makes
+        self.loop_of_rows(step)
+        together = 0
+        for value in step.reads:
+            together |= self.together[value]
+        if made in self.position:
+            together = 0 if made in self.of_rows else together | 1 << self.position[made]
+        self.together[made] = together
 
     def loop_of_rows(self, step: Step) -> None:
         """Note what a loop makes of rows."""

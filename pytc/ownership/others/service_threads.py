@@ -58,12 +58,14 @@ _OF_BARS = frozenset(
 
 def is_harmless(frame: FrameType) -> bool:
     """Whether a thread that is at `frame` is one of those, and runs nothing else at this moment."""
-    functions = [_function(each) for each in _frames(frame)]
+    functions = []
+    for each in _frames(frame):
+        functions.append(_function(each))
+        if not _is_of_known_class(each, functions[-1]):
+            return False
     packages = {module.partition(".")[0] for module, _ in functions}
     allowed = next((HARMLESS[each] for each in reversed(functions) if each in HARMLESS), None)
-    if allowed is None or not all(_is_of_known_class(each) for each in _frames(frame)):
-        return False
-    if any(each not in allowed and each not in sys.stdlib_module_names for each in packages):
+    if allowed is None or any(each not in allowed and each not in sys.stdlib_module_names for each in packages):
         return False
     return "tqdm" not in packages or all(_is_plain(bar) for bar in _bars())
 
@@ -86,9 +88,9 @@ def _function(frame: FrameType) -> tuple[str, str]:
     return module_of(frame.f_globals), frame.f_code.co_qualname
 
 
-def _is_of_known_class(frame: FrameType) -> bool:
-    """Whether a method of a base class runs for an object of one of the classes that count."""
-    function = _function(frame)
+def _is_of_known_class(frame: FrameType, function: tuple[str, str]) -> bool:
+    """Whether this function in this frame, if it is a method of a base class, runs for an object of one of the classes
+    that count."""
     if function not in _OF_CLASSES:
         return True
     kind = type(variable(frame, 0))
