@@ -16,7 +16,7 @@ import itertools
 import threading
 import types
 import weakref
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol, TypeVar
 
 from pytc.calls.layout import UNPLACED, Describe, Described, describe
@@ -246,6 +246,8 @@ class Signatures:
     """
 
     shared: Shared
+    same_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """For each leaf that is one array with an earlier one, which: also where a program takes them for two."""
     newest: tuple[Signature, ...] = ()
     _alike: _Alike[Signature] = dataclasses.field(default_factory=_Alike)
     _probe: Probe = dataclasses.field(default_factory=Probe)

@@ -258,7 +258,9 @@ class Function:
             return self.as_jit(args, kwargs, leaves)
         try:
             found = self.lookup.candidates(
-                signatures, lambda: (args, kwargs, leaves, tree), lambda: ownership.is_fed_back(frame)
+                signatures,
+                lambda: (args, kwargs, leaves, tree),
+                lambda: ownership.staying(frame, args, kwargs, leaves),
             )
             with contextlib.closing(found) as candidates:
                 for signature in candidates:

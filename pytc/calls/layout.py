@@ -106,6 +106,10 @@ class Layout(Generic[T]):
         first: dict[int, int] = {}
         return tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
 
+    def same_as(self, sharing: tuple[int, ...] | None) -> dict[int, int]:
+        """For each leaf that is the same object as an earlier one, which."""
+        return {i: first for i, first in zip(self.arrays, sharing or self.arrays, strict=True) if i != first}
+
 
 def _references_of_an_unshared_leaf() -> int:
     leaf = object()

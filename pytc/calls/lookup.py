@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence, Set
 from typing import Any
 
 from jax.tree_util import PyTreeDef
@@ -99,14 +99,14 @@ class Lookup:
             raise
         if found is None:
             shared = self.known.setdefault((tree, types, mesh, values, sharing), Shared(self.describe))
-            found = layout.setdefault(values, sharing, Signatures(shared))
+            found = layout.setdefault(values, sharing, Signatures(shared, layout.same_as(sharing)))
         return found
 
     def candidates(
         self,
         signatures: Signatures,
         given: Callable[[], tuple[tuple[Any, ...], dict[str, Any], Sequence[Any], PyTreeDef]],
-        is_fed_back: Callable[[], bool] = lambda: False,
+        staying: Callable[[], Set[int] | None] = lambda: None,
     ) -> Generator[Signature, None, None]:
         """The known signatures with leaves like these, those of programs that others have staged, those that serve
         them too, then a newly staged one: JAX accepts one of them.
@@ -115,9 +115,9 @@ class Lookup:
         `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them. And where two traces
         would wait for each other, each calls the other's function, which one thread alone would do for ever.)
 
-        `given` returns the arguments, the keywords, their leaves and their tree, and `is_fed_back` whether the result
-        goes back to where arguments came from. While this waits for the program to run, it has none of these, nor the
-        caller's frame: the proof counts the references to each.
+        `given` returns the arguments, the keywords, their leaves and their tree, and `staying` the leaves that will be
+        the same at the next call, if the result goes back to where others came from. While this waits for the program
+        to run, it has none of these, nor the caller's frame: the proof counts the references to each.
         """
         described = signatures.shared.describe_all(given()[2])
         known = signatures.alike(described)
@@ -134,7 +134,7 @@ class Lookup:
                 yield signature
             # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
             try:
-                signature = self.staged(signatures, described, is_fed_back, *given())
+                signature = self.staged(signatures, described, staying, *given())
             except StopIteration as stop:
                 raise Stopped(stop) from stop
             signatures.make_room(signature)
@@ -201,7 +201,7 @@ class Lookup:
         self,
         signatures: Signatures,
         described: Described,
-        is_fed_back: Callable[[], bool],
+        staying: Callable[[], Set[int] | None],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         leaves: Sequence[Any],
@@ -213,7 +213,7 @@ class Lookup:
         def stage(parting: Parting | None) -> Program:
             return self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share, parting=parting))
 
-        program, parting = staged_to_last(stage, is_fed_back)
+        program, parting = staged_to_last(stage, staying)
         siblings = [] if parting is None else self._siblings(signatures, leaves, tree)
         known = self._of_known_program(program.leaves, siblings, described)
         return Signature(Staged(program, self.describe, described)) if known is None else known

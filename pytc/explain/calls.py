@@ -18,7 +18,7 @@ from pytc.explain import calls_text, schema
 from pytc.explain.decisions import is_plain
 from pytc.explain.places import place_at
 from pytc.jax_compat.avals import short
-from pytc.program import Leaf, Passed, Program
+from pytc.program import Leaf, Passed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _told_apart(signatures: Sequence[Signature]) -> list[tuple[tuple[str, str], 
     and if some differ in no leaf, in which of JAX's settings they were traced."""
     if len(signatures) == 1:
         return [()]
-    each = [{leaf.path: _type(leaf, one.program) for leaf in one.program.leaves} for one in signatures]
+    each = [{leaf.path: _type(i, one) for i, leaf in enumerate(one.program.leaves)} for one in signatures]
     paths = dict.fromkeys(path for kinds in each for path in kinds)
     differ = [path for path in paths if len({kinds.get(path) for kinds in each}) > 1]
     told = [tuple((path, kinds.get(path, "absent")) for path in differ) for kinds in each]
@@ -157,12 +157,15 @@ SETTINGS = "JAX's settings"
 """What tells signatures apart that differ in no leaf: x64 mode, the default device, matmul precision, a mesh, ..."""
 
 
-def _type(leaf: Leaf, program: Program) -> str:
-    """What of a leaf belongs to the signature, in words."""
+def _type(i: int, signature: Signature) -> str:
+    """What of a leaf (its number) belongs to the signature, in words."""
+    leaves = signature.program.leaves
+    leaf, of = leaves[i], None if signature.owner is None else signature.owner()
     if leaf.aval is None:
         return reprlib.repr(unwrapped(leaf.value))
-    if leaf.same_as is not None:
-        return f"the same array as {program.leaves[leaf.same_as].path}"
+    same_as = leaf.same_as if of is None else of.same_as.get(i)
+    if same_as is not None:
+        return f"the same array as {leaves[same_as].path}"
     words = [short(leaf.aval)]
     if getattr(leaf.aval, "weak_type", False):
         words.append("weakly typed")

@@ -153,7 +153,7 @@ class Subject:
     def _parting(self) -> Parting | None:
         """How leaves that are one array part, as in a call."""
         prepared = self.function.planner.prepared
-        return staged_to_last(lambda parting: prepared(self._stage(share=True, parting=parting)), lambda: True)[1]
+        return staged_to_last(lambda parting: prepared(self._stage(share=True, parting=parting)), frozenset)[1]
 
 
 def _mapped(staged: Program) -> tuple[PassReport, ...]:

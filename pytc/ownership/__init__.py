@@ -43,7 +43,7 @@ from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.sites import known_site
 from pytc.ownership.callers import Outcome
-from pytc.ownership.guesses.repeats import is_fed_back
+from pytc.ownership.guesses.staying import staying
 from pytc.ownership.guesses.surviving import Surviving
 from pytc.ownership.others.collector import collected_since, collections_so_far
 from pytc.ownership.others.collector import resume as resume_collections
@@ -66,11 +66,11 @@ __all__ = [
     "glance",
     "held",
     "is_dear",
-    "is_fed_back",
     "known_site",
     "meddler",
     "reasons",
     "resume_collections",
+    "staying",
     "survivors",
     "where",
 ]

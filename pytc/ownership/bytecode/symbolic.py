@@ -35,6 +35,31 @@ def places_loaded(flow: ControlFlow, at: int) -> tuple[Place, ...]:
     return _moves(flow, at)[0]
 
 
+def passed(flow: ControlFlow, at: int) -> dict[int | str, Place]:
+    """The arguments of the call at instruction `at` that just have the values of places: by position, from -1 for the
+    last one on, or by keyword. Of a starred call none."""
+    code = flow.instructions
+    first = at
+    while code[first - 1].opname in ("PRECALL", "KW_NAMES"):
+        first -= 1
+    count, starts = code[at].arg or 0, flow.once(_starts)
+    begin = next((n for n in range(first, -1, -1) if n in starts or flow.heights[n] == 0), None)
+    if not code[at].opname.startswith("CALL") or "EX" in code[at].opname or begin is None:
+        return {}
+    machine = Machine(lenient=True)
+    for n in range(begin, first):
+        machine.step(code[n])
+    names: tuple[str, ...] = ()
+    if code[at].opname == "CALL_KW":
+        named = machine.pop()
+        names = named.value if isinstance(named, Constant) else ()
+    elif code[first].opname == "KW_NAMES":
+        names = flow.code.co_consts[code[first].arg or 0]
+    given = machine.stack[len(machine.stack) - count :] if 0 < count <= len(machine.stack) else []
+    keys = (*range(len(names) - count, 0), *names)
+    return {key: value for key, value in zip(keys, given, strict=False) if isinstance(value, tuple)}
+
+
 def renamed(flow: ControlFlow, at: int) -> frozenset[int]:
     """The local variables (numbers) that instruction `at` gives the value of another place, or a new container with
     some, as far as can be told."""
@@ -300,10 +325,10 @@ class Machine:
         jump = False if instruction.opcode in (*dis.hasjrel, *dis.hasjabs) else None
         has_argument = instruction.opcode >= dis.HAVE_ARGUMENT
         change = dis.stack_effect(instruction.opcode, instruction.arg if has_argument else None, jump=jump)
-        # Which entries it replaces is unknown, so all are.
         for _ in range(-change):
             self.pop()
-        self.stack = [None] * (len(self.stack) + max(change, 0))
+        # Those that it puts there, or the one that it replaces: what is further down it leaves alone.
+        self.stack[-1:] = [None] * (bool(self.stack) + max(change, 0))
 
 
 def _has_a_place(value: Value) -> bool:

@@ -2,5 +2,6 @@
 
 surviving        leaves that a plan had better not take over
 read_again       what is read again of the containers that variables have
+staying          which arguments will be the same at the next call
 repeats          which calls follow, from the same place or behind it, and what is done in between
 """

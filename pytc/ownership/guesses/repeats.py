@@ -7,11 +7,11 @@ import dataclasses
 from collections.abc import Set
 from types import FrameType
 
-from pytc.ownership.bytecode.events import Place
+from pytc.ownership.bytecode.events import Place, Step
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
-from pytc.ownership.bytecode.symbolic import loaded, places_loaded, renamed
+from pytc.ownership.bytecode.symbolic import places_loaded, renamed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Loop:
     def reads(self, local: int) -> bool:
         """Whether the loop reads a local variable (its number)."""
         return any(self.flow.reads[n] >> local & 1 for n in self.body)
+
+    def always_stores(self, place: Place) -> bool:
+        """Whether something is stored to a place each time around, or to one of the same last name: `last = state`."""
+        stores = [n for n in self.body if _may_store(self.flow, n, place[-1])]
+        return any(self._is_always_passed(n) for n in stores)
 
     def appends(self) -> list[Place]:
         """What each time around is appended to something: `history.append(state)`, `history.append((state, loss))`,
@@ -162,25 +167,21 @@ def _reached(flow: ControlFlow, at: int, within: Set[int] | range) -> set[int]:
     return reached
 
 
-def is_fed_back(frame: FrameType) -> bool:
-    """Whether the result of a call, or a part of it, is stored where the call has loaded something from (`state =
-    step(state)`): by the function that calls, or by one further up to which it is returned. False if that cannot be
-    told."""
-    above: FrameType | None = frame
-    for _ in range(HIGHEST_READ):
-        if above is None:
-            break
-        try:
-            flow, site = flow_of(above.f_code), site_of(above)
-        except NotTrusted:
-            break
-        stored = {event.place for event in site.events if event.does == "store"}
-        if not stored.isdisjoint(loaded(flow, site.at)):
-            return True
-        if not site.returns:
-            break
-        above = above.f_back
-    return False
+def _may_store(flow: ControlFlow, n: int, last: Step) -> bool:
+    """Whether instruction `n` stores to places that end like this one."""
+    instruction = flow.instructions[n]
+    if last.kind == "fast":
+        return bool(flow.writes[n] >> last.name & 1)
+    is_named = last.kind == "item" or last.name in (instruction.arg, instruction.argval)  # a cell by its number
+    return is_named and instruction.opname in _STORES[last.kind]
+
+
+_STORES = {
+    "cell": ("STORE_DEREF",),
+    "global": ("STORE_GLOBAL", "STORE_NAME"),
+    "attribute": ("STORE_ATTR",),
+    "item": ("STORE_SUBSCR",),
+}
 
 
 def is_once(frame: FrameType) -> bool:
