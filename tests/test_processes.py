@@ -261,3 +261,17 @@ print("COPIED", copied, flush=True)
 
 def test_shards_on_several_devices():
     assert interpreters.printed(["-c", SHARDED]).splitlines()[-1] == "COPIED 0"
+
+
+def test_to_ask_about_functions_that_were_not_called_starts_nothing():
+    """`jax.distributed.initialize` must come before JAX has looked for devices, and so must this setting."""
+    code = """
+import jax, pytc
+fun = lambda x: x + 1
+for made in (pytc.compile(fun), pytc.pmap(fun)):
+    made.clear_cache()
+    print(made._cache_size(), len(pytc.explain(made).sites))
+jax.config.update("jax_num_cpu_devices", 3)
+print(jax.device_count())
+"""
+    assert interpreters.printed(["-c", code]).split() == ["0", "0", "0", "0", "3"]

@@ -12,7 +12,7 @@ from typing import Any
 from pytc.arguments.leaves import unwrapped
 from pytc.calls.cache import Signature
 from pytc.calls.function import Function
-from pytc.calls.plan import Planner
+from pytc.calls.planner import Planner
 from pytc.calls.sites import Site
 from pytc.explain import calls_text, schema
 from pytc.explain.decisions import is_plain
@@ -177,7 +177,7 @@ def _type(i: int, signature: Signature) -> str:
 
 
 def _sites(function: Function) -> Iterator[tuple[Signature, Site]]:
-    for signature in function.lookup:
+    for signature in function.signatures():
         for site in list(signature.sites.values()):
             if site.calls:  # some calls raise, or turn out to be of another signature
                 yield signature, site

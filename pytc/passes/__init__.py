@@ -16,8 +16,9 @@
 `subjaxprs` is how all of them go into a jaxpr's own jaxprs; `axes` is for `pytc.pmap`; and `verify` finds out whether a
 pass kept the meaning (`PYTC_VERIFY=1`).
 
-What a pass returns depends on the program alone, with three exceptions: `forward` and `alias` ask JAX which devices
-there are, and `finalise` looks up the rules that `register_finalisation` was given.
+What a pass returns depends on the program alone, with these exceptions: `forward` and `alias` ask JAX which devices
+there are, `hoist` and `snapshot` whether 64-bit mode is on, and `finalise` looks up the rules that
+`register_finalisation` was given.
 """
 
 from __future__ import annotations

@@ -114,18 +114,19 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> _LookedAt:
             return found
     flow = flatten(jaxpr, platform)
     if platform == "cpu":
-        kept = stored(flow, "cpu")
-        found = _LookedAt(flow, reads(flow, rejoined(flow), FUSED["cpu"], kept), kept, _small(jaxpr, flow))
+        in_memory = stored(flow, "cpu")
+        read = reads(flow, rejoined=rejoined(flow), stored=in_memory, reductions=FUSED["cpu"])
+        found = _LookedAt(flow, read, in_memory, _small(jaxpr, flow))
     else:
-        kept = stored(flow, "gpu")
-        read = reads(flow, frozenset(), FUSED["gpu"], kept, several_outputs=platform != "tpu")
-        found = _LookedAt(flow, read, kept, None)
+        in_memory = stored(flow, "gpu")
+        read = reads(flow, stored=in_memory, reductions=FUSED["gpu"], several_outputs=platform != "tpu")
+        found = _LookedAt(flow, read, in_memory, None)
     _LATEST[:] = [(weakref.ref(jaxpr), platform, found)]
     return found
 
 
 def _small(jaxpr: Jaxpr, flow: Flow) -> Small | None:
-    if not Small.is_known(flow):
+    if not Small.is_for(flow):
         return None
     sizes = {value: nbytes(var.aval) for value, var in zip(flow.inputs, jaxpr.invars, strict=True)}
     made = zip(flow.outputs, jaxpr.outvars, strict=True)
@@ -138,8 +139,8 @@ class Choices:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.platform = device_of(leaf.placed for leaf in program.leaves).platform
-        self.flow, self.read, kept, self.small = _looked_at(program.jaxpr.jaxpr, self.platform)
-        self.memory = Temporaries(self.flow, self.read, kept, self.platform)
+        self.flow, self.read, in_memory, self.small = _looked_at(program.jaxpr.jaxpr, self.platform)
+        self.memory = Temporaries(self.flow, self.read, in_memory, self.platform)
         self._fitting = Fitting(program, self.flow.outputs)
         inputs, results = self._fitting.inputs, self._fitting.results
         self.groups = grouped(program.in_avals, inputs, results, self.flow.outputs, unordered=self.platform == "cpu")
@@ -170,7 +171,7 @@ class Choices:
 
     def over_what_is_dead_sooner(self, pairs: Sequence[Alias]) -> list[Alias]:
         """These pairs, with inputs that are dead sooner in place of some that outputs update (`sooner`)."""
-        if not Sooner.is_known(self.flow) or any(pair.copied for pair in pairs):
+        if not Sooner.is_for(self.flow) or any(pair.copied for pair in pairs):
             return [*pairs]
         found = {pair.output: pair for pair in pairs}
         taken = {pair.input for pair in pairs}

@@ -72,13 +72,10 @@ def is_constant(atom: Var | Literal, constants: set[Var]) -> bool:
 
 def of_constants_alone(eqn: JaxprEqn, constants: set[Var]) -> bool:
     """Whether the equation has no effects, and its operands are constant or do not matter (`x - x`)."""
-    for v in eqn.invars:
-        if not (isinstance(v, Literal) or v in constants):
-            return is_known(eqn) and not eqn.effects
-    return not eqn.effects
+    return not eqn.effects and (all(is_constant(v, constants) for v in eqn.invars) or has_known_result(eqn))
 
 
-def is_known(eqn: JaxprEqn) -> bool:
+def has_known_result(eqn: JaxprEqn) -> bool:
     """Whether the result of exact type is known whatever the operands are: `x != x`, `x - x`, `x * 0`, `x & False`."""
     if len(eqn.invars) != 2:
         return False

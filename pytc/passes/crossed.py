@@ -61,9 +61,9 @@ def _crossing(output: int, pairs: Mapping[int, Alias], unsure: int, read: Reads,
     """Those of `pairs` (by output) whose outputs need the input of this output's pair, as it needs theirs; but not
     those that one step makes apart, if their pairs are what it is sure of."""
     pair = pairs.get(output)
-    needed_by = set_bits(read.loops[pair.input] & ~(memory.apart(pair) & ~unsure)) if pair else []
+    needed_by = set_bits(read.read_to_write[pair.input] & ~(memory.apart(pair) & ~unsure)) if pair else []
     others = [pairs[other] for other in needed_by if other in pairs and other != output]
-    return [other for other in others if read.loops[other.input] >> output & 1]
+    return [other for other in others if read.read_to_write[other.input] >> output & 1]
 
 
 def _one_of(pair: Alias, other: Alias, pair_of: Callable[[int, int], Alias], memory: Temporaries) -> Alias | None:

@@ -96,8 +96,8 @@ class Group:
             self.price(given, output, read)
             if given in related
             else _unrelated(given, output, read) + EARLY + COPY
-            if read.loops[given] & others
-            else _unrelated(given, output, read) + COPY * bool(read.needed[given] & itself)
+            if read.read_to_write[given] & others
+            else _unrelated(given, output, read) + COPY * bool(read.needed_by_readers[given] & itself)
             for given in inputs
         ]
 

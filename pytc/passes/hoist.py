@@ -41,7 +41,7 @@ from pytc.jax_compat.avals import short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, shape_of
 from pytc.jax_compat.layouts import is_over_several
 from pytc.passes import elements, while_loops
-from pytc.passes.constants import CALCULATE, has_constant_loop, is_known, is_neutral, same_by_anyone
+from pytc.passes.constants import CALCULATE, has_constant_loop, has_known_result, is_neutral, same_by_anyone
 from pytc.passes.unknown import may_be_anywhere, results_unknown
 from pytc.program import Input, Program
 from pytc.set_bits import set_bits
@@ -280,7 +280,7 @@ def _is_constant(eqn: JaxprEqn, given: Sequence[int]) -> bool:
     # A mask of which all elements are equal chooses one operand.
     chosen = name == "select_n" and not unknown[0] and not all(unknown[1:])
     looked_up = name in _LOOKUPS and not unknown[0] and not may_be_anywhere(eqn, unknown)
-    return chosen or looked_up or not any(unknown) or is_known(eqn)
+    return chosen or looked_up or not any(unknown) or has_known_result(eqn)
 
 
 def _makes(eqn: JaxprEqn, operands: Sequence[_Operand]) -> _Made:

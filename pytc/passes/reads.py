@@ -6,10 +6,12 @@ One walk over the flat steps answers, for every output and every input at once:
               update in place, the nearest first (`params` for the new `params`, the moment for the new moment).
     torn      which inputs the loop that writes the output reads at other places, or whole: written over one of
               these, it would destroy what it has still to read.
-    needed    which outputs some reader of an input needs: such a reader runs after the output is written, so if the
+    needed_by_readers
+              which outputs some reader of an input needs: such a reader runs after the output is written, so if the
               output were written over that input, the input would have to be copied first.
-    early     which outputs may be written before some other output that is made straight from the input. If that other
-              one is written over the input of the first in turn, no order of the two does without a copy.
+    early     which outputs may be written before some other output that is made straight from the input
+              (`read_to_write`). If that other one is written over the input of the first in turn, no order of the two
+              does without a copy.
 
 The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
 ends the walk, and so does an output, which is in memory too, and what is known to be stored (`rejoined`). That keeps
@@ -51,21 +53,21 @@ class Reads:
     """For each output, inputs that reach it element by element: the number of steps."""
     torn: tuple[frozenset[int], ...]
     """For each output, inputs that are not read in step with its writing."""
-    needed: tuple[int, ...]
+    needed_by_readers: tuple[int, ...]
     """For each input, the outputs that a reader of it needs, as the set bits of an integer."""
 
-    loops: tuple[int, ...]
+    read_to_write: tuple[int, ...]
     """For each input, the outputs whose own writing reads it, as bits."""
     needs: tuple[int, ...]
     """For each output, the outputs that must be written before it or with it, itself among them, as bits."""
 
     def read_after(self, given: int, output: int) -> bool:
         """Whether something reads input `given` that needs `output` first."""
-        return bool(self.needed[given] >> output & 1)
+        return bool(self.needed_by_readers[given] >> output & 1)
 
     def early(self, given: int, output: int) -> bool:
         """Whether some other output is made straight from input `given`, and `output` does not need that one first."""
-        return bool(self.loops[given] & ~self.needs[output])
+        return bool(self.read_to_write[given] & ~self.needs[output])
 
     @functools.cached_property
     def beside(self) -> tuple[int, ...]:
@@ -73,31 +75,32 @@ class Reads:
         bits. A new gradient, where a new weight is made of that and the last one."""
         # All that one step reads, a `cond` say, is often read to make the same outputs: they are looked through once.
         needs = {
-            bits: functools.reduce(operator.or_, (self.needs[k] for k in set_bits(bits)), 0) for bits in {*self.loops}
+            bits: functools.reduce(operator.or_, (self.needs[k] for k in set_bits(bits)), 0)
+            for bits in {*self.read_to_write}
         }
-        return tuple(needs[bits] for bits in self.loops)
+        return tuple(needs[bits] for bits in self.read_to_write)
 
 
 def reads(
     flow: Flow,
+    *,
+    rejoined: Set[int] = _NONE,
     stored: Set[int] = _NONE,
     reductions: Set[str] = frozenset(),
-    kept: Set[int] = _NONE,
-    *,
     several_outputs: bool = False,
 ) -> Reads:
-    """Walk `flow` once, in time linear in its steps. Values that are `stored` no later loop computes; `reductions`, by
-    their names, are fused with what computes their operands, if these are not `kept` in memory; and `several_outputs`
-    may be written by one loop."""
-    return _Walk(flow, stored, reductions, kept, several_outputs).run()
+    """Walk `flow` once, in time linear in its steps. Values that are `rejoined` no later loop computes; `reductions`,
+    by their names, are fused with what computes their operands, if these are not `stored`; and `several_outputs` may
+    be written by one loop."""
+    return _Walk(flow, rejoined, stored, reductions, several_outputs).run()
 
 
 class _Walk:
     def __init__(
-        self, flow: Flow, stored: Set[int], reductions: Set[str], kept: Set[int], several_outputs: bool
+        self, flow: Flow, rejoined: Set[int], stored: Set[int], reductions: Set[str], several_outputs: bool
     ) -> None:
-        self.flow, self.stored = flow, stored
-        self.reductions, self.kept, self.several_outputs = reductions, kept, several_outputs
+        self.flow, self.rejoined, self.stored = flow, rejoined, stored
+        self.reductions, self.several_outputs = reductions, several_outputs
         n = flow.values
         # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
         # bytes it is, those that the step which made it read whole, the nearest inputs, and the outputs that it needs.
@@ -111,8 +114,8 @@ class _Walk:
         """Of each value: the outputs that one loop would write together with it, as bits."""
         self.of_rows = set[int]()
         """Values that a loop makes of what a reduction has left of each row."""
-        self.needed = [0] * len(flow.inputs)
-        self.reads: dict[frozenset[int], int] = {}
+        self.needed_by_readers = [0] * len(flow.inputs)
+        self.written_from: dict[frozenset[int], int] = {}
         """By what is read in writing an output: the outputs, as bits. Those that one step makes often read the same."""
         self.position: dict[int, int] = {}
         for position, value in enumerate(flow.outputs):
@@ -160,23 +163,23 @@ class _Walk:
         return Reads(
             nearest=tuple(near for near, _, _ in each),
             torn=tuple(torn for _, torn, _ in each),
-            needed=tuple(self.needed),
-            loops=tuple(self.loops()),
+            needed_by_readers=tuple(self.needed_by_readers),
+            read_to_write=tuple(self.read_to_write()),
             needs=tuple(needs for _, _, needs in each),
         )
 
-    def loops(self) -> list[int]:
-        """`Reads.loops`."""
-        loops = [0] * len(self.flow.inputs)
-        for inputs, outputs in self.reads.items():
+    def read_to_write(self) -> list[int]:
+        """`Reads.read_to_write`."""
+        outputs_of = [0] * len(self.flow.inputs)
+        for inputs, outputs in self.written_from.items():
             for given in inputs:
-                loops[given] |= outputs
-        return loops
+                outputs_of[given] |= outputs
+        return outputs_of
 
     def elementwise(self, step: Step) -> None:
         (made,) = step.makes
         same, torn = self.fused(step.reads)
-        if made in self.stored or len(same) + len(torn) > FUSED:
+        if made in self.rejoined or len(same) + len(torn) > FUSED:
             self.read_by(step.reads, self.all_needs(step.reads))
             same = torn = _NONE
         self.same[made], self.torn[made] = same, torn
@@ -230,7 +233,7 @@ class _Walk:
         inputs = frozenset(readers)
         if step.name in self.reductions:
             roots = self.flow.roots
-            inputs = inputs.union(*self.fused([value for value in step.reads if roots[value] not in self.kept]))
+            inputs = inputs.union(*self.fused([value for value in step.reads if roots[value] not in self.stored]))
             if step.nbytes > _NUMBER:
                 self.of_rows.update(step.makes)
         for number, made in enumerate(step.makes):
@@ -251,7 +254,7 @@ class _Walk:
         self.readers(self.torn[value], needs)
         self.readers(self.same[value], needs & ~self.together[value])
         inputs = self.same[value] | torn
-        self.reads[inputs] = self.reads.get(inputs, 0) | 1 << self.position[value]
+        self.written_from[inputs] = self.written_from.get(inputs, 0) | 1 << self.position[value]
         self.same[value] = self.torn[value] = _NONE
         if value in self.read:
             self.needs[value] = needs | 1 << self.position[value]
@@ -284,7 +287,7 @@ class _Walk:
     def readers(self, inputs: frozenset[int], needs: int) -> None:
         if needs:
             for given in inputs:
-                self.needed[given] |= needs
+                self.needed_by_readers[given] |= needs
 
 
 def _nearer(paths: Sequence[Mapping[int, int]], steps: int) -> Mapping[int, int]:

@@ -37,7 +37,7 @@ class Sooner:
         self._readers_of: dict[int, set[int]] = {}
 
     @staticmethod
-    def is_known(flow: Flow) -> bool:
+    def is_for(flow: Flow) -> bool:
         """Whether the program is short enough to look through it."""
         return len(flow.steps) <= _STEPS
 
@@ -56,7 +56,7 @@ class Sooner:
         until = max(readers) if readers <= before else len(flow.steps)
         found: dict[int, int] = {}
         for given in inputs:
-            if read.loops[given] >> output & 1 or read.read_after(given, output) or read.early(given, output):
+            if read.read_to_write[given] >> output & 1 or read.read_after(given, output) or read.early(given, output):
                 continue
             readers = self._readers(given)
             if readers and readers <= before:

@@ -237,7 +237,7 @@ class Temporaries:
     def _readers(self, branch: Flow, given: int) -> int:
         """The results, as bits, that a branch reads what it is given for, while it writes them."""
         if id(branch) not in self._readers_in:
-            readers = [*reads(branch).loops]
+            readers = [*reads(branch).read_to_write]
             number = {value: n for n, value in enumerate(branch.inputs)}
             for result, value in enumerate(branch.outputs):
                 if value in number:

@@ -38,7 +38,7 @@ def loops_of(fun: Callable[..., Any], count: int) -> Fused:
 
 def small(program: Program) -> Small:
     flow = flatten(program.jaxpr.jaxpr, "cpu")
-    assert Small.is_known(flow)
+    assert Small.is_for(flow)
     return Small(flow, dict.fromkeys((*flow.inputs, *flow.outputs), BYTES))
 
 
@@ -260,10 +260,10 @@ def test_what_is_not_known_is_left_to_the_other_rules() -> None:
         lambda a: a - a.sum(),
         lambda a: a / a.max(0),
     ):
-        assert not Small.is_known(flow_of(fun, 1))
-    assert not Small.is_known(flow_of(lambda: (), 0)), "no steps, no arguments, no results"
+        assert not Small.is_for(flow_of(fun, 1))
+    assert not Small.is_for(flow_of(lambda: (), 0)), "no steps, no arguments, no results"
     for fun in (lambda a: (a + 1, (a * a).sum()), lambda a: a @ a + 1, lambda a: jnp.roll(a, 1, 0) - a):
-        assert Small.is_known(flow_of(fun, 1))
+        assert Small.is_for(flow_of(fun, 1))
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_results_that_are_made_of_nothing_and_small_ones_are_written_somewhere()
 def test_many_arguments_that_are_handed_back_take_no_time() -> None:
     """Where no pass before has taken them out of the program."""
     flow = flatten(jax.make_jaxpr(lambda *each: each[::-1])(*[SQUARE] * 60).jaxpr, "cpu")
-    assert not Small.is_known(flow)
+    assert not Small.is_for(flow)
 
 
 def sums_of_neighbours(count: int) -> Small:

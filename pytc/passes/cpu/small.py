@@ -87,7 +87,7 @@ class Small:
         """By the order of the results, which many choices have in common."""
 
     @staticmethod
-    def is_known(flow: Flow) -> bool:
+    def is_for(flow: Flow) -> bool:
         """Whether the program is small, and enough is known here of all that happens in it: steps on elements, matrix
         products, updates, rolls, and reductions to what no large step reads, which the compiler may fuse with it.
 
