@@ -4,7 +4,7 @@ Once for each signature of the arguments, fun + arguments -> executable:
 
     program     the one data structure, `Program`: a jaxpr, and what the caller sees of it
     stage       fun, arguments -> Program; static_outputs: which outputs may be no arrays
-    mapped      the same for `pmap`; mapping: which axis of each leaf is mapped
+    stage_mapped  the same for `pmap`; mapping: which axis of each leaf is mapped
     arguments   which leaves are traced and which are static; shardings and prefixes, leaf by leaf
     passes      Program -> Program; finalise: one of them for functions and jaxprs
     emit        Program -> executable

@@ -1,6 +1,6 @@
 """`pmap`: a function mapped over devices, with computed `out_axes`, any output, and donation as in `compile`.
 
-The call path is that of `compile`: only the staging differs (`pytc.mapped`), and what stands in for the function
+The call path is that of `compile`: only the staging differs (`pytc.stage_mapped`), and what stands in for the function
 under a transformation, ahead of time, or in a debugging mode.
 """
 
@@ -30,11 +30,11 @@ from pytc.jax_compat import api
 from pytc.jax_compat.avals import stand_in
 from pytc.jax_compat.rules import evaluate
 from pytc.jax_compat.running import executing
-from pytc.mapped import MappedStageable
 from pytc.mapping import AxesSpec, Mapped, axis_of
 from pytc.options import Missing, check_function, check_options
 from pytc.program import Computed, Passed, Program
 from pytc.stage import Returned
+from pytc.stage_mapped import MappedStageable
 
 
 # Arguments and results have an axis more than the function says, so of their types nothing is known.

@@ -26,7 +26,7 @@ from jax import monitoring
 import pytc
 from pytc import ownership
 from pytc.calls import asking
-from pytc.calls.plan import Planner
+from pytc.calls.planner import Planner
 from pytc.emit import Emitted
 from pytc.ownership import proof
 from pytc.ownership.bytecode import sites

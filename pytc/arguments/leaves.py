@@ -25,7 +25,7 @@ from pytc.jax_compat.running import Tracer
 from pytc.move import Moved
 
 PythonScalars = Literal["trace", "static"]
-Kind = Literal["tracer", "array", "host", "static"]
+Kind = Literal["jit", "array", "host", "static"]
 
 
 def numbers_in(option: str, value: int | Iterable[int]) -> tuple[int, ...]:
@@ -99,14 +99,14 @@ _BITS = struct.Struct("d")
 
 def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
     """How a call treats this leaf: `array` for a `jax.Array` or `jax.Ref`, `host` for NumPy data and Python scalars
-    (traced too), `static`, or `tracer` when a transformation is at work, and for what only `jax.jit` knows how to pass:
+    (traced too), `static`, or `jit` when a transformation is at work, and for what only `jax.jit` knows how to pass:
     such calls are left to it.
 
     The answer depends on the leaf's type alone. (A NumPy array of a dtype that JAX does not have is `host`, too, and is
     refused as the function is staged.)
     """
     if isinstance(leaf, Tracer):
-        return "tracer"
+        return "jit"
     if isinstance(leaf, jax.Array | jax.Ref):
         return "array"
     if isinstance(leaf, np.ndarray):
@@ -115,7 +115,7 @@ def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
         return "static" if isinstance(leaf, np.character | np.datetime64 | np.timedelta64 | np.void) else "host"
     if isinstance(leaf, bool | int | float | complex):
         return "host" if python_scalars == "trace" else "static"
-    return "tracer" if _is_for_jit(leaf) else "static"
+    return "jit" if _is_for_jit(leaf) else "static"
 
 
 _for_jit: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()

@@ -4,14 +4,15 @@ wrapper     the plain function that a user calls
 function    the call path behind it, from top to bottom
 direct      calls that go straight to `jax.jit`, with nothing flattened
 lookup      which staged program serves a call; lasting: and those that follow it
-sites       plans, and what the calls from a place that uses one have shown
+plan        a program compiled to take over these leaves or those; planner: the plans of a signature
+sites       what the calls from a place that uses a plan have shown
 layout      what tells calls apart: trees, types, static values, sharing, shapes
 cache       what a compiled function remembers; known: what several made of the same function share
 decide      which plan a call site uses, and what it gives the program: the proof at each call
-plan        the plans of a signature: programs compiled to take over these leaves or those
 outcome     what the proof may assume of a call: whether Python code may run meanwhile
 unflattening  whether what puts a result together may raise; building: whether a function of it only builds
 asking      questions to `ownership` whose answer to an exception is: keep everything
 hiding      static leaves, where `jax.jit` stands in: under a transformation, and ahead of time (`lower`, `trace`)
+deleted     what is said of an argument that was deleted before the call
 tracebacks  tracebacks of errors, without pytc's own frames
 """

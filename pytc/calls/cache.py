@@ -17,10 +17,11 @@ import threading
 import types
 import weakref
 from collections.abc import Iterator, Mapping, Sequence, Set
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from pytc.calls.layout import UNPLACED, Describe, Described, describe
-from pytc.calls.sites import Plan, Site
+from pytc.calls.plan import Plan
+from pytc.calls.sites import Site
 from pytc.calls.unflattening import Unflattening, observed
 from pytc.context import Context
 from pytc.emit import Emitted
@@ -58,34 +59,6 @@ class Staged:
     def unflattening(self) -> Unflattening:
         """What has been seen of the code that puts a result together."""
         return observed(self.program)
-
-
-class _IsDescribed(Protocol):
-    described: Described
-
-
-_For = TypeVar("_For", bound=_IsDescribed)
-
-
-class _Alike(dict[Described, tuple[_For, ...]]):
-    """What there is for leaves of each description, newest first."""
-
-    def add(self, newest: _For) -> None:
-        """Put this first among those of its description."""
-        before = self.get(newest.described, ())
-        self[newest.described] = (newest, *(each for each in before if each is not newest))
-
-    def oldest(self, new: _For) -> tuple[_For, ...]:
-        """Those for which there is no room beside a new one of their description."""
-        return self.get(new.described, ())[MOST_ALIKE - 1 :]
-
-    def drop(self, dropped: Set[_For]) -> None:
-        """Forget these."""
-        for described in {each.described for each in dropped}:
-            if kept := tuple(each for each in self.get(described, ()) if each not in dropped):
-                self[described] = kept
-            else:
-                self.pop(described, None)
 
 
 @dataclasses.dataclass(eq=False)
@@ -140,12 +113,33 @@ class Signature:
         return all(i in self.keys or was == self.staged.describe(leaf) for i, (was, leaf) in pairs)
 
 
+class _Alike(dict[Described, tuple[Signature, ...]]):
+    """The signatures for leaves of each description, newest first."""
+
+    def add(self, newest: Signature) -> None:
+        """Put this first among those of its description."""
+        before = self.get(newest.described, ())
+        self[newest.described] = (newest, *(each for each in before if each is not newest))
+
+    def oldest(self, new: Signature) -> tuple[Signature, ...]:
+        """Those for which there is no room beside a new one of their description."""
+        return self.get(new.described, ())[MOST_ALIKE - 1 :]
+
+    def drop(self, dropped: Set[Signature]) -> None:
+        """Forget these."""
+        for described in {each.described for each in dropped}:
+            if kept := tuple(each for each in self.get(described, ()) if each not in dropped):
+                self[described] = kept
+            else:
+                self.pop(described, None)
+
+
 @dataclasses.dataclass(eq=False)
 class Shared:
     """What all compiled functions that are made of the same function have for one layout, static values and sharing."""
 
     describe: Describe
-    _known: _Alike[Signature] = dataclasses.field(init=False, default_factory=_Alike)
+    _known: _Alike = dataclasses.field(init=False, default_factory=_Alike)
     """The newest signature of each staged program."""
     _replaced: set[Signature] = dataclasses.field(init=False, default_factory=set)
     """Those that the latest has replaced, with their call sites. They are let go of when room is made, since what goes
@@ -249,7 +243,7 @@ class Signatures:
     same_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
     """For each leaf that is one array with an earlier one, which: also where a program takes them for two."""
     newest: tuple[Signature, ...] = ()
-    _alike: _Alike[Signature] = dataclasses.field(default_factory=_Alike)
+    _alike: _Alike = dataclasses.field(default_factory=_Alike)
     _probe: Probe = dataclasses.field(default_factory=Probe)
     _differ_in_context: bool = False
     """Whether some signatures differ in nothing but JAX's settings when they were staged."""

@@ -20,8 +20,9 @@ from pytc import ownership
 from pytc.calls import asking
 from pytc.calls.cache import Signature
 from pytc.calls.outcome import outcome_of
-from pytc.calls.plan import Planner, are_arrays
-from pytc.calls.sites import MOST_SITES, PATIENCE, Plan, Site
+from pytc.calls.plan import Plan
+from pytc.calls.planner import Planner, are_arrays
+from pytc.calls.sites import MOST_SITES, PATIENCE, Site
 from pytc.errors import DonationError
 from pytc.interrupt import has_room
 from pytc.jax_compat.arrays import is_ready, private_copies
@@ -39,60 +40,107 @@ _TOO_MANY = ownership.Held(
 """Why leaves are kept where `ownership.is_dear`."""
 
 
-def look(
+def first_look(
     planner: Planner,
     signature: Signature,
-    site: Site | None,
     frame: types.FrameType,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
 ) -> Site:
-    """Decide, from what the caller's code does after the call, which plan this call site uses."""
-    program, first = signature.program, site is None
-    if site is None:
-        site = signature.resumed(frame.f_code, frame.f_lasti)
-        if site is not None and not site.to_be_looked_at() and (site.unseen or not site.plan.spared):
-            return site
-    survivors = ownership.Surviving(frozenset(), frozenset())
-    # Where other processes run the same program, what is read later may differ between them, and the executables
-    # must not: all take over what they can, and copy what they have to.
-    if "auto" in planner.policy.modes and jax.process_count() == 1:
-        outcome = (
-            outcome_of(program, leaves, signature.staged.unflattening.doubt) if site is None else site.plan.outcome
-        )
-        survivors = asking.survivors(frame, args, kwargs, leaves, outcome)
-    never, dead = planner.never(program, are_arrays(leaves)), frozenset[int]()
-    lives_on = _lives_on(planner, program, survivors.expected if site is None else survivors.seen)
+    """Decide, from what the caller's code does after the call, which plan a call site uses that is new; or that a
+    wrapper which is gone has left: then with the plan that it used."""
+    site = signature.resumed(frame.f_code, frame.f_lasti)
     if site is not None:
-        # A second look is for leaves that the code lets go of after all, so it only ever adds to what is taken
-        # over. That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells
-        # nothing of the next call; it is copied this once.
-        lives_on &= site.plan.program.keep
-        dead = _dead_after_all(signature, site, lives_on, frame, args, kwargs, leaves)
-    plan = planner.plan(signature, never | lives_on - dead, leaves, alone=bool(dead), patient=site is None)
+        if site.to_be_looked_at() or (site.plan.spared and not site.unseen):
+            look_again(planner, signature, site, frame, args, kwargs, leaves, asks=False)
+        return site
+    program = signature.program
+    outcome = outcome_of(program, leaves, signature.staged.unflattening.doubt)
+    survivors = _survivors(planner, frame, args, kwargs, leaves, outcome)
+    lives_on = _lives_on(planner, program, survivors.expected)
+    plan = planner.plan(signature, planner.never(program, are_arrays(leaves)) | lives_on, leaves, patient=True)
+    if len(signature.sites) >= MOST_SITES:
+        signature.sites.clear()
+    site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
+    site.unseen = lives_on - _lives_on(planner, program, survivors.seen)
+    site = signature.sites.setdefault(site.place, site)
+    site.lives_on = lives_on
+    _say_why(site, program, frame, args, kwargs, leaves, asks=False)
+    return site
+
+
+def look_again(
+    planner: Planner,
+    signature: Signature,
+    site: Site,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    *,
+    asks: bool = True,
+) -> None:
+    """Find leaves that the code lets go of after all, so this only ever adds to what is taken over. `asks` says that
+    it may take long to find what holds the others.
+
+    That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells nothing of the
+    next call; it is copied this once.
+    """
+    program = signature.program
+    survivors = _survivors(planner, frame, args, kwargs, leaves, site.plan.outcome)
+    lives_on = _lives_on(planner, program, survivors.seen) & site.plan.program.keep
+    dead = _dead_after_all(signature, site, lives_on, frame, args, kwargs, leaves)
     lives_on -= dead
-    if site is None:
-        if len(signature.sites) >= MOST_SITES:
-            signature.sites.clear()
-        site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
-        site.unseen = lives_on - _lives_on(planner, program, survivors.seen)
-        site = signature.sites.setdefault(site.place, site)
-    elif plan is not site.plan:
+    plan = planner.plan(signature, planner.never(program, are_arrays(leaves)) | lives_on, leaves, alone=bool(dead))
+    if plan is not site.plan:
         if site.unseen:
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
             site.streak = PATIENCE - 1
         site.use(plan)
     site.lives_on = lives_on
-    copies = not lives_on.isdisjoint(plan.proven)
-    if (plan.spared or copies) and (unknown := lives_on.difference(site.why)):
+    _say_why(site, program, frame, args, kwargs, leaves, asks=asks)
+
+
+def _survivors(
+    planner: Planner,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    outcome: ownership.Outcome,
+) -> ownership.Surviving:
+    """The leaves that live on after the call, as far as the code shows.
+
+    None where other processes run the same program: what is read later may differ between them, and the executables
+    must not. All take over what they can, and copy what they have to.
+    """
+    if "auto" in planner.policy.modes and jax.process_count() == 1:
+        return asking.survivors(frame, args, kwargs, leaves, outcome)
+    return ownership.Surviving(frozenset(), frozenset())
+
+
+def _say_why(
+    site: Site,
+    program: Program,
+    frame: types.FrameType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Any],
+    *,
+    asks: bool,
+) -> None:
+    """Note what holds the largest leaves that live on, as far as the code shows; if that shows nothing and `asks`, once
+    also what all objects there are tell."""
+    plan = site.plan
+    copies = not site.lives_on.isdisjoint(plan.proven)
+    if (plan.spared or copies) and (unknown := site.lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
         found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
-        if not (found or first or site.asked) and asking.has_time():
+        if asks and not (found or site.asked) and asking.has_time():
             site.asked = True
             found = asking.reasons(frame, args, kwargs, leaves, largest[:MOST_EXPLAINED], plan.outcome)
         site.why = site.why | found
-    return site
 
 
 def _dead_after_all(
@@ -152,7 +200,7 @@ def prove(
     alive = held
     if site.has_lost_patience() and jax.process_count() == 1:
         # The caller's code lets go of these, but something else has held on to them each time. (Where there are
-        # other processes, see `look`.)
+        # other processes, see `_survivors`.)
         keep = planner.never(program, are_arrays(leaves)) | site.lives_on | site.unseen | frozenset(held)
         plan = planner.plan(signature, keep, leaves, alone=len(signature.sites) == 1)
         site.use(plan)

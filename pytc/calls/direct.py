@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 from jax.tree_util import PyTreeDef, tree_leaves
 
 from pytc import ownership
 from pytc.arguments.leaves import PythonScalars, static_key, unwrapped
 from pytc.calls.cache import Signature
-from pytc.calls.sites import MOST_MISSES, MOST_SITES, Plan, Site
+from pytc.calls.deleted import check_not_deleted
+from pytc.calls.plan import Plan
+from pytc.calls.sites import MOST_MISSES, MOST_SITES, Site
 from pytc.classes import ids_of
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.running import is_of_no_tracing, settings
-from pytc.program import Leaf
 
 _STRINGS = ids_of(str)
 
@@ -242,21 +242,3 @@ class Ways(dict[tuple[int, int], Direct]):
         """Let the calls of a site take the usual path again."""
         direct.site.miss()
         self.pop(direct.site.place, None)
-
-
-def check_not_deleted(error: Exception, leaves: Sequence[Leaf], values: Sequence[Any]) -> None:
-    """Raises `RuntimeError` naming the leaf where `error` is about an array that was deleted before the call.
-
-    Only errors that speak of deletion are looked at: a callback that raises ends a program after it has taken over its
-    arguments, which are deleted then, too, though the error is about something else.
-    """
-    if "deleted" not in str(error):
-        return
-    for leaf, value in zip(leaves, values, strict=True):
-        if isinstance(value, jax.Array) and value.is_deleted():
-            failed = ", or by this one, which has failed on one of several devices"
-            now = failed if len(value.sharding.device_set) > 1 else ""
-            raise RuntimeError(
-                f"`{leaf.path}` was deleted before this call (moved, donated to another function, or by `.delete()`)"
-                f"{now}: {error}"
-            ) from error

@@ -33,12 +33,13 @@ from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kin
 from pytc.attributes import plain
 from pytc.calls import decide
 from pytc.calls.cache import Signature
-from pytc.calls.direct import Ways, check_not_deleted
+from pytc.calls.deleted import check_not_deleted
+from pytc.calls.direct import Ways
 from pytc.calls.hiding import JitHiding
 from pytc.calls.known import known_of
 from pytc.calls.layout import Describe, describe, describe_placed
 from pytc.calls.lookup import Lookup, Stopped
-from pytc.calls.plan import Planner
+from pytc.calls.planner import Planner
 from pytc.calls.tracebacks import frames_to_the_caller
 from pytc.calls.wrapper import wrap
 from pytc.donation import Donate, read_policy
@@ -133,6 +134,10 @@ class Function:
         known = known_of(*self._made_of, type(self))
         return Lookup(self.stageable, self.planner, self.share, self._describe(), known)
 
+    def signatures(self) -> list[Signature]:
+        """All that are known. Before the first call none are, and JAX need not start to tell."""
+        return [*self.lookup] if "lookup" in vars(self) else []
+
     def _describe(self) -> Describe:
         """What tells leaves apart in the cache. Where `in_shardings` places them, it does not matter where they are."""
         return describe_placed if self.stageable.in_shardings is None else describe
@@ -166,8 +171,9 @@ class Function:
         is_due = site is None or site.to_be_looked_at()
         if site is None:
             self.directly.make_room()
-        if site is None or is_due:
-            site = decide.look(self.planner, signature, site, frame, args, kwargs, leaves)
+            site = decide.first_look(self.planner, signature, frame, args, kwargs, leaves)
+        elif is_due:
+            decide.look_again(self.planner, signature, site, frame, args, kwargs, leaves)
         could_not_go_straight = self.directly.learn(signature, site, frame, args, kwargs) or is_due
         for i in keys:
             leaves[i] = bits_of(leaves[i])
@@ -353,12 +359,15 @@ class Function:
     def cache_size(self) -> int:
         """How many signatures it has been compiled for: what users' tests ask `jax.jit(fun)._cache_size()`."""
         by_jax = sum(cache_size(jitted) for jitted in (self.jitted, *self.hiding.jitted.values()))
-        return sum(1 for _ in self.lookup) + by_jax
+        return len(self.signatures()) + by_jax
 
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
-        self.lookup.layouts.clear()
-        self.lookup.known.clear()
+        if "lookup" in vars(self):
+            self.lookup.layouts.clear()
+            self.lookup.known.clear()
+        else:
+            known_of(*self._made_of, type(self)).clear()
         self.directly.clear()
         self.kept_alive = []
         for jitted in (self.jitted, self.stageable.jitted, *self.hiding.jitted.values()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -17,7 +17,8 @@ from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import place_of
 from pytc.picking import picker
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from pytc.calls.cache import Signatures
 
 Describe: TypeAlias = Callable[[Any], tuple[Hashable, ...]]
 """`describe`, or `describe_placed`."""
@@ -47,12 +48,12 @@ _DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
 
 
 @dataclasses.dataclass(eq=False)
-class Layout(Generic[T]):
+class Layout:
     """A tree of arguments with the types of its leaves."""
 
     kinds: tuple[Kind, ...]
     share: bool
-    _known: dict[Hashable, dict[Hashable, T]] = dataclasses.field(default_factory=dict)
+    _known: dict[Hashable, dict[Hashable, Signatures]] = dataclasses.field(default_factory=dict)
     """What is known of calls, by static values and then by sharing."""
 
     def __post_init__(self) -> None:
@@ -61,13 +62,13 @@ class Layout(Generic[T]):
         self.may_share = self.share and len(self.arrays) > 1
         self._pick_arrays = picker(self.arrays)
 
-    def differs_in_arrays_alone(self, types: Sequence[type], other: Layout[T], other_types: Sequence[type]) -> bool:
+    def differs_in_arrays_alone(self, types: Sequence[type], other: Layout, other_types: Sequence[type]) -> bool:
         """Whether another layout of the same tree has static leaves of the same types in the same places. These are the
         types of either's leaves."""
         leaves = zip(self.kinds, types, other.kinds, other_types, strict=True)
         return all(a is b or "static" not in (mine, others) for mine, a, others, b in leaves)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Signatures]:
         """All that is known of calls."""
         for of_values in list(self._known.values()):
             yield from list(of_values.values())
@@ -76,21 +77,21 @@ class Layout(Generic[T]):
         """The static values, which distinguish calls of this layout, as sharing does, beyond shapes and dtypes."""
         return tuple([static_key(leaves[i]) for i in self.static]) if self.static else ()
 
-    def get(self, values: Hashable, sharing: tuple[int, ...] | None) -> T | None:
+    def get(self, values: Hashable, sharing: tuple[int, ...] | None) -> Signatures | None:
         """What is known of calls with these static values and this sharing, if anything. Raises `TypeError` for a value
         that cannot be hashed."""
         of_values = self._known.get(values)
         return None if of_values is None else of_values.get(sharing)
 
-    def setdefault(self, values: Hashable, sharing: tuple[int, ...] | None, new: T) -> T:
+    def setdefault(self, values: Hashable, sharing: tuple[int, ...] | None, new: Signatures) -> Signatures:
         """The same; if nothing is, from now on `new`."""
         return self._known.setdefault(values, {}).setdefault(sharing, new)
 
-    def of_any_sharing(self, values: Hashable) -> Sequence[T]:
+    def of_any_sharing(self, values: Hashable) -> Sequence[Signatures]:
         """What is known of calls with these static values, whichever of their arrays are one."""
         return [*self._known.get(values, {}).values()]
 
-    def find(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> T | None:
+    def find(self, leaves: Sequence[Any], sharing: tuple[int, ...] | None) -> Signatures | None:
         """What is known of calls with the static values of these leaves and this sharing, if anything."""
         try:
             return self.get(self.values(leaves), sharing)

@@ -15,7 +15,7 @@ from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.lasting import Parting, staged_to_last
 from pytc.calls.layout import UNSHARED, Describe, Described, Layout
-from pytc.calls.plan import Planner
+from pytc.calls.planner import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
 from pytc.program import Leaf, Program
@@ -40,7 +40,7 @@ class Lookup:
     describe: Describe
     """What tells leaves apart that are of one layout."""
     known: Known
-    layouts: dict[Any, Layout[Signatures]] = dataclasses.field(default_factory=dict)
+    layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
     """By the tree of the arguments, the types of their leaves and the mesh in context, where it matters."""
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Lookup:
         Raises `StaticLeafError` naming a static leaf that cannot be hashed.
         """
         kinds = self.stageable.kinds(*self.stageable.parameters.wrap_static(args, kwargs))
-        if "tracer" in kinds or not executing_once() or config.jax_debug_key_reuse:
+        if "jit" in kinds or not executing_once() or config.jax_debug_key_reuse:
             return None
         types = tuple(map(type, leaves))
         if any(kind in types for kind in DESCRIPTIONS):

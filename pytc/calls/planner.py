@@ -17,7 +17,7 @@ import jax
 from pytc import ownership, passes
 from pytc.calls.cache import Signature, Staged
 from pytc.calls.outcome import outcome_of
-from pytc.calls.sites import Plan
+from pytc.calls.plan import Plan
 from pytc.calls.tracebacks import frames_to_the_caller
 from pytc.donation import Mode, Policy
 from pytc.effort import Choice, Effort, choose

@@ -1,4 +1,4 @@
-"""Plans, and the places in callers' code that use them: what the calls from there have shown so far."""
+"""Places in callers' code that use a plan: what the calls from there have shown so far."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import types
 from collections.abc import Sequence
 
 from pytc import ownership
-from pytc.emit import Emitted
+from pytc.calls.plan import Plan
 from pytc.program import Program
 
 MOST_SITES = 1024
@@ -26,56 +26,14 @@ LONGEST = 4096
 
 
 @dataclasses.dataclass(eq=False)
-class Plan:
-    """A program compiled with one choice of what may be donated."""
-
-    emitted: Emitted
-    proven: ownership.Wanted
-    """Those of the leaves that it takes over that must be proven dead at each call: the caller has not promised it."""
-    outcome: ownership.Outcome
-    """What the proof may assume of a call."""
-    spared: bool
-    """Whether it leaves leaves alone that the program could take over, because they seemed to outlive the call."""
-    could_donate: tuple[int, ...]
-    """Leaves that the flow of the data would have it take over: what plans are told apart by. With `effort="high"` the
-    compiler may have found others better, and `program.donated` has those."""
-    inherited: bool = False
-    """Whether it was compiled for another signature, with other kinds of leaves (a counter that begins as 0)."""
-
-    @property
-    def outcome_now(self) -> ownership.Outcome:
-        """`outcome` for the next call. The first call compiles, unless that was done ahead, and returns through Python
-        code of `jax.jit`: so it counts as one that calls Python."""
-        if not self.emitted.is_new:
-            return self.outcome
-        return ownership.Outcome(calls_python=True, lengths=self.outcome.lengths, atomic=False)
-
-    @property
-    def outcome_ahead(self) -> ownership.Outcome:
-        """`outcome` for a first call that was compiled ahead, while no handler of a signal runs. Another thread may
-        raise an exception in the Python code of JAX through which it returns."""
-        atomic = self.outcome.atomic and not ownership.meddler()
-        return dataclasses.replace(self.outcome, atomic=atomic)
-
-    def anew(self) -> Plan:
-        """The same for other leaves of the same types: what the proof has found out is of where these are."""
-        return dataclasses.replace(self, proven=ownership.Wanted(tuple(self.proven), self.proven.nbytes))
-
-    @property
-    def program(self) -> Program:
-        """The program with its aliases."""
-        return self.emitted.program
-
-
-@dataclasses.dataclass(eq=False)
 class Site:
     """One place in the caller's code that calls with one signature, and what its calls have shown.
 
     Three things are decided over its calls, independently. Which plan it uses (`decide` writes):
 
-        (no site)         first call: `look` at the caller's code       -> spared, or not spared
+        (no site)         first call: `first_look` at the code          -> spared, or not spared
         either            `PATIENCE`, 8, 16, ... proofs in a row failed -> spared, with a plan that spares these leaves
-        spared            `look` again after 1, 3, 7, ... calls         -> either, with a plan that takes over no less;
+        spared            `look_again` after 1, 3, 7, ... calls         -> either, with a plan that takes over no less;
                                                                            on trial, if some were spared `unseen`
         on trial          this call's proof fails                       -> spared, as before; nothing was copied
         on trial          it does not                                   -> either, with the new plan

@@ -85,6 +85,7 @@ def wrap(function: Function) -> Callable[..., Any]:
         finally:
             # From here on nothing but operators and returns: no signal is looked for.
             function.kept_alive += tree, signature, direct
+            # `-X` calls a function with no call, behind which one would be looked for (`collector`): this is `resume`.
             if collector.PAUSED[0]:
                 collector.PAUSED[0] = False
                 collector.BALLAST[:] = ()

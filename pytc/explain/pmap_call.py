@@ -10,9 +10,9 @@ from jax.tree_util import PyTreeDef, tree_structure
 
 from pytc.jax_compat.api import UNNAMED
 from pytc.jax_compat.trees import container
-from pytc.mapped import MappedStageable
 from pytc.mapping import axis_of
 from pytc.program import Computed, Program
+from pytc.stage_mapped import MappedStageable
 
 _ANY = object()  # the axis of what has none: a static leaf, an output that is no array
 

@@ -29,9 +29,9 @@ from pytc.explain.pmap_call import pmap_options
 from pytc.hlo import given_arguments
 from pytc.jax_compat import jaxprs
 from pytc.jax_compat.jaxprs import Jaxpr
-from pytc.mapped import MappedStageable
 from pytc.passes import subjaxprs
 from pytc.program import Computed, Program
+from pytc.stage_mapped import MappedStageable
 
 
 class Subject:

@@ -23,6 +23,7 @@ variables by other means than its bytecode shows (`introspection`), and who else
 `docs/proof.md` has the whole argument, and where it gives up. From the question down to what answers it:
 
     proof            which leaves are dead: the quick look, where the call site is known; else the careful one, `look`
+    outcome          what the proof may assume of a call before it happens
     answers          what is said of a call besides: before the proof, which leaves outlive it; in words, what holds one
     callers, frames  the frames above a call, and the dead places in them; one such frame
     slots            what the next instructions overwrite, in objects
@@ -42,12 +43,12 @@ from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.sites import known_site
-from pytc.ownership.callers import Outcome
 from pytc.ownership.guesses.staying import staying
 from pytc.ownership.guesses.surviving import Surviving
 from pytc.ownership.others.collector import collected_since, collections_so_far
 from pytc.ownership.others.collector import resume as resume_collections
 from pytc.ownership.others.watchers import meddler
+from pytc.ownership.outcome import Outcome
 from pytc.ownership.proof import all_dead, held
 from pytc.ownership.words.holders import Held, Remedy
 

@@ -11,13 +11,14 @@ import jax
 from jax.tree_util import all_leaves, tree_leaves
 
 from pytc.arguments.leaves import static_in
-from pytc.ownership.callers import Outcome, distance
 from pytc.ownership.cpython.interpreter import waits_for_c
+from pytc.ownership.frames import frames_beneath
 from pytc.ownership.guesses.staying import replaced, staying
 from pytc.ownership.guesses.surviving import Surviving, surviving
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.others import collector
 from pytc.ownership.others.watchers import in_program, interrupter, onlooker
+from pytc.ownership.outcome import Outcome
 from pytc.ownership.words import holders, variables
 from pytc.ownership.words.holders import Held
 from pytc.ownership.words.paths import paths_to
@@ -83,7 +84,7 @@ def reasons(
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
     paused = collector.PAUSED[0]
-    look = look_everywhere(frame, distance(frame, 1) + 1, args, kwargs, leaves, outcome)
+    look = look_everywhere(frame, len(frames_beneath(frame)) + 1, args, kwargs, leaves, outcome)
     if not paused:
         collector.resume()
     kept = look.held(wanted)

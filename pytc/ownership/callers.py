@@ -10,7 +10,6 @@ what is said of a frame in one has its counterpart in the other.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
@@ -24,40 +23,11 @@ from pytc.ownership.bytecode.stack import HIGHEST
 from pytc.ownership.cpython.interpreter import UNBOUND, getrefcount, variable, waits_for_c
 from pytc.ownership.frames import IN_SOME_WAY, dead_above, dead_locals, looked_up, unread_in, waiting
 from pytc.ownership.others.watchers import Onlookers, onlookers
+from pytc.ownership.outcome import Outcome
 from pytc.ownership.references import loops
 from pytc.ownership.references.counts import in_one_list
 from pytc.ownership.references.starred import kept_by
 from pytc.ownership.slots import Slots
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What is known about the outcome of a call before it happens."""
-
-    calls_python: bool = True
-    """Whether the program may call back into Python while it runs."""
-    lengths: Lengths = None
-    """The lengths of the tuples and lists in the result."""
-    atomic: bool = False
-    """Whether a call that raises anything, an interrupt included, has donated nothing."""
-    classes: tuple[type, ...] | None = None
-    """The classes of the containers in the result, if they are known."""
-    static: tuple[Any, ...] = dataclasses.field(default=(), compare=False)
-    """Objects that the compiled function holds and that may also be in its arguments: static leaves and the like."""
-    doubt: str = dataclasses.field(default="", compare=False)
-    """What may raise as it puts the result together, in words; empty if nothing may."""
-    made: int = 0
-    """How many objects the result is of that the garbage collector counts, at the most."""
-
-    @functools.cached_property
-    def lasting(self) -> frozenset[int]:
-        """The ids of these objects, and of what is in tuples among them (named ones, too), which cannot be changed."""
-        found: list[Any] = []
-        level = [*self.static]
-        while level:
-            found += level
-            level = [part for each in level if issubclass(type(each), tuple) for part in tuple.__iter__(each)]
-        return frozenset(map(id, found))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +50,6 @@ Route = tuple[Level, ...]
 """One level for each frame, from the frame that called upwards."""
 _MOST_HINTS = 64
 """How many callers' routes are remembered with a call site."""
-
-
-def distance(frame: FrameType, level: int) -> int:
-    """How many frames `frame` is above the function that calls this one, where it is known to be at least `level`.
-    Raises `ValueError` if it is not there."""
-    above: FrameType | None = sys._getframe(level + 1)
-    while above is not None and above is not frame:
-        level += 1
-        above = above.f_back
-    if above is None:
-        raise ValueError("the frame is not that of a caller")
-    return level
 
 
 def remember(route: Route, site: CallSite, frame: FrameType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -129,3 +130,16 @@ def unread_in(
         return []
     more = held_by_others(nodes, 0)
     return unread(nodes, read, more and dead_above(frame, site, atomic, lengths, id(nodes[0]), more))
+
+
+def frames_beneath(frame: FrameType) -> list[int]:
+    """The frames (ids) of the functions beneath `frame`, from that of the one that calls this on. Raises `ValueError`
+    if `frame` is not that of a caller."""
+    frames = []  # of ids: a list of frames that one of them has would keep them, and their variables
+    below: FrameType | None = sys._getframe(1)
+    while below is not None and below is not frame:
+        frames.append(id(below))
+        below = below.f_back
+    if below is None:
+        raise ValueError("the frame is not that of a caller")
+    return frames

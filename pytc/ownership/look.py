@@ -10,8 +10,9 @@ from types import FrameType
 from typing import Any
 
 from pytc.ownership.arrays import buffers
-from pytc.ownership.callers import Found, Level, Outcome, Route, levels, slots_of
+from pytc.ownership.callers import Found, Level, Route, levels, slots_of
 from pytc.ownership.others.watchers import onlookers
+from pytc.ownership.outcome import Outcome
 from pytc.ownership.references import counts, loops
 
 _BARREN = 2

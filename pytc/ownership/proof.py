@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Sequence
 from types import FrameType
 from typing import Any
@@ -15,9 +14,11 @@ from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.sites import NotTrusted, known_site, site_of
-from pytc.ownership.callers import Outcome, follow, remember
+from pytc.ownership.callers import follow, remember
 from pytc.ownership.cpython import interpreter
+from pytc.ownership.frames import frames_beneath
 from pytc.ownership.look import look_everywhere
+from pytc.ownership.outcome import Outcome
 from pytc.ownership.references import counts
 from pytc.ownership.slots import Slots
 
@@ -42,7 +43,7 @@ def held(
     """
     if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
         return wanted
-    beneath = _beneath(frame)
+    beneath = frames_beneath(frame)
     references = len(beneath)
     site = known_site(frame)
     if site is not None and site.hints:
@@ -77,7 +78,7 @@ def all_dead(
     """
     if not site.hints or interpreter.refusal or interpreter.observer():
         return False
-    beneath = _beneath(frame)
+    beneath = frames_beneath(frame)
     if len(beneath) != 3:
         return False
     try:
@@ -94,19 +95,6 @@ def all_dead(
         if is_from_outside(error):
             raise
         return False
-
-
-def _beneath(frame: FrameType) -> list[int]:
-    """The frames (ids) of the functions beneath `frame`, from that of the one that calls this on. Raises `ValueError`
-    if `frame` is not that of a caller."""
-    frames = []  # of ids: a list of frames that one of them has would keep them, and their variables
-    below: FrameType | None = sys._getframe(1)
-    while below is not None and below is not frame:
-        frames.append(id(below))
-        below = below.f_back
-    if below is None:
-        raise ValueError("the frame is not that of a caller")
-    return frames
 
 
 def _is_taken(beneath: list[int], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> bool:
