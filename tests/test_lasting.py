@@ -447,3 +447,29 @@ def test_calls_of_one_program_are_told_apart_by_what_is_one_array():
     learn(compiled)
     told = [dict(site.arguments) for site in pytc.explain(compiled).sites]
     assert [each["target['w']"] for each in told] == ["the same array as params['w']", "f32[6]"]
+
+
+def keeps_the_results(step, history):
+    params = target = untied()["params"]
+    for _ in range(6):
+        params, _ = step(params, target)
+        history.append(params)
+
+
+def keeps_the_results_of_an_agent(step, history):
+    agent = types.SimpleNamespace(params=untied()["params"])
+    agent.target = agent.params
+    for _ in range(6):
+        agent.params, _ = step(agent.params, agent.target)
+        history.append(agent.params)
+
+
+@pytest.mark.parametrize("caller", [keeps_the_results, keeps_the_results_of_an_agent])
+def test_a_history_is_seen_beside_a_target(caller):
+    counting = Counting(lambda params, target: towards(params, target))
+    mine, others = [], []
+    caller(counting.compiled, mine)
+    caller(counting.by_jit, others)
+    assert_same(mine, others)
+    assert counting.programs() == 1
+    assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) == 0

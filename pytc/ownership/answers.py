@@ -13,7 +13,7 @@ from jax.tree_util import all_leaves, tree_leaves
 from pytc.arguments.leaves import static_in
 from pytc.ownership.cpython.interpreter import waits_for_c
 from pytc.ownership.frames import frames_beneath
-from pytc.ownership.guesses.staying import replaced, staying
+from pytc.ownership.guesses.staying import twins
 from pytc.ownership.guesses.surviving import Surviving, surviving
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.others import collector
@@ -45,11 +45,8 @@ def survivors(
     for value in _nodes(roots, _ends(leaves)):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    seen, expected = surviving(frame, roots, parts, outcome)
-    if len(numbers) < len(leaves) and (stay := staying(frame, args, kwargs, leaves)):
-        # An array that is held now because it is that of a leaf that stays: the next one at another leaf is not.
-        stay, others = replaced(stay, leaves)
-        seen, expected = (seen - others) | stay, (expected - others) | stay
+    alike = twins(frame, args, kwargs, leaves) if len(numbers) < len(leaves) else {}
+    seen, expected = surviving(frame, roots, parts, alike, outcome)
     return Surviving(seen & arrays, expected & arrays)
 
 

@@ -25,24 +25,45 @@ def staying(
 ) -> frozenset[int] | None:
     """The leaves (numbers) of arguments that will be the same at the next call, if the result of this one, or a part of
     it, is stored where the call has loaded something from; None if it is not, or that cannot be told."""
-    found = fed_back(frame)
-    if found is None:
+    same = fed_back(frame)
+    if same is None:
         return None
-    stay: set[int] = set()
+    found = [numbers for key, numbers in _by_argument(args, kwargs, leaves).items() if key in same]
+    return frozenset[int]().union(*found)
+
+
+def twins(
+    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> dict[Place, frozenset[int]]:
+    """By the place that an argument has come from: leaves that are one array with leaves of it, but have come from
+    elsewhere. What is there now is not there for them."""
+    try:
+        places = passed(flow_of(frame.f_code), site_of(frame).at)
+    except NotTrusted:
+        return {}
+    of_place: dict[Place, set[int]] = {}
+    for key, numbers in _by_argument(args, kwargs, leaves).items():
+        if key in places:
+            of_place.setdefault(places[key], set()).update(numbers)
+    by_array: dict[int, set[int]] = {}
+    for i, leaf in enumerate(leaves):
+        by_array.setdefault(id(leaf), set()).add(i)
+    alike = {place: set[int]().union(*(by_array[id(leaves[i])] for i in own)) for place, own in of_place.items()}
+    return {place: frozenset(alike[place] - own) for place, own in of_place.items()}
+
+
+def _by_argument(
+    args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> dict[int | str, frozenset[int]]:
+    """The leaves of each argument, by position (-1 is the last one) or keyword. Nothing where some are static, which
+    are one leaf each, whatever they are."""
+    given: dict[int | str, Any] = {**dict(enumerate(args, -len(args))), **dict(sorted(kwargs.items()))}
+    found: dict[int | str, frozenset[int]] = {}
     end = 0
-    for key, argument in (*enumerate(args, -len(args)), *sorted(kwargs.items())):
+    for key, argument in given.items():
         start, end = end, end + len(tree_leaves(argument))
-        if key in found:
-            stay.update(range(start, end))
-    return frozenset(stay) if end == len(leaves) else frozenset()  # a static argument is one leaf, whatever it is
-
-
-def replaced(stay: Set[int], leaves: Sequence[Any]) -> tuple[frozenset[int], frozenset[int]]:
-    """Of leaves that are one array, some of which `stay`: those, and the others."""
-    ids = {id(leaves[i]) for i in stay}
-    others = frozenset(i for i, leaf in enumerate(leaves) if i not in stay and id(leaf) in ids)
-    among = {id(leaves[i]) for i in others}
-    return frozenset(i for i in stay if id(leaves[i]) in among), others
+        found[key] = frozenset(range(start, end))
+    return found if end == len(leaves) else {}
 
 
 def fed_back(frame: FrameType) -> Set[int | str] | None:

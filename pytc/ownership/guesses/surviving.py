@@ -68,10 +68,16 @@ class Surviving(NamedTuple):
     threads or a history will hold, and without what a variable holds this once."""
 
 
-def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], outcome: Outcome) -> Surviving:
-    """The leaves that live on, as far as the code shows. `parts` has the leaves in each object of the arguments, by
-    id."""
-    survey = _Survey(roots, parts, outcome.atomic)
+def surviving(
+    frame: FrameType,
+    roots: Sequence[Any],
+    parts: dict[int, Leaves],
+    twins: Mapping[Place, Leaves],
+    outcome: Outcome,
+) -> Surviving:
+    """The leaves that live on, as far as the code shows. `parts` has the leaves in each object of the arguments, by id;
+    `twins`, by place in this frame, those that what is there does not stand for, though they are the same arrays."""
+    survey = _Survey(roots, parts, twins, outcome.atomic)
     above: FrameType | None = frame
     for level in range(HIGHEST_READ):
         if above is None:
@@ -98,8 +104,8 @@ def surviving(frame: FrameType, roots: Sequence[Any], parts: dict[int, Leaves], 
 class _Survey:
     """What is found frame by frame, from the one that called upwards."""
 
-    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], atomic: bool):
-        self.roots, self.parts, self.may_raise = roots, parts, not atomic
+    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], twins: Mapping[Place, Leaves], atomic: bool):
+        self.roots, self.parts, self.twins, self.may_raise = roots, parts, twins, not atomic
         self.everything = _NONE.union(*parts.values())
         self.most = _MOST + _MOST_FOR_A_LEAF * len(self.everything)
         self.survive = _NONE
@@ -148,18 +154,18 @@ class _Survey:
             slot, value = slots.slot(frame, place)
             self.read.pop(slot, None)
             if len(place) > 1:
-                self.released |= self._in(value)
+                self.released |= self._at(place, value)
             if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
-                self.renewed |= self.parts.get(id(value), _NONE)
+                self.renewed |= self.parts.get(id(value), _NONE) - self.twins.get(place, _NONE)
             if not _is_local(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
-                self.foreseen |= self._in(value)
+                self.foreseen |= self._at(place, value)
         value = None  # or it would be one more reference to a container
         if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
             self.foreseen |= self.passed  # to `functools.partial`, `map`, an object with a `__call__`
         self.foreseen |= _NONE.union(*[self.parts.get(id(value), _NONE) for value in _beneath(frame, flow, site)])
         for place in loop.appends():
-            self.foreseen |= self._in(slots.slot(frame, place)[1]) - self.once
-        variables = [self._in(variable(frame, number)) for number in range(len(flow.code.co_varnames))]
+            self.foreseen |= self._at(place, slots.slot(frame, place)[1]) - self.once
+        variables = [self._at(fast(number), variable(frame, number)) for number in range(len(flow.code.co_varnames))]
         again = ReadAgain(frame, flow, site, slots, self.straight, self.atomic)
         self.survive = self.survive.union(*[self._in(value) for value in again.by_copy])
         owners = {place[0].name for place in loaded_here if place[0].kind == "fast"}
@@ -172,13 +178,13 @@ class _Survey:
                 steps = read[number]
                 ways = [()] if steps is None else [(step,) for step in steps]
                 for place in [(*fast(number), *way) for way in ways]:
-                    self._variable(slots.peek(frame, place), number, site, loop)
+                    self._variable(place, slots.peek(frame, place), site, loop)
         for place in loaded_here:
             holders = 0 if place in overwritten else _holders(slots, frame, place, dead, read, again.on_stack)
             if holders:
                 self._loaded(frame, place, site, loop, slots, holders)
             elif again.depends(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
-                self.foreseen |= self._in(slots.peek(frame, place))
+                self.foreseen |= self._at(place, slots.peek(frame, place))
         gone = collections.Counter(id(variable(frame, number)) for number in dead)
         self.shared = {slot: (owner, more - gone[owner]) for slot, (owner, more) in self.shared.items()}
         if loop.body:
@@ -186,18 +192,20 @@ class _Survey:
         self.straight = self.straight and site.returns
         self.atomic = self.atomic and site.may_pass_on
         self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
+        self.twins = {}
         return any(variables) or any(more for _, more in self.shared.values())
 
     def _onlooker(self, slots: Slots, frame: FrameType, place: Place) -> str:
         """Who may read a place before it is overwritten, in words; empty if nobody."""
         return onlooker() or ("" if slots.is_private(frame, place, self.stack) else meddler())
 
-    def _variable(self, value: Any, number: int, site: CallSite, loop: Loop) -> None:
-        """Ask what a variable has that is read later."""
+    def _variable(self, place: Place, value: Any, site: CallSite, loop: Loop) -> None:
+        """Ask what a variable has that is read later, or the member of it at this place."""
         # What is in a list or a dictionary may have been put there, and the next one will be, too: in a loop that reads
         # the variable, or by a function that is called.
-        fixed = self._in(value, movable=bool(loop.body) and not loop.reads(number))
-        self.survive |= self._in(value) - fixed - self.released
+        number = place[0].name
+        fixed = self._at(place, value, movable=bool(loop.body) and not loop.reads(number))
+        self.survive |= self._at(place, value) - fixed - self.released
         fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
         if is_stored_behind(loop.flow, site.at, fast(number)):
             self.replaced |= fixed
@@ -209,9 +217,13 @@ class _Survey:
         slot, value = slots.slot(frame, place)
         if holders != _ANY:
             self.shared[slot] = id(variable(frame, place[0].name)), holders + 1  # with its own variable, which is gone
-        self.read[slot] = self._in(value) - self.released - self.once
+        self.read[slot] = self._at(place, value) - self.released - self.once
         if len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
             self.stored.add(slot)
+
+    def _at(self, place: Place, value: Any, movable: bool = True) -> Leaves:
+        """The leaves that the value of a place stands for."""
+        return self._in(value, movable) - self.twins.get(place, _NONE)
 
     def _in(self, value: Any, movable: bool = True) -> Leaves:
         """The leaves that the value is or has, or that containers in it hold: tuples, and trees of users' classes,
