@@ -114,3 +114,29 @@ def test_what_holds_a_compiled_function_goes_to_another_process():
     )
     assert run.returncode == 0, run.stderr.decode()
     assert run.stdout.decode().strip() == "[0.0, 5.0, 10.0]"
+
+
+class Box:
+    """Something with attributes."""
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("donate", ["auto", "none"])
+@pytest.mark.parametrize("where", ["variable", "attribute"])
+def test_calls_give_the_garbage_collector_no_occasion(donate, where):
+    """As under `jax.jit`: JAX has it call a function of Python's, in which a Ctrl-C that comes meanwhile is lost."""
+    step = pytc.compile(lambda state: {"a": state["a"] + 1, "b": state["b"] * 2}, donate=donate)
+
+    def most(calls):
+        box, counts = Box(), []
+        box.state = state = {"a": jnp.ones(5), "b": jnp.ones(3)}
+        for _ in range(calls):
+            if where == "variable":
+                state = step(state)
+            else:
+                box.state = step(box.state)
+            counts.append(gc.get_count()[0])
+        return max(counts)
+
+    few = most(50)
+    assert most(500) - few < gc.get_threshold()[0] / 2

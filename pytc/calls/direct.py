@@ -152,7 +152,7 @@ class Direct:
 
 
 class Static:
-    """The values of static arguments, which tell programs apart as in the cache (`Layout.key`)."""
+    """The values of static arguments, which tell programs apart as in the cache (`Layout.values`)."""
 
     def __init__(self, values: Mapping[int | str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`values` are those that the program is for, and equal to those of the call with these arguments."""

@@ -61,7 +61,7 @@ class Lookup:
 
         The lists of the caller and the containers of the arguments must be all that refers to unshared leaves.
         """
-        layout = self.layouts.get((tree, tuple(map(type, leaves)), self._mesh()))
+        layout = self.layouts.get((tree, (*map(type, leaves),), self._mesh()))
         if layout is None or not executing_once():
             return None
         sharing = None
@@ -85,7 +85,7 @@ class Lookup:
         kinds = self.stageable.kinds(*self.stageable.parameters.wrap_static(args, kwargs))
         if "jit" in kinds or not executing_once() or config.jax_debug_key_reuse:
             return None
-        types = tuple(map(type, leaves))
+        types = (*map(type, leaves),)
         if any(kind in types for kind in DESCRIPTIONS):
             return None  # it is not there: `jax.jit` says so
         mesh = self._mesh()
@@ -157,7 +157,7 @@ class Lookup:
         """Signatures made of those of calls with arrays where NumPy data or Python scalars are here, or the reverse,
         which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
         mostly not compiled again."""
-        types = tuple(map(type, leaves))
+        types = (*map(type, leaves),)
         mesh = self._mesh()
         own = self.layouts.get((tree, types, mesh))
         if own is None or (own.may_share and own.sharing(leaves) is not None):
@@ -220,7 +220,7 @@ class Lookup:
 
     def _siblings(self, signatures: Signatures, leaves: Sequence[Any], tree: PyTreeDef) -> list[Signatures]:
         """What is known of calls with the same layout and static values, in which other arrays are one."""
-        own = self.layouts.get((tree, tuple(map(type, leaves)), self._mesh()))
+        own = self.layouts.get((tree, (*map(type, leaves),), self._mesh()))
         known = () if own is None else own.of_any_sharing(own.values(leaves))
         return [each for each in known if each is not signatures]
 

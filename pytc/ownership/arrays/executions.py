@@ -25,8 +25,12 @@ from pytc.ownership.references.counts import Mark, new_marks, remembered
 
 _AT_A_GLANCE = 8
 """Arrays made since the newest execution, such as a batch, that `newest` looks through for its results."""
-_MOST = 512
-"""Executions that are remembered. There may be twice as many until those without results are forgotten."""
+_MOST = 1024
+"""Executions that are remembered."""
+_FEW = 16
+"""So many more than twice those that had results when it was last looked, until it is looked again. (Not hundreds: each
+is some objects that Python's garbage collector counts, and what is made and let go of within few calls has it collect
+nothing.)"""
 _MOST_MISSING = 4
 """Executions found without results at one call, from which on those without results are forgotten at once."""
 
@@ -71,6 +75,8 @@ class _Execution:
 
 _recent = cast("list[_Execution]", remembered)
 """The last executions, newest first."""
+_limit = [_FEW]
+"""From how many on those without results are forgotten."""
 _IN_ORDER = [False]
 """Whether the results of an execution have been seen to be listed in order, without a gap."""
 
@@ -92,7 +98,7 @@ def executed(marked: Sequence[Any], count: int, in_one_go: bool, results: Callab
     # Nothing may be raised here, where the arguments are gone, even if a handler of a signal or another thread changes
     # the list at this moment.
     _recent.insert(0, _Execution(new_marks(marked), count))
-    if len(_recent) > 2 * _MOST:
+    if len(_recent) > min(_limit[0], _MOST):
         _forget_spent()
 
 
@@ -163,7 +169,9 @@ def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
 
 def _forget_spent() -> None:
     """Forget executions whose results are gone (an evaluation, a step whose results nobody kept), and the oldest."""
-    _recent[:] = [execution for execution in _recent if not execution.is_spent()][:_MOST]
+    kept = [execution for execution in _recent if not execution.is_spent()][: _MOST // 2]
+    _limit[0] = 2 * len(kept) + _FEW
+    _recent[:] = kept
 
 
 def reaching(arrays: Sequence[Any]) -> int:

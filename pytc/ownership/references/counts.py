@@ -190,7 +190,7 @@ that was a mark, or that somebody has made with the same callback."""
 
 def new_marks(arrays: Iterable[Any]) -> tuple[Mark, ...]:
     """A new mark on each of the arrays, to be held by nothing but the tuple."""
-    return tuple(map(weakref.ref, arrays, itertools.repeat(_ENDED)))
+    return (*map(weakref.ref, arrays, itertools.repeat(_ENDED)),)
 
 
 def weakly_referenced(leaves: Sequence[Any]) -> bool:
