@@ -29,6 +29,7 @@ import pytest
 import pytc
 from pytc.emit import Emitted, EmittedWhole, jit
 from pytc.interrupt import put_off
+from pytc.jax_compat.arrays import private_copies
 from pytc.ownership.others import collector
 from pytc.ownership.others.watchers import other_frames
 from tests.interrupting import INTERRUPT, WAYS, Interrupting, loses
@@ -801,3 +802,32 @@ def test_an_interrupt_leaves_the_collector_on_or_to_be_switched_on(function):
         with pytest.raises(KeyboardInterrupt):
             left_after(striking_at(offset))
     assert all(left)
+
+
+@pytest.mark.parametrize("handler", [stop, signal.default_int_handler])
+def test_a_signal_while_leaves_are_copied_strikes_as_what_it_is(handler):
+    """JAX's caches make a `ValueError` of what is raised in the Python code that they call."""
+    step = pytc.compile(lambda x: x + 1)
+    raised = Stop if handler is stop else KeyboardInterrupt
+    inside = []
+
+    def copies(arrays):
+        signal.raise_signal(signal.SIGINT)
+        inside.append(len(arrays))
+        return private_copies(arrays)
+
+    def run():
+        x = step(step(jnp.zeros(3)))
+        held = iter([x])
+        with pytest.raises(raised):
+            x = step(x)
+        return np.asarray(x), np.asarray(next(held))
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with mock.patch.object(pytc.calls.decide, "private_copies", copies):
+            found = run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert inside == [1]
+    np.testing.assert_array_equal(found, np.full((2, 3), 2.0))

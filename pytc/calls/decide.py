@@ -24,7 +24,7 @@ from pytc.calls.plan import Plan
 from pytc.calls.planner import Planner, are_arrays
 from pytc.calls.sites import MOST_SITES, PATIENCE, Site
 from pytc.errors import DonationError
-from pytc.interrupt import has_room
+from pytc.interrupt import has_room, put_off
 from pytc.jax_compat.arrays import is_ready, private_copies
 from pytc.jax_compat.avals import short
 from pytc.program import Program
@@ -269,10 +269,14 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
     A CPU runs a small program at once where its arguments are there, so that the call raises what a callback raises
     (`equinox.error_if`). It should not come later for the copies, so they are waited for where their originals were
     there: not else, since the caller may have to do something for these first.
+
+    A signal strikes behind the copies: JAX makes them with Python code that its caches call, which make a `ValueError`
+    of what is raised there.
     """
     given = list(leaves)
     originals = [leaves[i] for i in of]
-    copies = private_copies(originals)
+    with put_off():
+        copies = private_copies(originals)
     if program.calls_python and all(is_ready(array) for array in originals):
         for copy in copies:
             copy.block_until_ready()
