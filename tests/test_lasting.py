@@ -473,3 +473,48 @@ def test_a_history_is_seen_beside_a_target(caller):
     assert_same(mine, others)
     assert counting.programs() == 1
     assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) == 0
+
+
+def learn_by_a_trainer(step):
+    class Trainer:
+        def update(self, params, target):
+            return step(params, target)
+
+    trainer, params = Trainer(), untied()["params"]
+    target = params
+    for _ in range(6):
+        params, _ = trainer.update(params, target)
+    return params
+
+
+def learn_by_keywords_of_a_function(step):
+    def update(params, target, scale=2.0):
+        moved, loss = step(params, target, scale)
+        return loss, moved
+
+    params = target = untied()["params"]
+    for _ in range(6):
+        _, params = update(target=target, params=params, scale=1.0)
+    return params
+
+
+def learn_from_what_a_trainer_has(step):
+    class Trainer:
+        def update(self, params):
+            return step(params, self.target)
+
+    trainer, params = Trainer(), untied()["params"]
+    trainer.target = params
+    for _ in range(6):
+        params, _ = trainer.update(params)
+    return params
+
+
+@pytest.mark.parametrize(
+    "learner", [learn_by_a_trainer, learn_by_keywords_of_a_function, learn_from_what_a_trainer_has]
+)
+def test_a_target_that_a_function_passes_on(learner):
+    counting = Counting(lambda *args: towards(*args))
+    assert_same(learner(counting.compiled), learner(counting.by_jit))
+    assert counting.programs() == 1
+    assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) == 1

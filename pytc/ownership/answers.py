@@ -45,7 +45,7 @@ def survivors(
     for value in _nodes(roots, _ends(leaves)):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    alike = twins(frame, args, kwargs, leaves) if len(numbers) < len(leaves) else {}
+    alike = twins(frame, args, kwargs, leaves) if len(numbers) < len(leaves) else []
     seen, expected = surviving(frame, roots, parts, alike, outcome)
     return Surviving(seen & arrays, expected & arrays)
 

@@ -35,16 +35,16 @@ def places_loaded(flow: ControlFlow, at: int) -> tuple[Place, ...]:
     return _moves(flow, at)[0]
 
 
-def passed(flow: ControlFlow, at: int) -> dict[int | str, Place]:
-    """The arguments of the call at instruction `at` that just have the values of places: by position, from -1 for the
-    last one on, or by keyword. Of a starred call none."""
+def passed(flow: ControlFlow, at: int) -> dict[int | str, Place | None]:
+    """The arguments of the call at instruction `at`, by position, from -1 for the last one on, or by keyword: the place
+    of each that just has the value of one, and None for the others. Of a starred call none."""
     code = flow.instructions
     first = at
     while code[first - 1].opname in ("PRECALL", "KW_NAMES"):
         first -= 1
     count, starts = code[at].arg or 0, flow.once(_starts)
     begin = next((n for n in range(first, -1, -1) if n in starts or flow.heights[n] == 0), None)
-    if not code[at].opname.startswith("CALL") or "EX" in code[at].opname or begin is None:
+    if code[at].opname not in ("CALL", "CALL_KW") or begin is None:
         return {}
     machine = Machine(lenient=True)
     for n in range(begin, first):
@@ -55,9 +55,9 @@ def passed(flow: ControlFlow, at: int) -> dict[int | str, Place]:
         names = named.value if isinstance(named, Constant) else ()
     elif code[first].opname == "KW_NAMES":
         names = flow.code.co_consts[code[first].arg or 0]
-    given = machine.stack[len(machine.stack) - count :] if 0 < count <= len(machine.stack) else []
+    given = machine.stack[len(machine.stack) - count :] if count <= len(machine.stack) else [None] * count
     keys = (*range(len(names) - count, 0), *names)
-    return {key: value for key, value in zip(keys, given, strict=False) if isinstance(value, tuple)}
+    return {key: value if isinstance(value, tuple) else None for key, value in zip(keys, given, strict=True)}
 
 
 def renamed(flow: ControlFlow, at: int) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Which arguments will be the same at the next call: those in whose place no result comes.
+"""Where arguments come from, and which will be the same at the next call: those in whose place no result comes.
 
 In `params, loss = step(params, target, batch)` the next parameters are a result of this call, and the target stays.
 Both may be one array now, as they often are at the first call. Then its memory is not free, but at the next one it is.
@@ -6,12 +6,16 @@ Both may be one array now, as they often are at the first call. Then its memory 
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Sequence, Set
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.tree_util import tree_leaves
 
+from pytc.interrupt import SUSPENDS
+from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Place
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
@@ -19,50 +23,47 @@ from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.symbolic import loaded, passed
 from pytc.ownership.guesses.repeats import loop_around
 
+Leaves = frozenset[int]
 
-def staying(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-) -> frozenset[int] | None:
+
+def staying(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Leaves | None:
     """The leaves (numbers) of arguments that will be the same at the next call, if the result of this one, or a part of
     it, is stored where the call has loaded something from; None if it is not, or that cannot be told."""
     same = fed_back(frame)
     if same is None:
         return None
     found = [numbers for key, numbers in _by_argument(args, kwargs, leaves).items() if key in same]
-    return frozenset[int]().union(*found)
+    return Leaves().union(*found)
 
 
 def twins(
     frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-) -> dict[Place, frozenset[int]]:
-    """By the place that an argument has come from: leaves that are one array with leaves of it, but have come from
-    elsewhere. What is there now is not there for them."""
-    try:
-        places = passed(flow_of(frame.f_code), site_of(frame).at)
-    except NotTrusted:
-        return {}
-    of_place: dict[Place, set[int]] = {}
-    for key, numbers in _by_argument(args, kwargs, leaves).items():
-        if key in places:
-            of_place.setdefault(places[key], set()).update(numbers)
+) -> list[dict[Place, Leaves]]:
+    """For each frame from the one that called upwards, by the place that an argument has come from: leaves that are one
+    array with leaves of it, but have come from elsewhere. What is there now is not there for them."""
     by_array: dict[int, set[int]] = {}
     for i, leaf in enumerate(leaves):
         by_array.setdefault(id(leaf), set()).add(i)
-    alike = {place: set[int]().union(*(by_array[id(leaves[i])] for i in own)) for place, own in of_place.items()}
-    return {place: frozenset(alike[place] - own) for place, own in of_place.items()}
+    of_arguments = _by_argument(args, kwargs, leaves)
+    found: list[dict[Place, Leaves]] = []
+    for source in _sources(frame):
+        own: dict[Place, set[int]] = {}
+        for key, place in source.places.items():
+            own.setdefault(place, set()).update(of_arguments.get(key, ()))
+        alike = {place: set[int]().union(*(by_array[id(leaves[i])] for i in mine)) for place, mine in own.items()}
+        found.append({place: Leaves(alike[place] - mine) for place, mine in own.items()})
+    return found
 
 
-def _by_argument(
-    args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-) -> dict[int | str, frozenset[int]]:
+def _by_argument(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> dict[int | str, Leaves]:
     """The leaves of each argument, by position (-1 is the last one) or keyword. Nothing where some are static, which
     are one leaf each, whatever they are."""
     given: dict[int | str, Any] = {**dict(enumerate(args, -len(args))), **dict(sorted(kwargs.items()))}
-    found: dict[int | str, frozenset[int]] = {}
+    found: dict[int | str, Leaves] = {}
     end = 0
     for key, argument in given.items():
         start, end = end, end + len(tree_leaves(argument))
-        found[key] = frozenset(range(start, end))
+        found[key] = Leaves(range(start, end))
     return found if end == len(leaves) else {}
 
 
@@ -70,24 +71,65 @@ def fed_back(frame: FrameType) -> Set[int | str] | None:
     """The arguments, by position (-1 is the last one) or keyword, from places that nothing is stored to, if the result
     of a call, or a part of it, is stored to another place that the call has loaded something from: by the function that
     calls, or by one further up to which it is returned. None if it is not, or that cannot be told."""
-    above: FrameType | None = frame
-    for _ in range(HIGHEST_READ):
-        if above is None:
+    for flow, site, places in _sources(frame):
+        stored = {event.place for event in site.events if event.does == "store"}
+        if not stored.isdisjoint(loaded(flow, site.at)):
+            named = stored | {place[-1:] for place in stored}
+            loop = loop_around(flow, site.at)
+            return {key for key, place in places.items() if place not in named and not loop.always_stores(place)}
+        if not site.returns:
             break
+    return None
+
+
+class _Source(NamedTuple):
+    """Where arguments come from, in one frame."""
+
+    flow: ControlFlow
+    site: CallSite
+    places: dict[int | str, Place]
+    """By argument, as far as that is told: its place; only the last step of it if a frame below has loaded it from
+    something that it was passed, or from a global."""
+
+
+def _sources(frame: FrameType) -> list[_Source]:
+    """For each frame from the one that called upwards."""
+    found: list[_Source] = []
+    above: FrameType | None = frame
+    while above is not None and len(found) < HIGHEST_READ:
         try:
             flow, site = flow_of(above.f_code), site_of(above)
         except NotTrusted:
             break
-        stored = {event.place for event in site.events if event.does == "store"}
-        if not stored.isdisjoint(loaded(flow, site.at)):
-            return _not_stored(flow, site.at, stored) if above is frame else frozenset()
-        if not site.returns:
-            break
+        here = passed(flow, site.at)
+        if not found:
+            places = {key: place for key, place in here.items() if place is not None}
+        else:
+            below = found[-1]
+            translated = {key: _from_above(place, below.flow, here) for key, place in below.places.items()}
+            places = {key: place for key, place in translated.items() if place is not None}
+        found.append(_Source(flow, site, places))
         above = above.f_back
-    return None
+    return found
 
 
-def _not_stored(flow: ControlFlow, at: int, stored: Set[Place]) -> Set[int | str]:
-    """The arguments of a call from places that are not stored to, behind the call or each time around its loop."""
-    loop = loop_around(flow, at)
-    return {key for key, place in passed(flow, at).items() if place not in stored and not loop.always_stores(place)}
+def _from_above(place: Place, below: ControlFlow, given: dict[int | str, Place | None]) -> Place | None:
+    """What is at a place in a function that was called with these arguments, in the frame that called it; None if that
+    is not told."""
+    code, first = below.code, place[0]
+    if first.kind != "fast" or len(place) > 1:
+        return place[-1:] if first.kind != "cell" else None
+    if first.name not in parameters(below) or len(given) not in (code.co_argcount, code.co_argcount - 1):
+        return None  # one less if it is a method
+    return given.get(code.co_varnames[first.name]) or given.get(first.name - code.co_argcount)
+
+
+def parameters(flow: ControlFlow) -> list[int]:
+    """The parameters (numbers) of a function that still have what it was called with. (Whoever resumes a generator or a
+    coroutine passes it nothing.)"""
+    code = flow.code
+    if code.co_flags & SUSPENDS:
+        return []
+    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    written = functools.reduce(int.__or__, flow.writes, 0)
+    return [n for n in range(code.co_argcount + code.co_kwonlyargcount + stars) if not written >> n & 1]

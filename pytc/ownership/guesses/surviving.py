@@ -21,9 +21,7 @@ are for the first call from a place; later ones show whether it is so.
 from __future__ import annotations
 
 import collections
-import functools
 import gc
-import inspect
 import types
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import FrameType
@@ -31,7 +29,6 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import all_leaves
 
-from pytc.interrupt import SUSPENDS
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
@@ -41,6 +38,7 @@ from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import contents, getrefcount, variable, waits_for_c
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.guesses.repeats import Loop, is_once, is_stored_behind, loop_around
+from pytc.ownership.guesses.staying import parameters
 from pytc.ownership.others.watchers import interrupter, interruptible, meddler, onlooker
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.references.private import StackVariables
@@ -72,12 +70,13 @@ def surviving(
     frame: FrameType,
     roots: Sequence[Any],
     parts: dict[int, Leaves],
-    twins: Mapping[Place, Leaves],
+    twins: Sequence[Mapping[Place, Leaves]],
     outcome: Outcome,
 ) -> Surviving:
     """The leaves that live on, as far as the code shows. `parts` has the leaves in each object of the arguments, by id;
-    `twins`, by place in this frame, those that what is there does not stand for, though they are the same arrays."""
-    survey = _Survey(roots, parts, twins, outcome.atomic)
+    `twins`, for each frame from this one on, by place, those that what is there does not stand for, though they are the
+    same arrays."""
+    survey = _Survey(roots, parts, outcome.atomic)
     above: FrameType | None = frame
     for level in range(HIGHEST_READ):
         if above is None:
@@ -88,6 +87,7 @@ def surviving(
             return Surviving(survey.everything, survey.everything)
         if site.refusal and level > 0:
             break
+        survey.twins = twins[level] if level < len(twins) else {}
         if not survey.ask(above, flow, site) and level > 0:
             break
         above = above.f_back
@@ -104,10 +104,12 @@ def surviving(
 class _Survey:
     """What is found frame by frame, from the one that called upwards."""
 
-    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], twins: Mapping[Place, Leaves], atomic: bool):
-        self.roots, self.parts, self.twins, self.may_raise = roots, parts, twins, not atomic
+    def __init__(self, roots: Sequence[Any], parts: dict[int, Leaves], atomic: bool):
+        self.roots, self.parts, self.may_raise = roots, parts, not atomic
         self.everything = _NONE.union(*parts.values())
         self.most = _MOST + _MOST_FOR_A_LEAF * len(self.everything)
+        self.twins: Mapping[Place, Leaves] = {}
+        """Leaves that a place in the frame does not stand for, though what is there has them."""
         self.survive = _NONE
         self.foreseen = _NONE
         """Leaves whose counterparts will be held by something that variables do not show."""
@@ -191,8 +193,7 @@ class _Survey:
             self.once |= self.renewed
         self.straight = self.straight and site.returns
         self.atomic = self.atomic and site.may_pass_on
-        self.passed = _NONE.union(*(variables[number] for number in _passed(flow)))
-        self.twins = {}
+        self.passed = _NONE.union(*(variables[number] for number in parameters(flow)))
         return any(variables) or any(more for _, more in self.shared.values())
 
     def _onlooker(self, slots: Slots, frame: FrameType, place: Place) -> str:
@@ -268,17 +269,6 @@ def _inside(value: Any, movable: bool, most: int) -> Sequence[Any]:
 def _is_local(place: Place) -> bool:
     """Whether a place is a local variable that no other function reads."""
     return len(place) == 1 and place[0].kind == "fast"
-
-
-def _passed(flow: ControlFlow) -> list[int]:
-    """The parameters (numbers) of a function that still have what it was called with. (Whoever resumes a generator or a
-    coroutine passes it nothing.)"""
-    code = flow.code
-    if code.co_flags & SUSPENDS:
-        return []
-    stars = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    written = functools.reduce(int.__or__, flow.writes, 0)
-    return [n for n in range(code.co_argcount + code.co_kwonlyargcount + stars) if not written >> n & 1]
 
 
 def _beneath(frame: FrameType, flow: ControlFlow, site: CallSite) -> Iterator[Any]:
