@@ -84,6 +84,11 @@ def static_in(leaves: Iterable[Any]) -> set[int]:
     return {id(leaf.value) for leaf in leaves if type(leaf) is StaticArgument}
 
 
+def ends(leaves: Iterable[Any]) -> set[int]:
+    """The ids of what is a leaf: of a static argument, whatever that holds, too."""
+    return {*map(id, leaves), *static_in(leaves)}
+
+
 def static_key(value: Any) -> Hashable:
     """What stands for a static leaf in a key, next to its type. Python's own floats and complex numbers by their bits:
     0.0 is not -0.0, and a NaN is itself. All else as its class says that it is equal."""

@@ -24,7 +24,6 @@ variables by other means than its bytecode shows (`introspection`), and who else
 
     proof            which leaves are dead: the quick look, where the call site is known; else the careful one, `look`
     outcome          what the proof may assume of a call before it happens
-    answers          what is said of a call besides: before the proof, which leaves outlive it; in words, what holds one
     callers, frames  the frames above a call, and the dead places in them; one such frame
     slots            what the next instructions overwrite, in objects
     arrays           the arrays among the arguments: where they stand, and who shares their buffers
@@ -36,7 +35,6 @@ variables by other means than its bytecode shows (`introspection`), and who else
     words            what holds a leaf, for messages
 """
 
-from pytc.ownership.answers import glance, reasons, survivors, where
 from pytc.ownership.arrays.alive import is_dear
 from pytc.ownership.arrays.executions import executed
 from pytc.ownership.arrays.walk import Walk
@@ -45,12 +43,14 @@ from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.sites import known_site
 from pytc.ownership.guesses.staying import staying
 from pytc.ownership.guesses.surviving import Surviving
+from pytc.ownership.guesses.survivors import survivors
 from pytc.ownership.others.collector import collected_since, collections_so_far
 from pytc.ownership.others.collector import resume as resume_collections
 from pytc.ownership.others.watchers import meddler
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.proof import all_dead, held
 from pytc.ownership.words.holders import Held, Remedy
+from pytc.ownership.words.reasons import glance, reasons, where
 
 __all__ = [
     "CallSite",

@@ -1,6 +1,6 @@
 """Which leaves live on after a call, as far as its place in the code shows. The proof has the last word.
 
-surviving        leaves that a plan had better not take over
+survivors        leaves that a plan had better not take over; surviving: what is found frame by frame
 read_again       what is read again of the containers that variables have
 staying          which arguments will be the same at the next call
 repeats          which calls follow, from the same place or behind it, and what is done in between

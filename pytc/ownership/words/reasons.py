@@ -1,20 +1,15 @@
-"""What is said of a call besides the proof: what holds a leaf, for people, and what outlives the call in any case."""
+"""What holds the leaves of a call: among all objects that there are, or at a glance at the code around it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
-import jax
-from jax.tree_util import all_leaves, tree_leaves
-
-from pytc.arguments.leaves import static_in
+from pytc.arguments.leaves import ends
 from pytc.ownership.cpython.interpreter import waits_for_c
 from pytc.ownership.frames import frames_beneath
-from pytc.ownership.guesses.staying import twins
-from pytc.ownership.guesses.surviving import Surviving, surviving
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.others import collector
 from pytc.ownership.others.watchers import in_program, interrupter, onlooker
@@ -24,48 +19,6 @@ from pytc.ownership.words.holders import Held
 from pytc.ownership.words.paths import paths_to
 from pytc.ownership.words.referrers import Referrers
 from pytc.ownership.words.variables import Insides
-
-
-def survivors(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], outcome: Outcome
-) -> Surviving:
-    """The leaves (indices) that outlive the call for reasons that its site alone shows, without counting.
-
-    `params` in `grads = grad_fn(params, batch)` where the variable is read later; an attribute that the next
-    instructions do not overwrite. A leaf that is held for reasons that may differ at the next call is not among them.
-    For deciding what to compile; nothing is proven by it.
-    """
-    if holders.explain_interpreter() is not None:
-        return Surviving(frozenset(), frozenset())
-    numbers: dict[int, frozenset[int]] = {}
-    for i, leaf in enumerate(leaves):
-        numbers[id(leaf)] = numbers.get(id(leaf), frozenset()) | {i}
-    roots = [*args, *kwargs.values()]
-    parts = dict(numbers)
-    for value in _nodes(roots, _ends(leaves)):
-        parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
-    arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    alike = twins(frame, args, kwargs, leaves) if len(numbers) < len(leaves) else []
-    seen, expected = surviving(frame, roots, parts, alike, outcome)
-    return Surviving(seen & arrays, expected & arrays)
-
-
-def _nodes(roots: Sequence[Any], ends: Set[int]) -> list[Any]:
-    """The containers of the arguments, as far down as plain containers go; `ends` has the ids of what is none."""
-    nodes = []
-    ahead = list(roots)
-    while ahead:
-        value = ahead.pop()
-        if id(value) not in ends and not all_leaves([value]):
-            nodes.append(value)
-            if type(value) in (tuple, list, dict):
-                ahead.extend(value.values() if type(value) is dict else value)
-    return nodes
-
-
-def _ends(leaves: Sequence[Any]) -> set[int]:
-    """The ids of what is a leaf, a static argument too, whatever that holds."""
-    return {*map(id, leaves), *static_in(leaves)}
 
 
 def reasons(
@@ -86,7 +39,7 @@ def reasons(
         collector.resume()
     kept = look.held(wanted)
     roots = [*args, *kwargs.values()]
-    paths = [_held_from(path, look) for path in paths_to([leaves[i] for i in kept], roots, _ends(leaves))]
+    paths = [_held_from(path, look) for path in paths_to([leaves[i] for i in kept], roots, ends(leaves))]
     ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables(), *map(id, paths)}
     referrers = Referrers([path[-1] for path in paths if path], ours)
     insides = Insides()
@@ -160,7 +113,7 @@ def glance(
     insides = Insides()
     who = in_program(outcome.calls_python, outcome.atomic, outcome.doubt) or onlooker() or variables.meddling(frame)
     refusals = [who] if who else []
-    paths = paths_to([leaves[i] for i in wanted], roots, _ends(leaves))
+    paths = paths_to([leaves[i] for i in wanted], roots, ends(leaves))
     for i, path in zip(wanted, paths, strict=True):
         for value in path:
             held = (
