@@ -28,9 +28,9 @@ For people:
     errors      pytc's own exceptions
     __main__    `python -m pytc explain` and `python -m pytc audit`
 
-And for all of these: jax_compat has every use of JAX's less stable API, classes asks about a class without running its
-metaclass's code, provenance whose it is, unheld refers to a function without keeping it alive, picking takes items out
-of sequences, set_bits reads the numbers in a set that is kept as bits.
+And for all of these: jax_compat has every use of JAX's less stable modules, classes asks about a class without running
+its metaclass's code, provenance whose it is, unheld refers to a function without keeping it alive, picking takes items
+out of sequences, set_bits reads the numbers in a set that is kept as bits.
 `docs/pipeline.md` tells how the parts fit together.
 """
 

@@ -5,14 +5,14 @@ For JAX 0.10 to 0.12, which export few of the classes of effects: the others are
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.extend import core as jex_core
 
 from pytc.jax_compat.avals import AbstractValue, held, is_ref
-from pytc.jax_compat.jaxprs import CALLS, ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, subjaxprs
+from pytc.jax_compat.jaxprs import CALLS, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, subjaxprs
 from pytc.jax_compat.origins import home
 
 
@@ -25,6 +25,18 @@ def has_visible_effects(eqn: JaxprEqn) -> bool:
         and type(effect).__name__ not in ("NamedAxisEffect", "InternalMutableArrayEffect")
         for effect in eqn.effects
     )
+
+
+def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
+    """The effects of `eqn` with other `invars`: an effect on a `Ref` names the var that holds it."""
+    if not any(hasattr(effect, "input") for effect in eqn.effects):
+        return eqn.effects
+    effects: Iterable[Any] = eqn.effects
+    names = {old: new for old, new in zip(eqn.invars, invars, strict=True) if isinstance(old, Var)}
+    return {
+        effect.replace(names.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
+        for effect in effects
+    }
 
 
 def makes_weak_refs(jaxpr: Jaxpr) -> bool:

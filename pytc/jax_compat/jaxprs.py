@@ -94,6 +94,15 @@ def split_while(eqn: JaxprEqn, values: Sequence[T]) -> tuple[list[T], list[T], l
     return list(values[:cond]), list(values[cond : cond + body]), list(values[cond + body :])
 
 
+def split_linear_solve(eqn: JaxprEqn, values: Sequence[T]) -> tuple[Jaxpr, list[T]]:
+    """The jaxpr with which a `custom_linear_solve` computes its results, and what stands at its operands. (Those of the
+    equation are what its four functions captured, one after another, then the right-hand sides.)"""
+    lengths = eqn.params["const_lengths"]
+    start = lengths.matvec + lengths.vecmat
+    sides = values[sum(lengths) :]
+    return inner(eqn.params["jaxprs"].solve), [*values[start : start + lengths.solve], *sides]
+
+
 def input_names(jaxpr: Jaxpr) -> list[str]:
     """What JAX calls the invars in its messages."""
     names = list(jaxpr.debug_info.arg_names or ())

@@ -184,13 +184,7 @@ class _Walk:
             consts, carry, slices = jaxprs.split_scan(eqn, after)
 
     def _custom_linear_solve(self, eqn: JaxprEqn, given: list[Axes]) -> tuple[list[Axes], list[Axes]]:
-        # The operands are what the four functions captured, one after another, then the right-hand sides; what is
-        # computed is `solve` of its own captures and the right-hand sides.
-        lengths = eqn.params["const_lengths"]
-        start = lengths.matvec + lengths.vecmat
-        solve = jaxprs.inner(eqn.params["jaxprs"].solve)
-        sides = given[sum(lengths) :]
-        results, _ = self.run(solve, [*given[start : start + lengths.solve], *sides])
+        results, _ = self.run(*jaxprs.split_linear_solve(eqn, given))
         return results, given
 
     def _shard_map(self, eqn: JaxprEqn, given: list[Axes]) -> tuple[list[Axes], list[Axes]]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import abc
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from pytc.jax_compat import jaxprs
-from pytc.jax_compat.effects import has_visible_effects
+from pytc.jax_compat.effects import has_visible_effects, renamed_effects
 from pytc.jax_compat.jaxprs import ClosedJaxpr, DropVar, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from pytc.jax_compat.origins import home, names_within, source_within
 from pytc.passes.dataflow import ELEMENTWISE, INDEXED
@@ -136,17 +136,6 @@ def _map_jaxprs(value: Any, change: JaxprChange) -> Any:
             return value
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
-
-
-def renamed_effects(eqn: JaxprEqn, invars: Sequence[Var | Literal]) -> Any:
-    """The effects of `eqn` with other `invars`: an effect on a `Ref` names the var that holds it."""
-    if not any(hasattr(effect, "input") for effect in eqn.effects):
-        return eqn.effects
-    names = {old: new for old, new in zip(eqn.invars, invars, strict=True) if isinstance(old, Var)}
-    return {
-        effect.replace(names.get(effect.input, effect.input)) if hasattr(effect, "input") else effect
-        for effect in cast(Iterable[Any], eqn.effects)
-    }
 
 
 def effects_in_order(jaxpr: Jaxpr) -> Iterator[str]:
