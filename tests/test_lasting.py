@@ -518,3 +518,39 @@ def test_a_target_that_a_function_passes_on(learner):
     assert_same(learner(counting.compiled), learner(counting.by_jit))
     assert counting.programs() == 1
     assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) == 1
+
+
+def items_beside_a_variable(step, history):
+    weights = {"w": jnp.arange(6.0)}
+    box = {"params": weights}
+    ema = weights
+    for _ in range(8):
+        box["params"], ema = step(box["params"], ema)
+        keep(history, box["params"])
+    return box["params"], ema
+
+
+def keep(history, value):
+    history.append(value)
+
+
+def plain_items_beside_a_variable(step, _history):
+    box = [{"w": jnp.arange(6.0)}]
+    ema = box[0]
+    for _ in range(8):
+        box[0], ema = step(box[0], ema)
+    return box[0], ema
+
+
+@pytest.mark.parametrize(
+    ("caller", "programs", "copied"), [(items_beside_a_variable, 2, 3), (plain_items_beside_a_variable, 1, 1)]
+)
+def test_an_item_stands_for_what_was_in_it(caller, programs, copied):
+    def both(params, ema):
+        new = average({"params": params, "ema": ema})
+        return new["params"], new["ema"]
+
+    counting = Counting(both)
+    assert_same(caller(counting.compiled, []), caller(counting.by_jit, []))
+    assert counting.programs() <= programs
+    assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) <= copied

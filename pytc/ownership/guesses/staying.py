@@ -49,7 +49,8 @@ def twins(
     for source in _sources(frame):
         own: dict[Place, set[int]] = {}
         for key, place in source.places.items():
-            own.setdefault(place, set()).update(of_arguments.get(key, ()))
+            for end in range(1, len(place) + 1):  # what leads to it stands for it, too
+                own.setdefault(place[:end], set()).update(of_arguments.get(key, ()))
         alike = {place: set[int]().union(*(by_array[id(leaves[i])] for i in mine)) for place, mine in own.items()}
         found.append({place: Leaves(alike[place] - mine) for place, mine in own.items()})
     return found
