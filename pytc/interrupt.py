@@ -19,6 +19,7 @@ which a signal is only noted (`put_off`). An exception from another thread canno
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import contextlib
 import ctypes
@@ -47,6 +48,7 @@ with contextlib.suppress(AttributeError):
     _sigaction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(
         ("sigaction", ctypes.pythonapi)
     )
+_SIGNALS = tuple(_signal.valid_signals())
 _SIZE_OF_ACTION = 1024
 """More bytes than what that reads and sets has on any system."""
 
@@ -253,7 +255,7 @@ def put_off() -> Iterator[None]:
     if not in_main_thread():
         yield
         return
-    handlers = [(number, handler) for number in signal.valid_signals() if callable(handler := signal.getsignal(number))]
+    handlers = [(number, handler) for number in _SIGNALS if callable(handler := _signal.getsignal(number))]
     came: list[Any] = []
     raised: list[BaseException] = []
     try:
@@ -264,18 +266,31 @@ def put_off() -> Iterator[None]:
         while handlers:
             number, handler = handlers[-1]
             try:
-                if signal.getsignal(number) is not handler:
+                if _signal.getsignal(number) is not handler:
                     _handle(number, handler)
                 handlers.pop()
             except BaseException as error:  # noqa: BLE001 - by a handler that is back; first, all of them are to be
                 raised.append(error)
         try:
-            # All are noted by C code before the interpreter looks for any. If one's handler raises, the others' turn
-            # comes when it looks the next time.
-            list(map(_thread.interrupt_main, came))
+            _call_handlers(came)
         finally:
             if raised:
                 raise raised[0]
+
+
+def _call_handlers(came: list[Any]) -> None:
+    """Call the handlers of signals that have come. They are not raised again, of which the file descriptor that they
+    are written to would tell once more (`signal.set_wakeup_fd`, which `asyncio` reads). Only if a handler raises, the
+    others' turn comes when the interpreter looks the next time."""
+    while came:
+        number = came.pop(0)
+        handler = _signal.getsignal(number)
+        try:
+            if callable(handler):
+                handler(number, sys._getframe())
+        except BaseException:
+            list(map(_thread.interrupt_main, came))  # all are noted by C code before the interpreter looks for any
+            raise
 
 
 def _handle(number: int, handler: Any) -> None:
@@ -285,7 +300,7 @@ def _handle(number: int, handler: Any) -> None:
     before = ctypes.create_string_buffer(_SIZE_OF_ACTION)
     put_back = _sigaction if _sigaction is not None and _sigaction(number, None, before) == 0 else None
     try:
-        signal.signal(number, handler)
+        _signal.signal(number, handler)
     finally:
         if put_back is not None:
             put_back(number, before, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal
 import _thread
 import asyncio
 import collections
@@ -13,6 +14,7 @@ import inspect
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -329,6 +331,25 @@ def test_signals_that_are_put_off_go_to_their_own_handlers():
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_signal_that_is_put_off_is_told_of_once():
+    """Event loops read of signals from a file descriptor, and would call back twice."""
+    seen, (reads, writes) = [], socket.socketpair()
+    reads.setblocking(False)
+    writes.setblocking(False)
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    descriptor = signal.set_wakeup_fd(writes.fileno())
+    try:
+        with put_off():
+            signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+        assert reads.recv(10) == bytes([signal.SIGTERM])
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        signal.signal(signal.SIGTERM, before)
+        reads.close()
+        writes.close()
+
+
 class Stop(Exception):
     """What a handler raises."""
 
@@ -407,7 +428,7 @@ def test_what_is_put_off_leaves_what_a_signal_interrupts_as_it_is():
 def test_all_handlers_are_back_where_one_raises_at_once():
     own = {signal.SIGTERM: stop, signal.SIGINT: signal.default_int_handler}
     before = [(number, signal.signal(number, handler)) for number, handler in own.items()]
-    put_back = signal.signal
+    put_back = _signal.signal
 
     def at_once(number, handler):
         put_back(number, handler)
@@ -415,7 +436,7 @@ def test_all_handlers_are_back_where_one_raises_at_once():
             signal.raise_signal(number)
 
     try:
-        with mock.patch.object(signal, "signal", at_once), pytest.raises(Stop), put_off():
+        with mock.patch.object(_signal, "signal", at_once), pytest.raises(Stop), put_off():
             pass
         assert {number: signal.getsignal(number) for number in own} == own
     finally:

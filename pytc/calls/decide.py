@@ -9,6 +9,7 @@ leaves the leaf alone (`plan`).
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import types
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +34,10 @@ MOST_EXPLAINED = 2
 """Leaves at a call site whose holders are looked for among all objects there are."""
 MOST_GLANCED = 4
 """Leaves at a call site whose holders are looked for among the callers' variables and in their code, which is cheap."""
+
+_ROOM_TO_PUT_OFF = 20
+"""More frames than it takes to have signals put off: with fewer, `ctypes` would make an error of its own of a full
+stack."""
 
 _TOO_MANY = ownership.Held(
     "unknown", "so many arrays are alive that to look at each takes longer than to copy this", remedy="none"
@@ -275,7 +280,7 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
     """
     given = list(leaves)
     originals = [leaves[i] for i in of]
-    with put_off():
+    with put_off() if has_room(_ROOM_TO_PUT_OFF) else contextlib.nullcontext():
         copies = private_copies(originals)
     if program.calls_python and all(is_ready(array) for array in originals):
         for copy in copies:
