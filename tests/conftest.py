@@ -61,7 +61,7 @@ def _nothing_calls_python(_frozen):
     if callbacks.are_there():
         jax.clear_caches()
         gc.collect()
-    if gc.get_freeze_count() and callbacks.are_there():  # what holds it was frozen, and has become garbage since
+    if callbacks.are_there() and gc.get_freeze_count():  # what holds it was frozen, and has become garbage since
         gc.unfreeze()
         gc.collect()
         gc.freeze()
