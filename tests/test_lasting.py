@@ -554,3 +554,23 @@ def test_an_item_stands_for_what_was_in_it(caller, programs, copied):
     assert_same(caller(counting.compiled, []), caller(counting.by_jit, []))
     assert counting.programs() <= programs
     assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) <= copied
+
+
+def test_static_arguments_are_not_taken_apart_to_tell_what_stays():
+    class Endless:
+        def __init__(self):
+            self.me = self
+
+    jax.tree_util.register_pytree_node(Endless, lambda node: ((node.me,), None), lambda *_: Endless())
+
+    def learn_beside_it(step):
+        endless = Endless()
+        params = target = untied()["params"]
+        for _ in range(4):
+            params, _ = step(endless, params, target)
+        return params
+
+    compiled = pytc.compile(lambda _, params, target: towards(params, target), static_argnums=0)
+    assert_same(learn_beside_it(compiled), learn_beside_it(jax.jit(compiled.__wrapped__, static_argnums=0)))
+    plans = [plan for each in compiled.__pytc__.lookup for plan in each.plans]
+    assert len({id(plan.emitted) for plan in plans if not plan.emitted.is_new}) == 1

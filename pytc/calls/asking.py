@@ -42,6 +42,19 @@ def alive(
         return wanted
 
 
+def staying(
+    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
+) -> frozenset[int] | None:
+    """The leaves that will be the same at the next call, if the result of this one goes back to where others came from;
+    None if it does not, or where to find out raises."""
+    try:
+        return ownership.staying(frame, args, kwargs, leaves)
+    except Exception as error:
+        if is_from_outside(error):
+            raise
+        return None
+
+
 def survivors(
     frame: types.FrameType,
     args: tuple[Any, ...],

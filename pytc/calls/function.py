@@ -31,7 +31,7 @@ from pytc import ownership
 from pytc import passes as _passes
 from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
 from pytc.attributes import plain
-from pytc.calls import decide
+from pytc.calls import asking, decide
 from pytc.calls.cache import Signature
 from pytc.calls.deleted import check_not_deleted
 from pytc.calls.direct import Ways
@@ -266,7 +266,7 @@ class Function:
             found = self.lookup.candidates(
                 signatures,
                 lambda: (args, kwargs, leaves, tree),
-                lambda: ownership.staying(frame, args, kwargs, leaves),
+                lambda: asking.staying(frame, args, kwargs, leaves),
             )
             with contextlib.closing(found) as candidates:
                 for signature in candidates:

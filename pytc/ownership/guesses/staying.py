@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import tree_leaves
 
+from pytc.arguments.leaves import StaticArgument
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Place
@@ -57,13 +58,14 @@ def twins(
 
 
 def _by_argument(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> dict[int | str, Leaves]:
-    """The leaves of each argument, by position (-1 is the last one) or keyword. Nothing where some are static, which
-    are one leaf each, whatever they are."""
+    """The leaves of each argument, by position (-1 is the last one) or keyword. A static argument is one leaf, whatever
+    it is. Nothing where users' code that takes arguments apart does it another way each time."""
     given: dict[int | str, Any] = {**dict(enumerate(args, -len(args))), **dict(sorted(kwargs.items()))}
     found: dict[int | str, Leaves] = {}
     end = 0
     for key, argument in given.items():
-        start, end = end, end + len(tree_leaves(argument))
+        is_static = end < len(leaves) and type(leaves[end]) is StaticArgument and leaves[end].value is argument
+        start, end = end, end + (1 if is_static else len(tree_leaves(argument)))
         found[key] = Leaves(range(start, end))
     return found if end == len(leaves) else {}
 
