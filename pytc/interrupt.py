@@ -48,9 +48,10 @@ with contextlib.suppress(AttributeError):
     _sigaction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(
         ("sigaction", ctypes.pythonapi)
     )
-_SIGNALS = tuple(_signal.valid_signals())
 _SIZE_OF_ACTION = 1024
 """More bytes than what that reads and sets has on any system."""
+SIGNALS = tuple(_signal.valid_signals())
+"""All that there are, by number. (`_signal` is the part of `signal` in C, which makes no enumerations of numbers.)"""
 
 SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Flags of code whose calls return before it has run to its end."""
@@ -255,7 +256,7 @@ def put_off() -> Iterator[None]:
     if not in_main_thread():
         yield
         return
-    handlers = [(number, handler) for number in _SIGNALS if callable(handler := _signal.getsignal(number))]
+    handlers = [(number, handler) for number in SIGNALS if callable(handler := _signal.getsignal(number))]
     came: list[Any] = []
     raised: list[BaseException] = []
     try:

@@ -1,5 +1,6 @@
 """Leaves that are one array at first and will be several: one program serves all calls, as under `jax.jit`."""
 
+import functools
 import sys
 import types
 
@@ -410,15 +411,6 @@ def learn_backwards(step):
     return params
 
 
-@pytest.mark.parametrize("learner", [learn, learn_by_keywords, learn_from_a_reference, learn_backwards])
-def test_a_target_that_begins_as_the_parameters_is_compiled_for_once(learner):
-    counting = Counting(towards)
-    assert_same(learner(counting.compiled), learner(counting.by_jit))
-    assert counting.programs() == 1
-    copied = [site.copied_calls for site in pytc.explain(counting.compiled).sites]
-    assert sum(copied) == (2 if learner is learn else 1)  # where the parameters are the target, they are read again
-
-
 def test_it_is_the_parameters_that_are_written_over():
     compiled = pytc.compile(towards)
     params = target = untied()["params"]
@@ -510,14 +502,23 @@ def learn_from_what_a_trainer_has(step):
     return params
 
 
-@pytest.mark.parametrize(
-    "learner", [learn_by_a_trainer, learn_by_keywords_of_a_function, learn_from_what_a_trainer_has]
-)
-def test_a_target_that_a_function_passes_on(learner):
-    counting = Counting(lambda *args: towards(*args))
+LEARNERS = {
+    "with a new target": (learn, 2),  # where the parameters are the target, they are read again
+    "by keywords": (learn_by_keywords, 1),
+    "in attributes": (learn_from_a_reference, 1),
+    "the target first": (learn_backwards, 1),
+    "by a method": (learn_by_a_trainer, 1),
+    "by keywords of a function": (learn_by_keywords_of_a_function, 1),
+    "from what a method finds": (learn_from_what_a_trainer_has, 1),
+}
+
+
+@pytest.mark.parametrize(("learner", "copied"), LEARNERS.values(), ids=LEARNERS)
+def test_a_target_that_begins_as_the_parameters_is_compiled_for_once(learner, copied):
+    counting = Counting(functools.wraps(towards)(lambda *args, **kwargs: towards(*args, **kwargs)))
     assert_same(learner(counting.compiled), learner(counting.by_jit))
     assert counting.programs() == 1
-    assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) == 1
+    assert sum(site.copied_calls for site in pytc.explain(counting.compiled).sites) == copied
 
 
 def items_beside_a_variable(step, history):

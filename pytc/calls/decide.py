@@ -53,8 +53,8 @@ def first_look(
     kwargs: dict[str, Any],
     leaves: Sequence[Any],
 ) -> Site:
-    """Decide, from what the caller's code does after the call, which plan a call site uses that is new; or that a
-    wrapper which is gone has left: then with the plan that it used."""
+    """Decide, from what the caller's code does after the call, which plan a new call site uses. One that a wrapper has
+    left which is gone keeps its plan, and is looked at again where that is due, or may gain something."""
     site = signature.resumed(frame.f_code, frame.f_lasti)
     if site is not None:
         if site.to_be_looked_at() or (site.plan.spared and not site.unseen):

@@ -89,11 +89,11 @@ def _at_the_next(
 def _counterparts(program: Program, now: Parting, stay: Set[int]) -> dict[int, int | None]:
     """For leaves that are one array with others the leaf of the result (its number) that comes in place of each, or
     None for one of those that `stay` as they are; nothing if some of these have neither."""
+    if program.in_tree is None:
+        return {}
     classes: dict[int, list[int]] = {}
     for i, first in enumerate(now):
         classes.setdefault(first, []).append(i)
-    if program.in_tree is None:
-        return {}
     shared = {i: first for first, leaves in classes.items() if len(leaves) > 1 for i in leaves}
     found: dict[int, int | None] = {i: None for i in shared if i in stay}
     found |= _returned(program, program.in_tree, shared, stay)

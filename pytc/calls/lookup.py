@@ -50,7 +50,7 @@ class Lookup:
         """What tells calls apart by their mesh."""
 
     def __iter__(self) -> Iterator[Signature]:
-        """All that are known, the oldest of those of one layout first."""
+        """All that are known, the oldest first of those of one layout, static values and sharing."""
         for layout in list(self.layouts.values()):
             for signatures in layout:
                 yield from reversed(signatures.newest)

@@ -39,25 +39,31 @@ def passed(flow: ControlFlow, at: int) -> dict[int | str, Place | None]:
     """The arguments of the call at instruction `at`, by position, from -1 for the last one on, or by keyword: the place
     of each that just has the value of one, and None for the others. Of a starred call none."""
     code = flow.instructions
+    if code[at].opname not in ("CALL", "CALL_KW"):
+        return {}
     first = at
     while code[first - 1].opname in ("PRECALL", "KW_NAMES"):
         first -= 1
-    count, starts = code[at].arg or 0, flow.once(_starts)
-    begin = next((n for n in range(first, -1, -1) if n in starts or flow.heights[n] == 0), None)
-    if code[at].opname not in ("CALL", "CALL_KW") or begin is None:
-        return {}
     machine = Machine(lenient=True)
-    for n in range(begin, first):
+    for n in range(_begin(flow, first), first):
         machine.step(code[n])
-    names: tuple[str, ...] = ()
-    if code[at].opname == "CALL_KW":
-        named = machine.pop()
-        names = named.value if isinstance(named, Constant) else ()
+    names: Any = ()
+    if code[at].opname == "CALL_KW":  # from CPython 3.13 on, with the names on top
+        top = machine.pop()
+        names = top.value if isinstance(top, Constant) else ()
     elif code[first].opname == "KW_NAMES":
         names = flow.code.co_consts[code[first].arg or 0]
-    given = machine.stack[len(machine.stack) - count :] if count <= len(machine.stack) else [None] * count
+    count = code[at].arg or 0
+    given = [None] * count + machine.stack  # what was there before is not known
     keys = (*range(len(names) - count, 0), *names)
-    return {key: value if isinstance(value, tuple) else None for key, value in zip(keys, given, strict=True)}
+    values = given[len(given) - count :]
+    return {key: value if isinstance(value, tuple) else None for key, value in zip(keys, values, strict=True)}
+
+
+def _begin(flow: ControlFlow, at: int) -> int:
+    """The last instruction up to this one at which the stack is empty, or from which on it is told what is there."""
+    starts = flow.once(_starts)
+    return next(n for n in range(at, -1, -1) if n in starts or flow.heights[n] == 0)
 
 
 def renamed(flow: ControlFlow, at: int) -> frozenset[int]:
@@ -72,9 +78,9 @@ _Moves: TypeAlias = dict[int, tuple[tuple[Place, ...], frozenset[int]]]
 def _moves(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], frozenset[int]]:
     """Both. Instructions are executed from the last one on at which the stack is empty, where one behind it is asked
     for: a call site has to do with few of those of a long function."""
-    known, starts = flow.once(_nothing_known), flow.once(_starts)
+    known = flow.once(_nothing_known)
     if at not in known:
-        n = next(n for n in range(at, -1, -1) if n in starts or flow.heights[n] == 0)
+        n = _begin(flow, at)
         walk = Machine(lenient=True)
         while n <= at:
             walk.seen.clear()

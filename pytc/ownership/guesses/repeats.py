@@ -150,10 +150,7 @@ def is_stored_behind(flow: ControlFlow, at: int, place: Place) -> bool:
     """Whether a variable is written on some way from instruction `at` on."""
     (step,) = place
     behind = _reached(flow, at, range(len(flow.follows)))
-    if step.kind == "fast":
-        return any(flow.writes[n] >> step.name & 1 for n in behind)
-    stores = [flow.instructions[n] for n in behind if flow.instructions[n].opname in ("STORE_GLOBAL", "STORE_NAME")]
-    return any(each.argval == step.name for each in stores)
+    return any(_may_store(flow, n, step) for n in behind)
 
 
 def _reached(flow: ControlFlow, at: int, within: Set[int] | range) -> set[int]:

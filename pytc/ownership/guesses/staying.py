@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -95,25 +95,23 @@ class _Source(NamedTuple):
     something that it was passed, or from a global."""
 
 
-def _sources(frame: FrameType) -> list[_Source]:
+def _sources(frame: FrameType) -> Iterator[_Source]:
     """For each frame from the one that called upwards."""
-    found: list[_Source] = []
     above: FrameType | None = frame
-    while above is not None and len(found) < HIGHEST_READ:
+    found: _Source | None = None
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            return
         try:
             flow, site = flow_of(above.f_code), site_of(above)
         except NotTrusted:
-            break
-        here = passed(flow, site.at)
-        if not found:
-            places = {key: place for key, place in here.items() if place is not None}
-        else:
-            below = found[-1]
-            translated = {key: _from_above(place, below.flow, here) for key, place in below.places.items()}
-            places = {key: place for key, place in translated.items() if place is not None}
-        found.append(_Source(flow, site, places))
+            return
+        places = given = passed(flow, site.at)
+        if found is not None:
+            places = {key: _from_above(place, found.flow, given) for key, place in found.places.items()}
+        found = _Source(flow, site, {key: place for key, place in places.items() if place is not None})
+        yield found
         above = above.f_back
-    return found
 
 
 def _from_above(place: Place, below: ControlFlow, given: dict[int | str, Place | None]) -> Place | None:

@@ -17,7 +17,7 @@ import threading
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pytc.interrupt import is_ctrl_c, this_thread
+from pytc.interrupt import SIGNALS, is_ctrl_c, this_thread
 from pytc.jax_compat import callbacks
 from pytc.jax_compat.running import let_go
 from pytc.ownership.cpython import interpreter
@@ -27,7 +27,6 @@ from pytc.ownership.others.service_threads import is_harmless, wakes_nobody
 from pytc.ownership.others.signal_handlers import flags_of
 from pytc.ownership.others.waiting_threads import all_wait
 
-_SIGNALS = tuple(_signal.valid_signals())
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _last_handlers: list[Any] = []
 """The handlers of all signals when they were last looked at, if none of them counts as long as they are the same."""
@@ -55,7 +54,7 @@ NOBODY = Onlookers("", "")
 def onlookers(calls_python: bool, atomic: bool, doubt: str, made: int) -> Onlookers:
     """Who may read a slot before it is overwritten.
 
-    The arguments are what is known of the call's outcome (`callers.Outcome`). If there is nobody, garbage collections
+    The arguments are what is known of the call's outcome (`Outcome`). If there is nobody, garbage collections
     are put off until the result is returned, or `collector.resume` is called. Beside another thread, which may collect
     garbage at any moment, they are not: the finalisers, too, find only what can be reached.
     """
@@ -133,13 +132,13 @@ def _interrupters() -> tuple[str, frozenset[str | int]]:
     ctrl_c = _signal.getsignal(_signal.SIGINT)
     put_off = is_ctrl_c(ctrl_c)  # asked each time, as that of asyncio is one only at times
     known = put_off or id(ctrl_c) in _NOT_HANDLED
-    if known and _last_handlers and all(map(operator.is_, map(_signal.getsignal, _SIGNALS), _last_handlers)):
+    if known and _last_handlers and all(map(operator.is_, map(_signal.getsignal, SIGNALS), _last_handlers)):
         return "", _NO_FLAGS
-    handlers = [*map(_signal.getsignal, _SIGNALS)]
+    handlers = [*map(_signal.getsignal, SIGNALS)]
     _last_handlers.clear()
     flags = loaded = _NO_FLAGS
     told_by_itself = True
-    for number, handler in zip(_SIGNALS, handlers, strict=True):
+    for number, handler in zip(SIGNALS, handlers, strict=True):
         if id(handler) not in _NOT_HANDLED and not (put_off and is_ctrl_c(handler)):
             found = flags_of(handler)
             if found is None or (flags := flags | found.set) & (loaded := loaded | found.loaded):
