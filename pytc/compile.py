@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -12,8 +11,8 @@ from pytc.calls.function import Function
 from pytc.calls.wrapper import wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
-from pytc.effort import Effort, check_effort
-from pytc.options import Missing, check_function, check_options
+from pytc.effort import Effort
+from pytc.options import Missing, Options, check_function, specified
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,22 +99,13 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         libraries take for an array, or in which the function reads an array; `DonationError` as `donate="require"`
         says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
     """
-    check_options(compile, jit_options)
-    if python_scalars not in ("trace", "static"):
-        raise ValueError(f"python_scalars is {python_scalars!r}; it can be 'trace' or 'static'")
-    check_effort(effort)
-    if isinstance(fun, Missing):
-        return functools.partial(
-            compile,
-            donate=donate,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            python_scalars=python_scalars,
-            share=share,
-            passes=passes,
-            effort=effort,
-            **jit_options,
-        )
-    check_function("compile", fun)
-    options = static_argnums, static_argnames, python_scalars, share, passes, effort, jit_options
-    return wrap(Function(fun, donate, *options))
+    options = Options(
+        donate, static_argnums, static_argnames, python_scalars, share, passes, effort, specified(jit_options)
+    )
+    options.check(compile)
+
+    def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
+        check_function(compile, fun)
+        return wrap(Function(fun, options))
+
+    return decorate if isinstance(fun, Missing) else decorate(fun)

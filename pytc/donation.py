@@ -31,16 +31,29 @@ class Policy:
         return frozenset([self.default, *self.by_parameter.values()])
 
 
+def check_donate(donate: Any) -> None:
+    """Raises `ValueError` for what is no mode, nor a dict of modes."""
+    modes = get_args(Mode)
+    one_of_them = ", ".join(map(repr, modes))
+    if not isinstance(donate, Mapping):
+        if donate not in modes:
+            raise ValueError(f"donate is {donate!r}; it can be {one_of_them}, or a dict of these by parameter")
+        return
+    for name, mode in donate.items():
+        if mode not in modes:
+            raise ValueError(f"donate[{name!r}] is {mode!r}; it can be {one_of_them}")
+
+
 def read_policy(
-    donate: Any,
+    donate: Donate,
     parameters: Parameters,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
 ) -> Policy:
-    """The policy that `donate=`, or `jax.jit`'s own `donate_argnums` and `donate_argnames`, asks for.
+    """The policy that `donate=` (`check_donate`), or `jax.jit`'s own `donate_argnums` and `donate_argnames`, asks for.
 
-    Raises `ValueError` for an unknown mode, a name that is no parameter (any may be one of a function with `**`), one
-    that can name no argument, or a parameter that is static as well; `TypeError` for a name that is no string.
+    Raises `ValueError` for a name that is no parameter (any may be one of a function with `**`), one that can name no
+    argument, or a parameter that is static as well; `TypeError` for a name that is no string.
     """
     promised = _promised(parameters, donate_argnums, donate_argnames)
     if isinstance(donate, Mapping):
@@ -49,18 +62,10 @@ def read_policy(
             raise ValueError(
                 f"donate names {parameters.keywords!r}, which stands for any keyword: name the keywords themselves"
             )
-        by_parameter = dict(donate)
         default: Mode = "auto"
+        by_parameter = dict(donate)
     else:
-        by_parameter = {}
-        default = donate
-    modes = get_args(Mode)
-    one_of_them = ", ".join(map(repr, modes))
-    if default not in modes:
-        raise ValueError(f"donate is {default!r}; it can be {one_of_them}, or a dict of these by parameter")
-    for name, mode in by_parameter.items():
-        if mode not in modes:
-            raise ValueError(f"donate[{name!r}] is {mode!r}; it can be {one_of_them}")
+        default, by_parameter = donate, {}
     for name in promised:
         if by_parameter.setdefault(name, "all") != "all":
             raise ValueError(

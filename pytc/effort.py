@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 
@@ -60,12 +60,6 @@ class Choice:
     """The program; compiled already if it was measured here."""
     tried: tuple[Tried, ...] = ()
     """Every plan that was considered, in that order; none where there is only one."""
-
-
-def check_effort(effort: str) -> None:
-    """Raises `ValueError` if this is not one of the efforts."""
-    if effort not in get_args(Effort):
-        raise ValueError(f"effort is {effort!r}; it can be {' or '.join(map(repr, get_args(Effort)))}")
 
 
 def choose(

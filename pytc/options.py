@@ -1,14 +1,73 @@
-"""What `pytc.compile` and `pytc.pmap` are told for `jax.jit`."""
+"""What `pytc.compile` and `pytc.pmap` are told, besides the function."""
 
 from __future__ import annotations
 
 import difflib
 import enum
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
+from pytc import passes as _passes
+from pytc.arguments.leaves import PythonScalars
+from pytc.calls.tracebacks import frames_to_the_caller
+from pytc.donation import Donate, check_donate
+from pytc.effort import Effort
 from pytc.jax_compat import api
+from pytc.mapping import Mapped
+
+_DEPRECATED = (
+    "backend and device argument on jit is deprecated, and on pytc.compile: put the arguments there with jax.device_put"
+)
+"""It begins as JAX's warning does, by which programs filter it."""
+
+
+class Options(NamedTuple):
+    """The options of a compiled function. `pytc.compile` describes them."""
+
+    donate: Donate
+    static_argnums: int | Sequence[int] | None
+    static_argnames: str | Iterable[str] | None
+    python_scalars: PythonScalars
+    share: bool
+    passes: Sequence[_passes.Pass]
+    effort: Effort
+    jit: dict[str, Any]
+    """What else is for `jax.jit`."""
+    mapped: Mapped | None = None
+    """What is mapped, and where: of `pytc.pmap`."""
+
+    def check(self, decorator: Callable[..., Any]) -> None:
+        """Raises `TypeError` or `ValueError` for what no function could be compiled with, and warns where JAX does.
+        (What depends on the function, such as the names of its parameters, is checked with that.)"""
+        _check_names(decorator, self.jit)
+        check_donate(self.donate)
+        _check_is_among("python_scalars", self.python_scalars, PythonScalars)
+        _check_is_among("effort", self.effort, Effort)
+        if not isinstance(self.share, bool):
+            raise TypeError(f"share is {self.share!r}; it can be True or False")
+        if not isinstance(self.passes, Sequence) or not all(map(callable, self.passes)):
+            raise TypeError(
+                f"passes is {self.passes!r}; it can be a list or tuple of functions from Program to Program"
+            )
+        if api.says_where(self.jit):
+            warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=frames_to_the_caller())
+
+    @property
+    def pipeline(self) -> tuple[_passes.Pass, ...]:
+        """The passes, without those that other options rule out."""
+        out: list[_passes.Pass] = []
+        if api.says_where(self.jit):
+            out.append(_passes.forward)  # what is returned is put there, too
+        if self.jit.get("keep_unused"):
+            out.append(_passes.prune)  # `jax.jit` leaves dead code to XLA then
+        return tuple(each for each in self.passes if each not in out)
+
+
+def specified(jit_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for `jax.jit`, without those that are its word for none."""
+    return {name: value for name, value in jit_options.items() if value is not api.UNSPECIFIED}
 
 
 class Missing(enum.Enum):
@@ -18,15 +77,16 @@ class Missing(enum.Enum):
     FUNCTION = "no function yet"
 
 
-def check_function(decorator: str, fun: Any) -> None:
-    """Raises `TypeError` where a decorator of pytc, of this name, is given what is no function."""
+def check_function(decorator: Callable[..., Any], fun: Any) -> None:
+    """Raises `TypeError` where a decorator of pytc is given what is no function."""
+    name = decorator.__name__
     if isinstance(fun, staticmethod):
-        raise TypeError(f"pytc.{decorator} takes a function, not {fun!r}: put @staticmethod above @pytc.{decorator}")
+        raise TypeError(f"pytc.{name} takes a function, not {fun!r}: put @staticmethod above @pytc.{name}")
     if not callable(fun):
-        raise TypeError(f"pytc.{decorator} takes a function, not {fun!r}")
+        raise TypeError(f"pytc.{name} takes a function, not {fun!r}")
 
 
-def check_options(decorator: Callable[..., Any], names: Iterable[str]) -> None:
+def _check_names(decorator: Callable[..., Any], names: Iterable[str]) -> None:
     """Raises `TypeError` where `jax.jit` has no option of such a name, with the likeliest one that is meant."""
     accepted = _named(api.jit_parameters)
     for name in names:
@@ -40,3 +100,9 @@ def check_options(decorator: Callable[..., Any], names: Iterable[str]) -> None:
 def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
     """Those that can be given by name: not the function."""
     return {name: each for name, each in parameters.items() if each.kind is not inspect.Parameter.POSITIONAL_ONLY}
+
+
+def _check_is_among(option: str, value: Any, choices: Any) -> None:
+    """Raises `ValueError` where an option is none of its values, a `Literal`."""
+    if value not in get_args(choices):
+        raise ValueError(f"{option} is {value!r}; it can be {' or '.join(map(repr, get_args(choices)))}")

@@ -98,6 +98,12 @@ class Stageable:
         """What profiles and messages call the function."""
         return name_of(self.fun)
 
+    @property
+    def shardings(self) -> dict[str, Any]:
+        """Those of the options that say where arrays are, or go."""
+        asked = {"in_shardings": self.in_shardings, "out_shardings": self.out_shardings}
+        return {name: wanted for name, wanted in asked.items() if wanted is not None}
+
     def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kind, ...]:
         """How each leaf of the arguments (static ones wrapped) is treated. Depends on their tree and types alone."""
         return tuple(kind_of(leaf, self.python_scalars) for leaf in tree_leaves((args, kwargs)))

@@ -12,7 +12,8 @@ decide      which plan a call site uses, and what it gives the program: the proo
 outcome     what the proof may assume of a call: whether Python code may run meanwhile
 unflattening  whether what puts a result together may raise; building: whether a function of it only builds
 asking      questions to `ownership` whose answer to an exception is: keep everything
-hiding      static leaves, where `jax.jit` stands in: under a transformation, and ahead of time (`lower`, `trace`)
+instead     what JAX does instead: under a transformation, in a debugging mode, and ahead of time (`lower`, `trace`);
+            instead_mapped: the same for a mapped function; hiding: with static leaves that JAX does not know
 deleted     what is said of an argument that was deleted before the call
 tracebacks  tracebacks of errors, without pytc's own frames
 """

@@ -20,87 +20,59 @@ import contextlib
 import functools
 import sys
 import types
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc import ownership
-from pytc import passes as _passes
-from pytc.arguments.leaves import Parameters, PythonScalars, StaticArgument, kind_of
-from pytc.attributes import plain
+from pytc.arguments.leaves import Parameters
 from pytc.calls import asking, decide
-from pytc.calls.cache import Signature
+from pytc.calls.cache import Signature, Signatures
 from pytc.calls.deleted import check_not_deleted
 from pytc.calls.direct import Ways
-from pytc.calls.hiding import JitHiding
+from pytc.calls.instead import Instead, JitInstead
+from pytc.calls.instead_mapped import PmapInstead
 from pytc.calls.known import known_of
-from pytc.calls.layout import Describe, describe, describe_placed
+from pytc.calls.layout import describe, describe_placed
 from pytc.calls.lookup import Lookup, Stopped
 from pytc.calls.planner import Planner
-from pytc.calls.tracebacks import frames_to_the_caller
 from pytc.calls.wrapper import wrap
-from pytc.donation import Donate, read_policy
-from pytc.effort import Effort
-from pytc.emit import EmittedWhole, Retrace
+from pytc.donation import read_policy
+from pytc.emit import EmittedWhole, Retrace, emit_pmap
 from pytc.errors import LeftToJit
-from pytc.jax_compat import api
 from pytc.jax_compat.keys import bits_of
-from pytc.jax_compat.running import cache_size, config, is_of_no_tracing
+from pytc.jax_compat.running import config, is_of_no_tracing
 from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.move import Moved, moved_leaves, unmoved, use_up
+from pytc.options import Options
 from pytc.stage import Stageable
-
-_DEPRECATED = (
-    "backend and device argument on jit is deprecated, and on pytc.compile: put the arguments there with jax.device_put"
-)
-"""It begins as JAX's warning does, by which programs filter it."""
+from pytc.stage_mapped import MappedStageable
 
 
 class Function:
     """A function being compiled: its options, its caches, and what becomes of a call that does not go straight to
     `jax.jit` (`direct`)."""
 
-    def __init__(
-        self,
-        fun: Callable[..., Any],
-        donate: Donate,
-        static_argnums: int | Sequence[int] | None,
-        static_argnames: str | Iterable[str] | None,
-        python_scalars: PythonScalars,
-        share: bool,
-        pipeline: Sequence[_passes.Pass],
-        effort: Effort,
-        jit_options: dict[str, Any],
-    ) -> None:
-        self._made_of: tuple[Any, ...] = (
-            fun, donate, static_argnums, static_argnames, python_scalars, share, pipeline, effort, jit_options
-        )  # fmt: skip
-        options = {name: value for name, value in jit_options.items() if value is not api.UNSPECIFIED}
-        promised = {name: options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
-        self.parameters = Parameters(fun, static_argnums, static_argnames)
-        policy = read_policy(donate, self.parameters, **promised)
-        if not isinstance(pipeline, Sequence) or not all(map(callable, pipeline)):
-            raise TypeError(f"passes is {pipeline!r}; it can be a list or tuple of functions from Program to Program")
-        self.stageable: Stageable = Stageable(
-            fun,
-            self.parameters,
-            python_scalars,
-            options.pop("in_shardings", None),
-            options.pop("out_shardings", None),
-        )
-        if not isinstance(share, bool):
-            raise TypeError(f"share is {share!r}; it can be True or False")
-        self._share = share
-        if api.says_where(options):
-            warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=frames_to_the_caller())
-            pipeline = [each for each in pipeline if each is not _passes.forward]  # what is returned is put there, too
-        if options.get("keep_unused"):  # with which `jax.jit` leaves dead code to XLA
-            pipeline = [each for each in pipeline if each is not _passes.prune]
-        self.planner = Planner(policy, tuple(pipeline), options, effort)
-        self.directly = Ways(share, python_scalars)
+    def __init__(self, fun: Callable[..., Any], options: Options) -> None:
+        self._made_of = fun, options
+        jit_options = dict(options.jit)
+        promised = {name: jit_options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
+        shardings = {name: jit_options.pop(name, None) for name in ("in_shardings", "out_shardings")}
+        self.parameters = Parameters(fun, options.static_argnums, options.static_argnames)
+        policy = read_policy(options.donate, self.parameters, **promised)
+        self.stageable: Stageable
+        self.instead: Instead
+        if options.mapped is None:
+            self.stageable = Stageable(fun, self.parameters, options.python_scalars, **shardings)
+            self.planner = Planner(policy, options.pipeline, jit_options, options.effort)
+            self.instead = JitInstead(self.stageable, self.planner)
+        else:
+            self.stageable = MappedStageable(fun, self.parameters, options.python_scalars, mapped=options.mapped)
+            self.planner = Planner(policy, options.pipeline, jit_options, options.effort, emit_pmap)
+            self.instead = PmapInstead(self.stageable, self.planner)
+        self.directly = Ways(options.share, options.python_scalars)
         self.kept_alive: list[Any] = []
         """What the latest call has found its way by: the tree of its arguments, of which a custom node's auxiliary data
         may have been made anew by its `tree_flatten`; the program; what told that this is the one. Let go of as the
@@ -108,39 +80,27 @@ class Function:
         have most of it, but who is asked as a call is looked up may clear them, or make another call.)"""
         has_static = bool(self.parameters.static_argnums or self.parameters.static_argnames)
         self.wrap_static = self.parameters.wrap_static if has_static else None
-        static = {"static_argnums": self.parameters.static_argnums, "static_argnames": self.parameters.static_argnames}
-        shardings = {
-            name: wanted
-            for name in ("in_shardings", "out_shardings")
-            if (wanted := getattr(self.stageable, name)) is not None
-        }
-        self.has_shardings = bool(shardings)
-        self.jit_options = {**static, **shardings, **options}
-        self.jitted: Any = api.jit(plain(fun), **self.jit_options)
-        """What stands in for the compiled function under a transformation, and ahead of time."""
-        self.hiding = JitHiding(self.stageable, options)
-        """The same for arguments with static leaves that no option names."""
 
     @functools.cached_property
     def share(self) -> bool:
         """Whether an array that is passed twice is passed once. Not where other processes run the same program: theirs
         may pass two that are equal, and the executables must not differ. (How many there are is known from the first
         call on, which has JAX start.)"""
-        return self._share and jax.process_count() == 1
+        _, options = self._made_of
+        return options.share and jax.process_count() == 1
 
     @functools.cached_property
     def lookup(self) -> Lookup:
         """Which staged program serves a call."""
-        known = known_of(*self._made_of, type(self))
-        return Lookup(self.stageable, self.planner, self.share, self._describe(), known)
+        stageable = self.stageable
+        # Where options say where arguments go, it does not matter where they are.
+        places_matter = stageable.in_shardings is None and not isinstance(stageable, MappedStageable)
+        tell_apart = describe_placed if places_matter else describe
+        return Lookup(stageable, self.planner, self.share, tell_apart, known_of(*self._made_of))
 
     def signatures(self) -> list[Signature]:
         """All that are known. Before the first call none are, and JAX need not start to tell."""
         return [*self.lookup] if "lookup" in vars(self) else []
-
-    def _describe(self) -> Describe:
-        """What tells leaves apart in the cache. Where `in_shardings` places them, it does not matter where they are."""
-        return describe_placed if self.stageable.in_shardings is None else describe
 
     def __reduce__(self) -> tuple[type[Function], tuple[Any, ...]]:
         """A copy made by `cloudpickle`, in another process as a rule, begins with nothing compiled."""
@@ -220,6 +180,28 @@ class Function:
             self.directly.went_well(site, could_not_go_straight)
         return emitted.result(landed[2], landed[1])
 
+    def run_moved(
+        self,
+        moved: frozenset[int],
+        signature: Signature,
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        landed: list[Any],
+    ) -> Any:
+        """As `run`, where the caller has moved these leaves: a plan that takes over exactly those, with no proof."""
+        try:
+            emitted = self.planner.plan_moved(signature, leaves, moved).emitted
+            given = [bits_of(leaf) for leaf in leaves]
+            results: list[Any] = []
+            emitted.call(decide.apart(given, emitted.program), results)
+            return emitted.result(results[0], emitted.hand_back(given))
+        except (RuntimeError, ValueError) as error:
+            check_not_deleted(error, signature.program.leaves, leaves)
+            self._say_as_jit(error, args, kwargs)
+            raise
+
     def _say_as_jit(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise what `jax.jit(fun)` raises if `error` is of its `out_shardings`: it names the outputs by their paths in
         the result, of which a program has only their numbers."""
@@ -256,12 +238,43 @@ class Function:
         """A call that the fast path does not serve: the first of its kind, one with `Moved` arguments, or one that is
         left to `jax.jit` (under a transformation, in a debugging mode)."""
         if config.jax_disable_jit:
-            return self.without_jit(*unmoved(args, kwargs))
+            return self.instead.without_jit(*unmoved(args, kwargs))
         if any(type(leaf) is Moved for leaf in leaves):
-            return self.call_moved(args, kwargs)
+            return self.call_moved(frame, args, kwargs, landed)
         signatures = self.lookup.signatures(args, kwargs, leaves, tree)
         if signatures is None:
-            return self.as_jit(args, kwargs, leaves)
+            return self.instead.call(args, kwargs, leaves)
+        return self._by_program(signatures, self.run, frame, args, kwargs, leaves, tree, landed)
+
+    def call_moved(
+        self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]
+    ) -> Any:
+        """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
+        moved = moved_leaves(*self.parameters.wrap_static(args, kwargs))
+        args, kwargs = unmoved(args, kwargs)
+        leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
+        signatures = self.lookup.signatures(args, kwargs, leaves, tree)
+        if signatures is None:
+            return self.instead.call(args, kwargs, leaves)
+        run = functools.partial(self.run_moved, moved)
+        result = self._by_program(signatures, run, frame, args, kwargs, leaves, tree, landed)
+        use_up([leaves[i] for i in moved], result)
+        return result
+
+    def _by_program(
+        self,
+        signatures: Signatures,
+        run: Callable[..., Any],
+        frame: types.FrameType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        tree: PyTreeDef,
+        landed: list[Any],
+    ) -> Any:
+        """What `run` returns for the first program for such leaves by which it does not raise `Retrace`; where there is
+        none, what JAX returns. (One variable has the frame, and each of the arguments, as in every function on the way
+        to the proof: it counts these, too.)"""
         try:
             found = self.lookup.candidates(
                 signatures,
@@ -271,7 +284,7 @@ class Function:
             with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:
-                        result = self.run(signature, frame, args, kwargs, leaves, landed)
+                        result = run(signature, frame, args, kwargs, leaves, landed)
                     except Retrace:
                         continue
                     signatures.add(signature)  # only now: a program that failed to compile is forgotten
@@ -284,55 +297,7 @@ class Function:
         # The function reads what only `jax.jit` can pass to it. Or JAX would trace it again for the very arguments that
         # it was staged for: such as it refuses, like an array that was put from a mesh of explicit axes onto one of its
         # devices. `jax.jit` says what is wrong.
-        return self.as_jit(args, kwargs, leaves)
-
-    def without_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The call with `jax_disable_jit`."""
-        return self.stageable.fun(*args, **kwargs)
-
-    def call_moved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
-        moved = moved_leaves(*self.parameters.wrap_static(args, kwargs))
-        args, kwargs = unmoved(args, kwargs)
-        leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-        signatures = self.lookup.signatures(args, kwargs, leaves, tree)
-        if signatures is None:
-            return self.as_jit(args, kwargs, leaves)
-        try:
-            found = self.lookup.candidates(signatures, lambda: (args, kwargs, leaves, tree))
-            with contextlib.closing(found) as candidates:
-                for signature in candidates:
-                    try:
-                        emitted = self.planner.plan_moved(signature, leaves, moved).emitted
-                        results: list[Any] = []
-                        given = [bits_of(leaf) for leaf in leaves]
-                        emitted.call(decide.apart(given, emitted.program), results)
-                        result = emitted.result(results[0], emitted.hand_back(given))
-                    except Retrace:
-                        continue
-                    except (RuntimeError, ValueError) as error:
-                        check_not_deleted(error, signature.program.leaves, leaves)
-                        self._say_as_jit(error, args, kwargs)
-                        raise
-                    signatures.add(signature)
-                    use_up([leaves[i] for i in moved], result)
-                    return result
-        except LeftToJit:
-            pass
-        except Stopped as stopped:
-            raise stopped.args[0] from None
-        result = self.as_jit(args, kwargs, leaves)  # as in `call`
-        use_up([leaves[i] for i in moved], result)
-        return result
-
-    def as_jit(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Any:
-        """What `jax.jit(fun)` returns; where leaves are static, as if they were static arguments."""
-        if self.has_shardings and not any(
-            kind_of(leaf, self.stageable.python_scalars) == "static" and not isinstance(leaf, StaticArgument)
-            for leaf in leaves
-        ):
-            return self.jitted(*args, **kwargs)
-        return self.hiding.call(args, kwargs)
+        return self.instead.call(args, kwargs, leaves)
 
     # -- ahead of time -------------------------------------------------------------------------------------------
 
@@ -344,22 +309,21 @@ class Function:
         what it compiles to is called with all arguments of the function.
         """
         with unusable_donations_ignored():
-            lowered: jax.stages.Lowered = self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.lower)
+            lowered: jax.stages.Lowered = self.instead.ahead(*unmoved(args, kwargs), lambda jitted: jitted.lower)
         return lowered
 
     def trace(self, /, *args: Any, **kwargs: Any) -> jax.stages.Traced:
         """`jax.jit(fun).trace(...)`: JAX's own stage, with donation as in `lower`."""
-        traced: jax.stages.Traced = self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.trace)
+        traced: jax.stages.Traced = self.instead.ahead(*unmoved(args, kwargs), lambda jitted: jitted.trace)
         return traced
 
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """`jax.eval_shape` of the function."""
-        return self._ahead(*unmoved(args, kwargs), lambda jitted: jitted.eval_shape)
+        return self.instead.ahead(*unmoved(args, kwargs), lambda jitted: jitted.eval_shape)
 
     def cache_size(self) -> int:
         """How many signatures it has been compiled for: what users' tests ask `jax.jit(fun)._cache_size()`."""
-        by_jax = sum(cache_size(jitted) for jitted in (self.jitted, *self.hiding.jitted.values()))
-        return len(self.signatures()) + by_jax
+        return len(self.signatures()) + self.instead.cache_size()
 
     def clear_cache(self) -> None:
         """Forget every compiled program and call site."""
@@ -367,39 +331,17 @@ class Function:
             self.lookup.layouts.clear()
             self.lookup.known.clear()
         else:
-            known_of(*self._made_of, type(self)).clear()
+            known_of(*self._made_of).clear()
         self.directly.clear()
         self.kept_alive = []
-        for jitted in (self.jitted, self.stageable.jitted, *self.hiding.jitted.values()):
-            jitted.clear_cache()
+        self.stageable.jitted.clear_cache()
+        self.instead.clear_cache()
 
     def explain(self, /, *args: Any, **kwargs: Any) -> Any:
         """`pytc.explain` of the function: for such arguments or, with none, of its calls so far."""
         from pytc.explain import explain  # explains compiled functions, so it is loaded after this file
 
         return explain(wrap(self), *args, **kwargs)
-
-    def _ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
-        """What a method of the jitted function returns for these arguments."""
-        named = self.stageable.leaves(args, kwargs, share=False)
-        if any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in named):
-            return self.hiding.ahead(args, kwargs, named, method)
-        promised = {leaf.parameter for leaf in named if self.planner.promised(leaf)}
-        if not promised:
-            return method(self.jitted)(*args, **kwargs)
-        try:
-            program = self.planner.promised_program(self.stageable.stage(args, kwargs, share=False))
-        except LeftToJit:  # as is a call of it, which donates nothing
-            return method(self.jitted)(*args, **kwargs)
-        taken = {program.leaves[i].parameter for i in program.donated} & promised
-        numbers = tuple(i for i in range(len(args)) if self.parameters.positional_name(i) in taken)
-        donating = api.jit(
-            plain(self.stageable.fun),
-            **self.jit_options,
-            donate_argnums=numbers,
-            donate_argnames=tuple(taken & set(kwargs)),
-        )
-        return method(donating)(*args, **kwargs)
 
 
 def _shares_unseen(signature: Signature, leaves: Sequence[Any]) -> bool:

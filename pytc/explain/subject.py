@@ -103,7 +103,7 @@ class Subject:
             self._given,
             function.planner.options,
             self._positional(),
-            tuple(name for name in function.jit_options if not name.startswith("static_")),
+            (*function.stageable.shardings, *function.planner.options),
             tuple(shared),
             self._mapped_by_hand(),
             self._compiler,
