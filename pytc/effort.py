@@ -213,12 +213,12 @@ def _on_a_device(program: Program, number: int) -> int:
 
 def _figures(compiled: jax.stages.Compiled, emitted: Emitted, options: Mapping[str, Any]) -> Figures | None:
     program = emitted.program
-    given = hlo.given_arguments(program.jaxpr, emitted.place_of_input, emitted.arguments, options)
+    given = hlo.given_arguments(program.jaxpr, emitted.arguments.place_of_input, len(emitted.arguments), options)
     told = hlo.measured(compiled, given)
     if told is None:
         return None
     copies = told.optimised.copies
-    number = {place: k for k, place in enumerate(emitted.place_of_input)}
+    number = {place: k for k, place in enumerate(emitted.arguments.place_of_input)}
     copied = {number[c.argument] for c in copies if c.argument is not None and c.argument in number}
     return Figures(
         told.argument,

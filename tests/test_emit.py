@@ -56,7 +56,7 @@ def test_xla_makes_exactly_the_planned_pairs():
     assert len(each.program.aliases) == 9
     made = compiled_aliases(each, leaves)
     # every leaf is read, so parameter numbers are leaf numbers; outputs are ordered by the emitter
-    planned = {each.program.inputs[a.input].leaf: each._order.index(a.output) for a in each.program.aliases}
+    planned = {each.program.inputs[a.input].leaf: each.results.order.index(a.output) for a in each.program.aliases}
     assert made == planned
 
 
@@ -78,7 +78,7 @@ def test_any_one_to_one_choice_can_be_emitted(seed):
     program = program.noted("test", [], aliases=tuple(Alias(int(i), int(o)) for i, o in pairs))
     each = emit_jit(program)
     made = compiled_aliases(each, args)
-    assert made == {int(i): each._order.index(int(o)) for i, o in pairs}
+    assert made == {int(i): each.results.order.index(int(o)) for i, o in pairs}
     expected = [np.asarray(x) for x in jax.jit(f)(*args)]
     each = emit_jit(program)
     given = [jnp.array(a) for a in args]
@@ -93,8 +93,8 @@ def test_results_written_over_nothing_can_be_given_first():
     x, y = jnp.ones(3), jnp.ones((2, 2))
     program = passes.run(pytc.stage(lambda x, y: (x + 1, y * 2, jnp.sum(y), {"n": jnp.int32(3)}), x, y))
     each = emit_jit(dataclasses.replace(program, order="unpaired first"))
-    assert each._order == [2, 3, 0, 1]
-    assert emit_jit(dataclasses.replace(program, order="unpaired last"))._order == [0, 1, 2, 3]
+    assert each.results.order == [2, 3, 0, 1]
+    assert emit_jit(dataclasses.replace(program, order="unpaired last")).results.order == [0, 1, 2, 3]
     assert compiled_aliases(each, [x, y]) == {0: 2, 1: 3}
     landed = []
     each.call([x, y], landed)
@@ -108,7 +108,7 @@ def test_a_result_that_could_take_the_place_of_another_is_not_given_first():
     program = passes.run(pytc.stage(lambda x: (x + 1, x * 2, jnp.sum(x)), jnp.ones(3)))
     assert len(program.aliases) == 1
     each = emit_jit(dataclasses.replace(program, order="unpaired first"))
-    assert each._order[0] == 2
+    assert each.results.order[0] == 2
     assert compiled_aliases(each, [jnp.ones(3)]) == {0: 1 + program.aliases[0].output}
 
 
@@ -157,8 +157,8 @@ def test_a_loss_keeps_its_place_whatever_the_order_of_the_others(order):
 
     each, leaves = emitted(step, *(jnp.full(3, 1.0 * k) for k in range(3)))
     assert len(each.program.aliases) == 3
-    assert each._order.index(order.index(0)) == order.index(0)
-    planned = {each.program.inputs[a.input].leaf: each._order.index(a.output) for a in each.program.aliases}
+    assert each.results.order.index(order.index(0)) == order.index(0)
+    planned = {each.program.inputs[a.input].leaf: each.results.order.index(a.output) for a in each.program.aliases}
     assert compiled_aliases(each, leaves) == planned
 
 
@@ -166,7 +166,7 @@ def test_a_pair_of_two_shapes_has_no_place_to_keep():
     """JAX pairs equal shapes, and leaves what else fits to the compiler; a result that it would pair comes later."""
     each, leaves = emitted(lambda x: (jnp.sum(x) + jnp.zeros(4), x.reshape(2, 2) * 2), jnp.ones(4))
     each = emit_jit(dataclasses.replace(each.program, aliases=(Alias(0, 1),)))
-    assert each._order == [1, 0]
+    assert each.results.order == [1, 0]
     landed = []
     each.call([jnp.ones(4)], landed)
     assert [x.tolist() for x in each.result(landed[0], leaves)] == [[4] * 4, [[2, 2], [2, 2]]]
@@ -230,7 +230,7 @@ def test_the_bits_of_a_key_take_no_place_that_another_output_has(swapped):
     program = passes.run(dataclasses.replace(pytc.stage(draw, *args), keep=frozenset([1])))
     each, leaves = emit_jit(program), jax.tree.leaves(args)
     assert [(alias.input, alias.output) for alias in program.aliases] == [(0, 1)]
-    assert compiled_aliases(each, leaves) == {0: each._order.index(1)}
+    assert compiled_aliases(each, leaves) == {0: each.results.order.index(1)}
     results, given = [], list(map(bits_of, leaves))
     each.call(given, results)
     got = each.result(results[0], given)

@@ -3,6 +3,7 @@
 jit     through `jax.jit`, on a flat function: serves any program
 whole   through `jax.jit`, on the arguments as they are, so that a call flattens nothing: for plain trees
 pmap    the same for a mapped axis
+arguments, results  what the flat function takes and returns; order: in which order, so that JAX makes the pairs
 """
 
 from typing import Any

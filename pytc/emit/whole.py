@@ -27,7 +27,8 @@ from typing import Any, cast
 from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure
 
 from pytc.classes import is_among
-from pytc.emit.jit import Emitted, Retrace, order_of
+from pytc.emit.jit import Emitted, Retrace
+from pytc.emit.order import order_of
 from pytc.jax_compat import api
 from pytc.jax_compat.keys import are_of, bits_of
 from pytc.jax_compat.trees import container, is_plain_tree, nodes
@@ -65,16 +66,16 @@ class EmittedWhole(Emitted):
         self._names = [*kwargs]
         self._pick_parts = operator.itemgetter(*parts) if parts else None
         self._put_back = operator.itemgetter(*_places(parts)) if parts else None
-        result = program.out_tree.unflatten(_places(self._order))
+        result = program.out_tree.unflatten(_places(self.results.order))
         ways = {place: way for way, place in _ways(self._pick_parts(result) if self._pick_parts else result)}
-        self._ways = [ways[k] for k in self._marks]
-        self._to_keys = _changes((ways[k], key_type) for k, key_type in self._keys_out.items())
+        self._ways = [ways[k] for k in self.results.marks]
+        self._to_keys = _changes((ways[k], key_type) for k, key_type in self.results.keys.items())
         places = {place: way for way, place in _ways(tree.unflatten(range(tree.num_leaves)))}
-        bits = {k: functools.partial(_bits_of, self._passed[k].aval) for k in self._keys_in}
+        bits = {k: functools.partial(_bits_of, self.arguments.leaves[k].aval) for k in self.arguments.keys}
         self._to_bits = _changes((places[k], make) for k, make in bits.items())
-        self._room += max((len(ways[k]) for k in self._keys_out), default=0)
+        self._room += max((len(ways[k]) for k in self.results.keys), default=0)
 
-    def _jit(self, options: Mapping[str, Any], donated: Sequence[int], captured: int) -> Any:
+    def _jit(self, options: Mapping[str, Any], donated: Sequence[int]) -> Any:
         this: Any = weakref.proxy(self)  # as of any program
 
         def whole(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +85,7 @@ class EmittedWhole(Emitted):
             results = this._flat(values)
             if this._in_a_list:
                 return results
-            result = this.program.out_tree.unflatten(results[k] for k in _places(this._order))
+            result = this.program.out_tree.unflatten(results[k] for k in _places(this.results.order))
             return this._pick_parts(result) if this._pick_parts else result
 
         whole.__name__ = whole.__qualname__ = self.program.name
@@ -98,7 +99,8 @@ class EmittedWhole(Emitted):
         where some have no name of their own."""
         args, kwargs = self.tree.unflatten(range(self.tree.num_leaves))
         names = [
-            self._passed[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}" for k, arg in enumerate(args)
+            self.arguments.leaves[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}"
+            for k, arg in enumerate(args)
         ]
         every = [*names, *kwargs]
         if len({*every}) < len(every) or any(keyword.iskeyword(name) or not name.isidentifier() for name in every):

@@ -175,7 +175,7 @@ def footprint_of(program: Program, values: Sequence[Any], options: Mapping[str, 
     """The figures of what pytc runs for a program; `values` are what `stand_ins` gives for its leaves."""
     # With flat arguments, as in `by_hand`, so that equal programs have one text and are compiled once.
     emitted = Emitted(program, options)
-    given = given_arguments(program.jaxpr, emitted.place_of_input, emitted.arguments, options)
+    given = given_arguments(program.jaxpr, emitted.arguments.place_of_input, len(emitted.arguments), options)
     captured = [program.input_path(i) for i, each in enumerate(program.inputs) if each.leaf is None]
     paths = [program.leaves[i].path for i in program.passed] + captured
     return compiler.footprint(emitted.lower(values), paths, given)
