@@ -802,9 +802,9 @@ def test_an_interrupt_leaves_the_collector_on_or_to_be_switched_on(function):
             function(*[0] * (function is collector.pause))
         finally:
             sys.settrace(None)
-            left.append(gc.isenabled() or collector.PAUSED[0])
+            left.append(gc.isenabled() or collector.STATE.paused)
             gc.enable()
-            collector.PAUSED[0] = False
+            collector.STATE.paused = False
 
     def striking_at(offset):
         def strike(now):

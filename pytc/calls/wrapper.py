@@ -86,9 +86,9 @@ def wrap(function: Function) -> Callable[..., Any]:
             # From here on nothing but operators and returns: no signal is looked for.
             function.kept_alive += tree, signature, direct
             # `-X` calls a function with no call, behind which one would be looked for (`collector`): this is `resume`.
-            if collector.PAUSED[0]:
-                collector.PAUSED[0] = False
-                collector.BALLAST[:] = ()
+            if collector.STATE.paused:
+                collector.STATE.paused = False
+                collector.STATE.ballast = ()
                 # CPython 3.11 may collect garbage as the caller makes an object. If that is near, all is to look old.
                 near = (
                     collector.WHILE_ALLOCATING
@@ -96,7 +96,7 @@ def wrap(function: Function) -> Callable[..., Any]:
                 )
                 frozen = near and -collector.FROZEN
                 _ = near and (-collector.FREEZE, frozen or -collector.UNFREEZE)
-                collector.AGED[0] += near
+                collector.STATE.aged += near
                 _ = -collector.COLLECTING
 
     _dress(compiled, function)

@@ -36,14 +36,25 @@ _OURS = 24
 _ROUND = 10_000
 """More objects than one call makes: if the collector's counts begin anew only after as many, they do not come back to
 the same within a call."""
-PAUSED = [False]
-"""Whether a collection is being put off."""
-BALLAST: list[Any] = []
-"""Objects to be let go of as the call ends."""
-AGED = [0]
-"""How often everything was made to look old since all garbage was last collected for that."""
 _OFTEN = 100
 """So often is as much as CPython lets be made before it collects all garbage, or looks whether that is worth it."""
+
+
+class _State:
+    """What is being done about the collector, in the whole process."""
+
+    __slots__ = ("aged", "ballast", "paused")
+
+    def __init__(self) -> None:
+        self.paused = False
+        """Whether a collection is being put off."""
+        self.ballast: tuple[object, ...] = ()
+        """Objects to be let go of as the call ends."""
+        self.aged = 0
+        """How often everything was made to look old since all garbage was last collected for that."""
+
+
+STATE = _State()
 
 
 def _operator(function: Callable[[], Any]) -> Any:
@@ -61,22 +72,22 @@ def pause(made: int) -> bool:
     objects the result is of, at the most."""
     threshold = gc.get_threshold()[0] if WHILE_ALLOCATING else 0  # with 0 none comes by itself
     if gc.isenabled():
-        if AGED[0] >= _OFTEN:
-            AGED[0] = 0
+        if STATE.aged >= _OFTEN:
+            STATE.aged = 0
             gc.collect()
         if 0 < threshold < gc.get_count()[0] + made + _OURS + MOST:
-            BALLAST[:] = map(iter, itertools.repeat((), made + _OURS + MOST))
-        PAUSED[0] = True  # before, so that an exception from outside leaves nothing switched off
+            STATE.ballast = (*map(iter, itertools.repeat((), made + _OURS + MOST)),)
+        STATE.paused = True  # before, so that an exception from outside leaves nothing switched off
         gc.disable()
-        PAUSED[0] = True  # and again: another thread may have undone it, and switched on what is off now
+        STATE.paused = True  # and again: another thread may have undone it, and switched on what is off now
     return not 0 < threshold <= MOST
 
 
 def resume() -> None:
     """Undo `pause`."""
-    if PAUSED[0]:
-        PAUSED[0] = False
-        BALLAST[:] = ()
+    if STATE.paused:
+        STATE.paused = False
+        STATE.ballast = ()
         _ = -COLLECTING  # neither a Ctrl-C nor another thread comes in between
 
 

@@ -33,7 +33,7 @@ def reasons(
     everywhere = holders.explain_interpreter()
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
-    paused = collector.PAUSED[0]
+    paused = collector.STATE.paused
     look = look_everywhere(frame, len(frames_beneath(frame)) + 1, args, kwargs, leaves, outcome)
     if not paused:
         collector.resume()
