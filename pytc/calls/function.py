@@ -165,14 +165,8 @@ class Function:
             raise
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
-                if len(landed) == 2 and warm and is_of_no_tracing(error):
-                    self._start_over(signature, args, kwargs, leaves, landed)
-                    raise Retrace from error
-                check_not_deleted(error, signature.program.leaves, leaves)
-                self._say_as_jit(error, args, kwargs)
-                if self.share and _shares_unseen(signature, leaves):
-                    self._start_over(signature, args, kwargs, leaves, landed)
-                    raise Retrace from error
+                may_be_traced_anew = len(landed) == 2 and warm
+                self._say_why(error, may_be_traced_anew, signature, args, kwargs, leaves, landed)
             raise
         finally:
             site.go_back()
@@ -201,6 +195,27 @@ class Function:
             check_not_deleted(error, signature.program.leaves, leaves)
             self._say_as_jit(error, args, kwargs)
             raise
+
+    def _say_why(
+        self,
+        error: Exception,
+        may_be_traced_anew: bool,
+        signature: Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: list[Any],
+        landed: list[Any],
+    ) -> None:
+        """Raise what is to be raised in place of an error of a call that has taken over nothing: what `jax.jit(fun)`
+        says, and `Retrace` where another program may serve."""
+        other_may_serve = may_be_traced_anew and is_of_no_tracing(error)
+        if not other_may_serve:
+            check_not_deleted(error, signature.program.leaves, leaves)
+            self._say_as_jit(error, args, kwargs)
+            other_may_serve = self.share and _shares_unseen(signature, leaves)
+        if other_may_serve:
+            self._start_over(signature, args, kwargs, leaves, landed)
+            raise Retrace from error
 
     def _say_as_jit(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise what `jax.jit(fun)` raises if `error` is of its `out_shardings`: it names the outputs by their paths in
