@@ -28,7 +28,7 @@ from jax.tree_util import (
 
 from pytc.arguments import shardings
 from pytc.arguments.leaves import (
-    Kind,
+    LeafKind,
     Parameters,
     PythonScalars,
     key_paths,
@@ -104,7 +104,7 @@ class Stageable:
         asked = {"in_shardings": self.in_shardings, "out_shardings": self.out_shardings}
         return {name: wanted for name, wanted in asked.items() if wanted is not None}
 
-    def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kind, ...]:
+    def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[LeafKind, ...]:
         """How each leaf of the arguments (static ones wrapped) is treated. Depends on their tree and types alone."""
         return tuple(kind_of(leaf, self.python_scalars) for leaf in tree_leaves((args, kwargs)))
 

@@ -18,7 +18,7 @@ import jax
 from jax.tree_util import tree_leaves, tree_structure
 
 from pytc import mapping
-from pytc.arguments.leaves import Kind, kind_of
+from pytc.arguments.leaves import LeafKind, kind_of
 from pytc.errors import DeviceError
 from pytc.jax_compat import api
 from pytc.jax_compat.avals import AbstractValue, short, stand_in
@@ -51,7 +51,7 @@ class MappedStageable(Stageable):
 
     mapped: Mapped = dataclasses.field(default_factory=Mapped)
 
-    def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Kind, ...]:
+    def kinds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[LeafKind, ...]:
         """As of any function, but that only arrays are mapped: other leaves are static unless `in_axes` is None."""
         axes = self.mapped.for_arguments(self.parameters, args, kwargs)
         leaves = tree_leaves((args, kwargs))

@@ -25,7 +25,7 @@ from pytc.jax_compat.running import Tracer
 from pytc.move import Moved
 
 PythonScalars = Literal["trace", "static"]
-Kind = Literal["jit", "array", "host", "static"]
+LeafKind = Literal["jit", "array", "host", "static"]
 
 
 def numbers_in(option: str, value: int | Iterable[int]) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def static_key(value: Any) -> Hashable:
 _BITS = struct.Struct("d")
 
 
-def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> Kind:
+def kind_of(leaf: Any, python_scalars: PythonScalars = "trace") -> LeafKind:
     """How a call treats this leaf: `array` for a `jax.Array` or `jax.Ref`, `host` for NumPy data and Python scalars
     (traced too), `static`, or `jit` when a transformation is at work, and for what only `jax.jit` knows how to pass:
     such calls are left to it.

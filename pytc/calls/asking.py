@@ -25,7 +25,7 @@ _looking = [0.0]
 _STARTED = time.perf_counter()
 
 
-def alive(
+def held(
     wanted: ownership.Wanted,
     outcome: ownership.Outcome,
     frame: types.FrameType,

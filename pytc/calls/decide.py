@@ -138,7 +138,7 @@ def _say_why(
     """Note what holds the largest leaves that live on, as far as the code shows; if that shows nothing and `asks`, once
     also what all objects there are tell."""
     plan = site.plan
-    copies = not site.lives_on.isdisjoint(plan.proven)
+    copies = not site.lives_on.isdisjoint(plan.to_prove)
     if (plan.spared or copies) and (unknown := site.lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
         found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
@@ -165,9 +165,9 @@ def _dead_after_all(
     asked = lives_on.difference(signature.keys)  # the proof takes keys as their bits, which these are not yet
     if not asked:
         return frozenset()
-    alive = asking.alive(ownership.Wanted(sorted(asked)), site.plan.outcome, frame, args, kwargs, leaves)
+    held = asking.held(ownership.Wanted(sorted(asked)), site.plan.outcome, frame, args, kwargs, leaves)
     ownership.resume_collections()
-    return asked.difference(alive) if not alive or len(signature.sites) == 1 else frozenset()
+    return asked.difference(held) if not held or len(signature.sites) == 1 else frozenset()
 
 
 def prove(
@@ -202,7 +202,7 @@ def prove(
         why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
         raise _donation_error(program, required, why)
     site.streak += 1
-    alive = held
+    at_first = held
     if site.has_lost_patience() and jax.process_count() == 1:
         # The caller's code lets go of these, but something else has held on to them each time. (Where there are
         # other processes, see `_survivors`.)
@@ -212,11 +212,11 @@ def prove(
         site.unseen |= plan.program.keep.intersection(held)
         held, outcome = _held(plan, frame, args, kwargs, leaves)
     first = plan.emitted.is_new
-    if (first or not site.asked) and (unknown := [i for i in alive if i not in site.why]):
+    if (first or not site.asked) and (unknown := [i for i in at_first if i not in site.why]):
         site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
         site.why = site.why | _why(plan, not first, frame, args, kwargs, leaves, unknown)
         # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
-        held = {*held, *asking.alive(plan.proven, outcome, frame, args, kwargs, leaves)}
+        held = {*held, *asking.held(plan.to_prove, outcome, frame, args, kwargs, leaves)}
     return plan, _with_copies(leaves, held, program)
 
 
@@ -232,7 +232,7 @@ def _why(
     """For the largest of the leaves that are held, what holds them; what is not seen is left out.
     `everywhere` says that it may take long."""
     few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
-    if ownership.is_dear(plan.proven):
+    if ownership.is_dear(plan.to_prove):
         return dict.fromkeys(held, _TOO_MANY)
     outcome = plan.outcome_ahead if plan.emitted.is_new else plan.outcome
     found = asking.glance(frame, args, kwargs, leaves, more, outcome)
@@ -305,18 +305,18 @@ def _held(
     (Not if it is `on_trial` and will not be used, since that would not prove all.)
     """
     outcome = plan.outcome_now
-    held = asking.alive(plan.proven, outcome, frame, args, kwargs, leaves)
+    held = asking.held(plan.to_prove, outcome, frame, args, kwargs, leaves)
     if not held or outcome is plan.outcome:
         return held, outcome
-    alive = asking.alive(plan.proven, plan.outcome_ahead, frame, args, kwargs, leaves)
+    held_ahead = asking.held(plan.to_prove, plan.outcome_ahead, frame, args, kwargs, leaves)
     ownership.resume_collections()
-    if on_trial and alive:
-        return alive, outcome
-    if len(alive) == len(held) or not has_room():
+    if on_trial and held_ahead:
+        return held_ahead, outcome
+    if len(held_ahead) == len(held) or not has_room():
         return held, outcome
     plan.emitted.compile(leaves)
     outcome = plan.outcome_ahead  # a listener of JAX's may have started a thread
-    return asking.alive(plan.proven, outcome, frame, args, kwargs, leaves), outcome
+    return asking.held(plan.to_prove, outcome, frame, args, kwargs, leaves), outcome
 
 
 def _collect() -> bool:

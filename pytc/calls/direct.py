@@ -66,7 +66,7 @@ class Direct:
         tree: PyTreeDef = plan.program.in_tree
         numbered_args, numbered_kwargs = tree.unflatten(range(tree.num_leaves))
         arguments = [*enumerate(numbered_args), *numbered_kwargs.items()]
-        must = [key for key, leaves in arguments if not set(plan.proven).isdisjoint(tree_leaves(leaves))]
+        must = [key for key, leaves in arguments if not set(plan.to_prove).isdisjoint(tree_leaves(leaves))]
         static = {key: number for key, number in arguments if key in emitted.static}
         rest = [key for key, _ in arguments if key not in must and key not in emitted.static]
         proven, others = (ownership.Walk(keys) for keys in (must, rest))
@@ -116,7 +116,7 @@ class Direct:
                 return False
             if self.proven is not None:
                 walk, place = self.proven
-                if ownership.is_dear(plan.proven) or not ownership.all_dead(
+                if ownership.is_dear(plan.to_prove) or not ownership.all_dead(
                     frame, args, kwargs, walk, place, plan.outcome
                 ):
                     return False

@@ -144,7 +144,7 @@ class Function:
         given: Sequence[Any]
         try:
             plan = site.plan
-            if plan.proven:
+            if plan.to_prove:
                 plan, given = decide.prove(self.planner, signature, site, frame, args, kwargs, leaves)
             else:
                 given = leaves

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 
-from pytc.arguments.leaves import Kind, static_key
+from pytc.arguments.leaves import LeafKind, static_key
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import place_of
 from pytc.picking import picker
@@ -51,7 +51,7 @@ _DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
 class Layout:
     """A tree of arguments with the types of its leaves."""
 
-    kinds: tuple[Kind, ...]
+    kinds: tuple[LeafKind, ...]
     share: bool
     _known: dict[Hashable, dict[Hashable, Signatures]] = dataclasses.field(default_factory=dict)
     """What is known of calls, by static values and then by sharing."""

@@ -14,7 +14,7 @@ class Plan:
     """A program compiled with one choice of what may be donated."""
 
     emitted: Emitted
-    proven: ownership.Wanted
+    to_prove: ownership.Wanted
     """Those of the leaves that it takes over that must be proven dead at each call: the caller has not promised it."""
     outcome: ownership.Outcome
     """What the proof may assume of a call."""
@@ -43,7 +43,7 @@ class Plan:
 
     def anew(self) -> Plan:
         """The same for other leaves of the same types: what the proof has found out is of where these are."""
-        return dataclasses.replace(self, proven=ownership.Wanted(tuple(self.proven), self.proven.nbytes))
+        return dataclasses.replace(self, to_prove=ownership.Wanted(tuple(self.to_prove), self.to_prove.nbytes))
 
     @property
     def program(self) -> Program:

@@ -97,7 +97,7 @@ class Planner:
         program = emitted.program
         plan = Plan(
             emitted,
-            proven=self._proven(program),
+            to_prove=self._to_prove(program),
             outcome=outcome_of(program, leaves, staged.unflattening.doubt),
             spared=_may_spare(program, never) and self._paired(staged, never).donated != could_donate,
             could_donate=could_donate,
@@ -194,7 +194,7 @@ class Planner:
         """What `donate=` says of a leaf."""
         return self.policy.of(leaf.parameter)
 
-    def _proven(self, program: Program) -> ownership.Wanted:
+    def _to_prove(self, program: Program) -> ownership.Wanted:
         """The leaves that a call must prove dead."""
         proven = [i for i in program.donated if self.mode(program.leaves[i]) in ("auto", "require")]
         required = any(self.mode(program.leaves[i]) == "require" for i in proven)

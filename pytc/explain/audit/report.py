@@ -12,7 +12,7 @@ SCHEMA = "pytc.audit/1"
 
 Verdict = Literal["dead", "held", "not proven", "left alone", "no use"]
 
-Kind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site", "if unread"]
+FindingKind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site", "if unread"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Savings:
 class Finding:
     """One thing to know about a function."""
 
-    kind: Kind
+    kind: FindingKind
     """`add`: could be donated · `no gain`: could be donated, but that saves nothing · `wrong`: is donated but still in
     use · `useless`: is donated, but no output fits · `pairing`: JAX's pairs of arguments and outputs cost memory ·
     `leaf by leaf`: `pytc.compile` would reuse what no `donate_argnums` can · `by site`: was held in calls from one
