@@ -22,7 +22,7 @@ import inspect
 import weakref
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.bytecode import strings
@@ -40,6 +40,20 @@ from pytc.ownership.bytecode.instructions import (
 from pytc.set_bits import set_bits
 
 T = TypeVar("T")
+
+
+_LATEST = 4
+"""So many calls are remembered for which was found out what is reached from there."""
+
+
+class _Behind(NamedTuple):
+    """What is reached from a call."""
+
+    instructions: frozenset[int]
+    written: int
+    """The locals, as bits, that these write."""
+    named: int
+    """And those that strings name which they may evaluate."""
 
 
 class ControlFlow:
@@ -85,6 +99,7 @@ class ControlFlow:
         """The fast locals that only instructions read, as a set of bits: no cells."""
         self._told: dict[Callable[[ControlFlow], Any], Any] = {}
         """By function: what it tells of this flow."""
+        self._latest: tuple[tuple[tuple[int, int], _Behind], ...] = ()
 
     def once(self, tell: Callable[[ControlFlow], T]) -> T:
         """`tell(self)`, asked once: a table of the whole code, which each call site in it needs."""
@@ -174,7 +189,15 @@ class ControlFlow:
         """The instructions that may read what the local of this number has behind instruction `at`, also by strings;
         and `at` itself, if it reads the local. The first `calm` instructions are those of `dead`."""
         bit = 1 << local
-        found = {at} if self.reads[at] & bit else set[int]()
+        here = {at} if self.reads[at] & bit else set[int]()
+        behind = self._behind(at, calm)
+        if not (behind.written | behind.named) & bit:
+            # Every way to a reader is one on which the local is live: nothing else ends it.
+            return frozenset(here.union(behind.instructions.intersection(self.once(_by_local).get(local, ()))))
+        return frozenset(here.union(self._live_readers(at, calm, bit)))
+
+    def _live_readers(self, at: int, calm: int, bit: int) -> set[int]:
+        found: set[int] = set()
         seen: set[tuple[int, int]] = set()
         ahead = self._next(at, calm, bit, 0)
         while ahead:
@@ -182,20 +205,43 @@ class ControlFlow:
             if each in seen:
                 continue
             seen.add(each)
-            by_strings = 0 if calm and self.instructions[n].opname == "UNPACK_SEQUENCE" else self._by_strings[n]
-            if (self.reads[n] | by_strings) & bit:
+            if (self.reads[n] | self._may_evaluate(n, calm)) & bit:
                 found.add(n)
             ahead += self._next(n, calm, bit, self.writes[n])
-        return frozenset(found)
+        return found
 
-    def _next(self, at: int, calm: int, bit: int, writes: int) -> list[tuple[int, int]]:
-        """The instructions to which control may go from instruction `at`, and before which the local of this `bit` is
-        live; each with how many from there on, itself included, do not raise."""
+    def _behind(self, at: int, calm: int) -> _Behind:
+        """What is reached from instruction `at`, whatever is live there. The call sites of a function may be many, so
+        only the latest that were asked for are remembered."""
+        for key, behind in self._latest:
+            if key == (at, calm):
+                return behind
+        written = named = 0
+        ahead = self._next(at, calm)
+        seen = {*ahead}
+        while ahead:
+            n, left = ahead.pop()
+            written |= self.writes[n]
+            named |= self._may_evaluate(n, left)
+            new = {*self._next(n, left)} - seen
+            seen |= new
+            ahead += new
+        behind = _Behind(frozenset(n for n, _ in seen), written, named)
+        self._latest = (((at, calm), behind), *self._latest[: _LATEST - 1])
+        return behind
+
+    def _may_evaluate(self, at: int, calm: int) -> int:
+        """What instruction `at`, if it and the next ones, `calm` in all, do not raise, may read through strings."""
+        return 0 if calm and self.instructions[at].opname == "UNPACK_SEQUENCE" else self._by_strings[at]
+
+    def _next(self, at: int, calm: int, bit: int = 0, writes: int = 0) -> list[tuple[int, int]]:
+        """The instructions to which control may go from instruction `at`, each with how many from there on, itself
+        included, do not raise. With a local's `bit`, only those before which that is live, where `at` writes others."""
         raises = not calm and self.instructions[at].opname not in CANNOT_RAISE
         handler = self.handlers[at] if raises else None
         follows = () if writes & bit else self.follows[at]
         next_ones = [(n, max(calm - 1, 0)) for n in follows] + ([] if handler is None else [(handler, 0)])
-        return [each for each in next_ones if self.live[each[0]] & bit]
+        return [each for each in next_ones if self.live[each[0]] & bit] if bit else next_ones
 
     def evaluated(self, at: int) -> frozenset[int]:
         """The locals that the function which instruction `at` calls may read through strings, as long as it runs."""
@@ -246,6 +292,15 @@ class ControlFlow:
         if not (every := found or by_strings):
             return None
         return self.once(_lines)[min([n for n in every if n > at] or every)], not found
+
+
+def _by_local(flow: ControlFlow) -> dict[int, list[int]]:
+    """For each local the instructions that read it."""
+    found: dict[int, list[int]] = {}
+    for at, reads in enumerate(flow.reads):
+        for local in set_bits(reads):
+            found.setdefault(local, []).append(at)
+    return found
 
 
 def _lines(flow: ControlFlow) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from pytc.ownership.bytecode.events import Built, Constant, Event, Kind, Part, Place, Step, Value, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
@@ -44,8 +44,9 @@ def passed(flow: ControlFlow, at: int) -> dict[int | str, Place | None]:
     first = at
     while code[first - 1].opname in ("PRECALL", "KW_NAMES"):
         first -= 1
+    count = code[at].arg or 0
     machine = Machine(lenient=True)
-    for n in range(_begin(flow, first), first):
+    for n in range(_begin_of_call(flow, first, count + (3 if code[at].opname == "CALL_KW" else 2)), first):
         machine.step(code[n])
     names: Any = ()
     if code[at].opname == "CALL_KW":  # from CPython 3.13 on, with the names on top
@@ -53,17 +54,29 @@ def passed(flow: ControlFlow, at: int) -> dict[int | str, Place | None]:
         names = top.value if isinstance(top, Constant) else ()
     elif code[first].opname == "KW_NAMES":
         names = flow.code.co_consts[code[first].arg or 0]
-    count = code[at].arg or 0
     given = [None] * count + machine.stack  # what was there before is not known
     keys = (*range(len(names) - count, 0), *names)
     values = given[len(given) - count :]
     return {key: value if isinstance(value, tuple) else None for key, value in zip(keys, values, strict=True)}
 
 
-def _begin(flow: ControlFlow, at: int) -> int:
-    """The last instruction up to this one at which the stack is empty, or from which on it is told what is there."""
-    starts = flow.once(_starts)
-    return next(n for n in range(at, -1, -1) if n in starts or flow.heights[n] == 0)
+def _begin_of_call(flow: ControlFlow, at: int, taken: int) -> int:
+    """Where the values begin to be put on the stack, so many, that are `taken` from there at instruction `at`; as far
+    back as is told."""
+    starts, heights = flow.once(_starts), flow.heights
+    beneath = max((heights[at] or 0) - taken, 0)
+    return next(n for n in range(at, -1, -1) if n in starts or ((here := heights[n]) is not None and here <= beneath))
+
+
+def _begins(flow: ControlFlow) -> list[int]:
+    """For each instruction the last one up to it at which the stack is empty, or from which on it is told what is
+    there."""
+    starts, begins, last = flow.once(_starts), list[int](), 0
+    for n, height in enumerate(flow.heights):
+        if n in starts or height == 0:
+            last = n
+        begins.append(last)
+    return begins
 
 
 def renamed(flow: ControlFlow, at: int) -> frozenset[int]:
@@ -72,27 +85,37 @@ def renamed(flow: ControlFlow, at: int) -> frozenset[int]:
     return _moves(flow, at)[1]
 
 
-_Moves: TypeAlias = dict[int, tuple[tuple[Place, ...], frozenset[int]]]
+_Moves: TypeAlias = tuple[tuple[Place, ...], frozenset[int]]
 
 
-def _moves(flow: ControlFlow, at: int) -> tuple[tuple[Place, ...], frozenset[int]]:
+class _Walked(NamedTuple):
+    """How far instructions have been executed, and what they do."""
+
+    known: dict[int, _Moves]
+    """By instruction."""
+    left: dict[int, tuple[Machine, int]]
+    """By where a walk began: the machine, and the instruction that is the next."""
+
+
+def _moves(flow: ControlFlow, at: int) -> _Moves:
     """Both. Instructions are executed from the last one on at which the stack is empty, where one behind it is asked
-    for: a call site has to do with few of those of a long function."""
-    known = flow.once(_nothing_known)
+    for: a call site has to do with few of those of a long function. Each is executed once."""
+    known, left = flow.once(_nothing_walked)
     if at not in known:
-        n = _begin(flow, at)
-        walk = Machine(lenient=True)
+        begin = flow.once(_begins)[at]
+        begun = left.pop(begin, None)  # taken out: another thread begins anew
+        walk, n = (Machine(lenient=True), begin) if begun is None else begun
         while n <= at:
-            walk.seen.clear()
-            walk.renamed.clear()
             walk.step(flow.instructions[n])
             known[n] = tuple(walk.seen), frozenset(walk.renamed)
+            walk.forget()
             n += 1
+        left[begin] = walk, n
     return known[at]
 
 
-def _nothing_known(_: ControlFlow) -> _Moves:
-    return {}
+def _nothing_walked(_: ControlFlow) -> _Walked:
+    return _Walked({}, {})
 
 
 def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
@@ -144,6 +167,13 @@ class Machine:
         """What each place was given: the result or a part of it, or None for something else."""
         self.taken: Value = None
         """The value that is about to be stored."""
+
+    def forget(self) -> None:
+        """Forget what it has seen, and go on with the same stack."""
+        self.seen.clear()
+        self.renamed.clear()
+        self.events.clear()
+        self.stored.clear()
 
     def pop(self) -> Value:
         """Take a value from the stack."""

@@ -128,6 +128,10 @@ def _from_above(place: Place, below: ControlFlow, given: dict[int | str, Place |
 def parameters(flow: ControlFlow) -> list[int]:
     """The parameters (numbers) of a function that still have what it was called with. (Whoever resumes a generator or a
     coroutine passes it nothing.)"""
+    return flow.once(_parameters)
+
+
+def _parameters(flow: ControlFlow) -> list[int]:
     code = flow.code
     if code.co_flags & SUSPENDS:
         return []

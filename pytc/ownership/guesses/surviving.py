@@ -143,7 +143,7 @@ class _Survey:
         slots = Slots(self.roots)
         self.stack.add(frame)
         loop = loop_around(flow, site.at)
-        loaded_here = loaded(flow, site.at)
+        loaded_here = dict.fromkeys(loaded(flow, site.at))
         overwritten = {event.place for event in site.events if event.does == "store"} if self.straight else set()
         # Behind C code a Ctrl-C may come before the store.
         at_once = not (waits_for_c(frame) and interruptible())
