@@ -6,8 +6,9 @@ functions of its operands, so that two traces of one loop body are equal.
 
 What is not certain to be equal is different. An equation is repeatable unless it has an effect, reads or makes a
 `Ref`, may call foreign code, draws hidden random numbers (`lax.rng_uniform`), is not JAX's own, or is there in order
-not to be merged with another like it (`optimization_barrier`, a remat's recomputation). Parameters are equal if they
-are of one type and compare equal, floats if their bits do; what cannot be hashed is equal to nothing but itself.
+not to be merged with another like it (`optimization_barrier`, a remat's recomputation, a copy that was asked for).
+Parameters are equal if they are of one type and compare equal, floats if their bits do; what cannot be hashed is equal
+to nothing but itself.
 
 Cost: one look at each equation at every depth, in time linear in their operands and results.
 """
@@ -26,7 +27,7 @@ from pytc.jax_compat.jaxprs import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from pytc.jax_compat.origins import home
 from pytc.passes.subjaxprs import OPAQUE
 
-_UNREPEATABLE = OPAQUE | {"optimization_barrier", "remat2", "rng_uniform"}
+_UNREPEATABLE = OPAQUE | {"copy", "optimization_barrier", "remat2", "rng_uniform"}
 
 _SMALL = 16
 """Up to how many elements an array among the parameters is compared bit by bit; larger ones are equal if they are one

@@ -380,3 +380,13 @@ def test_a_shared_array_is_donated_once_and_stays_one_in_place() -> None:
     promised = pytc.compile(f.__wrapped__, donate="all")
     (figures,) = new_executables(lambda: promised([x, {"w": x}], x, c=x))
     assert figures.alias_size_in_bytes == figures.argument_size_in_bytes == 36
+
+
+def test_copies_that_were_asked_for_are_arrays_of_their_own():
+    """`jnp.copy` is how people get a second array, which may then be donated by somebody else's promise."""
+    update = jax.jit(lambda x: x * 2, donate_argnums=0)
+    for make in (jnp.copy, jnp.array, lambda x: x.copy(), jax.jit(jnp.copy)):
+        weight = jnp.ones((64, 64))
+        params, target = pytc.compile(lambda p, t, make=make: (make(p), make(t)))(weight, weight)
+        update(params)
+        np.testing.assert_array_equal(target, weight)
