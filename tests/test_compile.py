@@ -249,6 +249,22 @@ def test_nothing_is_left_of_a_trace_that_keeps_arrays_alive(x):
     assert held() is None
 
 
+def test_a_first_call_leaves_no_garbage_to_collect():
+    def first_call():
+        f = pytc.compile(lambda x: (jnp.tanh(x) * 2 + x).sum() + x)
+        return f, jax.block_until_ready(f(jnp.ones((8, 8))))
+
+    first_call()
+    gc.collect()
+    gc.disable()
+    try:
+        kept = first_call()
+        assert gc.collect() == 0
+        del kept
+    finally:
+        gc.enable()
+
+
 def test_the_shape_of_an_unused_argument_is_part_of_the_signature(x):
     f = pytc.compile(lambda x, unused: x * unused.shape[0])
     for n in (3, 5, 3, 7):

@@ -92,7 +92,7 @@ def fused(flow: Flow, results: Sequence[int]) -> Fused:
     by_value, result = _instructions(flow, results)
     order = _post_order(result)
     stored = _stored(order, flow)
-    _fuse(order, by_value, stored)
+    every = _fuse(order, by_value, stored)
     left = [instruction for instruction in _post_order(result) if instruction.steps]
     number = {instruction: k for k, instruction in enumerate(left)}
     nodes = [_node(instruction, flow, by_value.keys()) for instruction in left]
@@ -101,6 +101,8 @@ def fused(flow: Flow, results: Sequence[int]) -> Fused:
         readers[value] = [
             k for user in instruction.users if (k := number.get(user)) is not None and value in nodes[k].reads
         ]
+    for instruction in (*every, *by_value.values()):
+        instruction.operands, instruction.users = [], []  # each has the other, which only the collector would end
     return Fused(nodes, readers, _needed(nodes))
 
 
@@ -163,18 +165,6 @@ def _stored(order: Sequence[_Instruction], flow: Flow) -> Set[_Instruction]:
     of_few = {value for step in flow.steps if step.name in ("broadcast_in_dim", "iota") for value in step.makes}
     stored: set[_Instruction] = set()
 
-    def takes_all_between(consumer: _Instruction, producer: _Instruction, known: dict[_Instruction, bool]) -> bool:
-        """Whether a loop can compute all on any way from a value to it."""
-        if consumer is producer:
-            return True
-        if consumer not in known:
-            known[consumer] = bool(consumer.steps) and all(
-                operand not in stored and _takes(consumer, operand) and takes_all_between(operand, producer, known)
-                for operand in consumer.operands
-                if operand is producer or producer in before[operand]
-            )
-        return known[consumer]
-
     for consumer in order:
         for producer in consumer.operands:
             if producer in stored or not producer.steps:
@@ -182,14 +172,37 @@ def _stored(order: Sequence[_Instruction], flow: Flow) -> Set[_Instruction]:
             step = producer.steps[0]
             if sum(value not in of_few for value in step.reads) > 1 or step.name == "square":  # which is `x * x`
                 known: dict[_Instruction, bool] = {}
-                if not all(takes_all_between(user, producer, known) for user in producer.users):
+                if not all(_takes_all_between(user, producer, before, stored, known) for user in producer.users):
                     stored.add(producer)
     return stored
 
 
-def _fuse(order: Sequence[_Instruction], by_value: dict[int, _Instruction], stored: Set[_Instruction]) -> None:
+def _takes_all_between(
+    consumer: _Instruction,
+    producer: _Instruction,
+    before: Mapping[_Instruction, Set[_Instruction]],
+    stored: Set[_Instruction],
+    known: dict[_Instruction, bool],
+) -> bool:
+    """Whether a loop can compute all on any way from a value to it. `before` has what each needs, at any remove."""
+    if consumer is producer:
+        return True
+    if consumer not in known:
+        known[consumer] = bool(consumer.steps) and all(
+            operand not in stored
+            and _takes(consumer, operand)
+            and _takes_all_between(operand, producer, before, stored, known)
+            for operand in consumer.operands
+            if operand is producer or producer in before[operand]
+        )
+    return known[consumer]
+
+
+def _fuse(
+    order: Sequence[_Instruction], by_value: dict[int, _Instruction], stored: Set[_Instruction]
+) -> list[_Instruction]:
     """Take into each loop what it reads, and it alone may or any may: from the last loop to the first, and of what it
-    reads the last first."""
+    reads the last first. Returns all instructions that there have been."""
     queue = [*order]
     place = {instruction: k for k, instruction in enumerate(queue)}
     while queue:
@@ -203,6 +216,7 @@ def _fuse(order: Sequence[_Instruction], by_value: dict[int, _Instruction], stor
                 place[loop] = len(queue)
                 queue.append(loop)  # as it reads something else now
                 break
+    return [*place]
 
 
 def _with(consumer: _Instruction, producer: _Instruction, by_value: dict[int, _Instruction]) -> _Instruction:
