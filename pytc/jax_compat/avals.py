@@ -15,6 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import numpy as np
 
+from pytc.errors import LeftToJit
+
 AbstractValue: TypeAlias = Any
 """A `ShapedArray` or an `AbstractRef`; JAX exports no precise public type."""
 
@@ -70,7 +72,13 @@ def held_as(aval: AbstractValue) -> tuple[tuple[int, ...], Any]:
 
 @functools.lru_cache(1024)
 def key_bits(aval: AbstractValue) -> tuple[Any, Any]:
-    """The type of the bits that PRNG keys of this type wrap, and the keys' implementation."""
+    """The type of the bits that PRNG keys of this type wrap, and the keys' implementation.
+
+    Raises `LeftToJit` for values that JAX does not compute with itself either, and that are no keys: what these are
+    held as, only who has made their type knows.
+    """
+    if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        raise LeftToJit
     found: list[Any] = []
 
     def bits(keys: Any) -> Any:
