@@ -91,9 +91,14 @@ def _as_it_is(result: Any) -> Any:
     return result
 
 
+def _as_they_are(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return args, kwargs
+
+
 class Hiding:
     """A `jax.stages.Traced`, `Lowered` or `Compiled` of a function with static leaves, with its attributes and
-    methods. Compiled, it is called with all arguments of the function, static ones too.
+    methods. Compiled, it is called with all arguments of the function, static ones too, or with those of which `every`
+    makes all.
 
     Raises `TypeError` where these are not what it was compiled for, naming the leaf.
     """
@@ -104,11 +109,13 @@ class Hiding:
         stageable: Stageable,
         leaves: Sequence[Leaf],
         result: Callable[[Any], Any] = _as_it_is,
+        every: Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] = _as_they_are,
     ) -> None:
         self._stage = stage
         self._stageable = stageable
         self._leaves = leaves
         self._result = result
+        self._every = every
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what `copy` and the like ask for, of an object that has no attributes yet
@@ -117,15 +124,18 @@ class Hiding:
 
     def lower(self, *args: Any, **kwargs: Any) -> Hiding:
         """`jax.stages.Traced.lower`."""
-        return Hiding(self._stage.lower(*args, **kwargs), self._stageable, self._leaves, self._result)
+        return self._at(self._stage.lower(*args, **kwargs))
 
     def compile(self, *args: Any, **kwargs: Any) -> Hiding:
         """`jax.stages.Lowered.compile`."""
-        return Hiding(self._stage.compile(*args, **kwargs), self._stageable, self._leaves, self._result)
+        return self._at(self._stage.compile(*args, **kwargs))
+
+    def _at(self, stage: Any) -> Hiding:
+        return Hiding(stage, self._stageable, self._leaves, self._result, self._every)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """`jax.stages.Compiled.__call__`, for the function's own arguments."""
-        args, kwargs = unmoved(args, kwargs)
+        args, kwargs = self._every(*unmoved(args, kwargs))
         given = self._stageable.leaves(args, kwargs, share=False)
         for was, leaf in itertools.zip_longest(self._leaves, given):
             if was is None or leaf is None or was.path != leaf.path:

@@ -76,9 +76,9 @@ class JitInstead(Instead):
             return method(self._jitted)(*args, **kwargs)
         try:
             staged = self._stageable.stage(args, kwargs, share=False)
+            donated = donated_options(self._stageable.parameters, self._planner, staged, args, kwargs)
         except LeftToJit:  # as is a call of it, which donates nothing
             return method(self._jitted)(*args, **kwargs)
-        donated = donated_options(self._stageable.parameters, self._planner, staged, args, kwargs)
         return method(api.jit(plain(self._stageable.fun), **self._options, **donated))(*args, **kwargs)
 
     def cache_size(self) -> int:

@@ -63,9 +63,13 @@ class PmapInstead(Instead):
         donated = donated_options(self._stageable.parameters, self._planner, program, args, kwargs)
         jitted = api.jit(self._ahead_of_time, **donated, **self._planner.options)
         made = method(jitted)(*hidden_args, **hidden_kwargs)
-        hides = any(leaf.is_static and not isinstance(leaf.value, StaticArgument) for leaf in program.leaves)
-        is_stage = isinstance(made, jax.stages.Traced | jax.stages.Lowered)
-        return Hiding(made, self._stageable, program.leaves) if hides and is_stage else made
+        static = [leaf.value for leaf in program.leaves if leaf.is_static]
+        if not (static and isinstance(made, jax.stages.Traced | jax.stages.Lowered)):
+            return made
+        if not all(isinstance(value, StaticArgument) for value in static):
+            return Hiding(made, self._stageable, program.leaves)
+        every = functools.partial(_with_static, *self._stageable.parameters.wrap_static(args, kwargs))
+        return Hiding(made, self._stageable, program.leaves, every=every)
 
     def cache_size(self) -> int:
         """As described by `Instead`."""
@@ -106,6 +110,18 @@ class PmapInstead(Instead):
         kept: dict[str, Any] = {"devices": option.devices, "backend": option.backend, "axis_size": option.axis_size}
         mapped = api.pmap(flat, axis_name=option.axis_name, in_axes=in_axes, out_axes=out_axes, **kept)
         return mapped, _returned(program)
+
+
+def _with_static(
+    wrapped: tuple[Any, ...], named: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with those put back that are static among `wrapped` and `named`: as under `jax.pmap`, what was compiled
+    for these is called without them."""
+    every = [*args]
+    for i, each in enumerate(wrapped):
+        if isinstance(each, StaticArgument):
+            every.insert(i, each.value)
+    return tuple(every), {name: v.value for name, v in named.items() if isinstance(v, StaticArgument)} | kwargs
 
 
 def _returned(program: Program, arrays: Sequence[Any] = ()) -> Returned:

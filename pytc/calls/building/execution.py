@@ -80,7 +80,7 @@ class Execution:
     """The symbolic execution of one function, from where it begins."""
 
     def __init__(self, frame: FrameType, record: Record) -> None:
-        self.frame, self.code, self.record = frame, frame.f_code, record
+        self.code, self.record = frame.f_code, record
         self.instructions = list(dis.get_instructions(self.code))
         self.place = {each.offset: n for n, each in enumerate(self.instructions)}
         self.names: tuple[Any, ...] = ()
