@@ -62,8 +62,6 @@ class Emitted:
         self.results = Results(program, aliased)
         self.hand_back = self.results.hand_back
         donated = [arguments.place_of_input[alias.input] for alias in aliased]
-        self.donated = tuple(program.passed[place] for place in donated)
-        """Leaves (indices) whose buffers a call takes over."""
         self._room = _ROOM_FOR_KEYS + (_ROOM_FOR_TRANSFERS if jax.device_count() > 1 else 0) if self.results.keys else 0
         """More frames than it takes to make the keys of a result."""
         trees = [tree for tree in (program.in_tree, program.out_tree) if tree is not None]

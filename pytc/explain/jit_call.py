@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pytc.explain.memory import Memory
 
@@ -10,13 +11,14 @@ from pytc.explain.memory import Memory
 def nearest_call(name: str, memory: Memory) -> str:
     """`jax.jit(step, donate_argnums=(0, 1))`: the choice of arguments that takes the least memory by hand.
 
-    Other options of the function are shown without their values, `in_shardings=...`. For a mapped function:
+    Other options of the function are shown without their values, `in_shardings=...`, but for plain ones. For a mapped
+    function:
     `jax.pmap(step, axis_name='batch', in_axes=(None, 0), out_axes=(None, 0), donate_argnums=(0,))`.
     """
     as_jit = memory.as_jit
     static = {leaf.parameter for leaf in memory.as_jit.staged.leaves if leaf.is_static} - set(mixed(memory))
     options = [
-        *(as_jit.mapped or (f"{name}=..." for name in as_jit.given)),
+        *(as_jit.mapped or (f"{name}={_value(as_jit.options.get(name))}" for name in as_jit.given)),
         *_option(
             "static" if as_jit.mapped is None else "static_broadcasted",
             memory,
@@ -26,6 +28,10 @@ def nearest_call(name: str, memory: Memory) -> str:
     ]
     fun = name if as_jit.named and name.isidentifier() else "fun"
     return f"{as_jit.called}({', '.join([fun, *options])})"
+
+
+def _value(option: Any) -> str:
+    return repr(option) if isinstance(option, bool | int | str) else "..."
 
 
 def mixed(memory: Memory) -> tuple[str, ...]:

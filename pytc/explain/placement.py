@@ -40,8 +40,9 @@ class Placement:
         self.spread = 1
         """The number of devices of the largest mesh."""
         found = {device for sharding in named for device in devices_of(sharding)}
-        for device in sorted(found, key=lambda each: int(each.id)):
-            self._device(device)
+        places = [self._device(device) for device in sorted(found, key=lambda each: int(each.id))]
+        self._home = SingleDeviceSharding(places[0] if places else target.devices[0])
+        """Where a program on one device runs."""
 
     def move(self, value: Any) -> Any:
         """A sharding, mesh or device on the target; anything else as it is.
@@ -87,16 +88,15 @@ class Placement:
         )
         leaves = program.leaves
         if self.spread == 1:
-            alone = SingleDeviceSharding(self._target.devices[0])
             leaves = tuple(
-                leaf if leaf.is_static or leaf.sharding is not None else dataclasses.replace(leaf, sharding=alone)
+                leaf if leaf.is_static or leaf.sharding is not None else dataclasses.replace(leaf, sharding=self._home)
                 for leaf in leaves
             )
         return dataclasses.replace(program, jaxpr=jaxpr, outputs=outputs, leaves=leaves)
 
     def captured(self, program: Program) -> Program:
         """The program with stand-ins on the target for the arrays that its function captured."""
-        alone = SingleDeviceSharding(self._target.devices[0]) if self.spread == 1 else None
+        alone = self._home if self.spread == 1 else None
         inputs = []
         for given, aval in zip(program.inputs, program.in_avals, strict=True):
             if given.leaf is None:

@@ -23,7 +23,8 @@ def pmap_options(
     """`axis_name='batch'`, `in_axes=(None, 0)`, ...: the options that differ from the defaults.
 
     If the leaves of an argument or a result are mapped differently, and it has containers other than dictionaries,
-    lists and tuples, `...` marks what people have to write themselves.
+    lists and tuples, or something is passed by keyword alone that `jax.pmap` cannot map so, `...` marks what people
+    have to write themselves.
     """
     mapped = stageable.mapped
     args, kwargs = stageable.parameters.wrap_static(args, kwargs)
@@ -35,11 +36,12 @@ def pmap_options(
     while later and later[-1] not in named:
         later = later[:-1]
     specs = [*given, *(named.get(name) for name in later)]
+    cannot_be_said = any(spec not in (None, "0") for name, spec in named.items() if name not in later)
     results = [axis_of(o.requested.spec) if isinstance(o.origin, Computed) else _ANY for o in staged.outputs]
     stacked = _spec(staged.out_tree, iter([each if each is _ANY else str(each) for each in results]))
     options = {
         "axis_name": None if mapped.axis_name == UNNAMED else repr(mapped.axis_name),
-        "in_axes": _all_alike(specs) or _tuple(spec or "None" for spec in specs),
+        "in_axes": "..." if cannot_be_said else _all_alike(specs) or _tuple(spec or "None" for spec in specs),
         "out_axes": stacked,
         "devices": None if mapped.devices is None else "...",
         "backend": None if mapped.backend is None else repr(mapped.backend),
@@ -50,9 +52,9 @@ def pmap_options(
 
 
 def _all_alike(specs: Sequence[str | None]) -> str | None:
-    """The axis of all arguments, if they are mapped alike, else None."""
+    """The axis of all arguments, if they are mapped alike, else None. (What is no number is for one argument.)"""
     told = {spec for spec in specs if spec is not None}
-    return told.pop() if len(told) == 1 and "None" not in told else None
+    return told.pop() if len(told) == 1 and all(spec.isdigit() for spec in told) else None
 
 
 def _spec(tree: PyTreeDef, axes: Iterator[Any]) -> str | None:

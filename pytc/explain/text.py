@@ -184,7 +184,7 @@ def _inputs(inputs: Sequence[InputReport], width: int, rows: int, paint: Paint) 
         verdict, why = verdict_of(first, *found.texts)
         lines.append((times(found.count, first.nbytes), first.type, found.texts[0], verdict, why, first.verdict))
     rest = [each for found in folds[len(shown) :] for each in found.members]
-    return _table(lines, width, paint) + more(rest, "leaf", "leaves")
+    return (_table(lines, width, paint) if lines or not rest else []) + more(rest, "leaf", "leaves")
 
 
 def _outputs(outputs: Sequence[OutputReport], width: int, rows: int, paint: Paint) -> list[str]:
@@ -202,7 +202,8 @@ def _outputs(outputs: Sequence[OutputReport], width: int, rows: int, paint: Pain
         said = words[first.origin]
         table.append((times(found.count, first.nbytes), first.type, found.texts[0], said, "", first.origin))
     rest = [each for found in folds[len(shown) :] for each in found.members]
-    return lines + (_table(table, width, paint) if table or not lines else []) + more(rest, "output", "outputs")
+    said_nothing = not (table or lines or rest)
+    return lines + (_table(table, width, paint) if table or said_nothing else []) + more(rest, "output", "outputs")
 
 
 def _enough(sizes: Sequence[int], rows: int) -> int:

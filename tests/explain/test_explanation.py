@@ -323,9 +323,9 @@ def test_the_nearest_call_names_static_arguments_and_keywords():
 
 
 def test_the_nearest_call_names_other_options():
-    compiled = pytc.compile(swapped, keep_unused=True)
+    compiled = pytc.compile(swapped, keep_unused=True, compiler_options={})
     call = compiled.explain(jnp.ones((8, 8)), jnp.ones((8, 8))).jit_call
-    assert call.startswith("jax.jit(swapped, keep_unused=..., donate_argnums=")
+    assert call.startswith("jax.jit(swapped, keep_unused=True, compiler_options=..., donate_argnums=")
 
 
 def test_repr_is_short_and_compiles_nothing():

@@ -140,3 +140,9 @@ def test_copies_are_told():
 )
 def test_sizes(nbytes, text):
     assert size(nbytes) == text
+
+
+def test_no_rows_at_all():
+    inputs = explained().text(rows=0).split("inputs\n")[1].splitlines()[0]
+    assert inputs.startswith("  and ")
+    assert "more leaves" in inputs

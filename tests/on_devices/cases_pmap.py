@@ -321,6 +321,39 @@ def test_inside_transformations():
     assert "all-reduce" in ours.lower(p, ROWS).compile().as_text()
 
 
+@pytest.mark.parametrize("way", [lambda f: f.lower, lambda f: lambda *args, **kwargs: f.trace(*args, **kwargs).lower()])
+def test_what_is_compiled_ahead_of_time_is_called_without_the_static_arguments_that_options_name(way):
+    """As under `jax.pmap`."""
+    ours = pytc.pmap(lambda x, n: x * n, static_broadcasted_argnums=1)
+    compiled = way(ours)(ROWS, 3).compile()
+    same(compiled(ROWS), jax.pmap(lambda x, n: x * n, static_broadcasted_argnums=1).lower(ROWS, 3).compile()(ROWS))
+    with pytest.raises(TypeError, match="compiled for arguments of another structure"):
+        compiled(ROWS, 3)
+    named = way(pytc.pmap(lambda x, *, n: x * n, static_argnames="n"))(ROWS, n=3).compile()
+    same(named(ROWS), compiled(ROWS))
+    with pytest.raises(TypeError, match=r"`n` is 4, and .* was compiled for 3"):
+        named(ROWS, n=4)
+    mixed = way(pytc.pmap(lambda n, x, mode: x * n if mode == "times" else x, static_argnums=0))(3, ROWS, "times")
+    same(mixed.compile()(3, ROWS, "times"), compiled(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("fun", "in_axes", "args", "kwargs", "told"),
+    [
+        (lambda d: d["x"] * d["y"], ({"x": 0, "y": None},), ({"x": ROWS, "y": 2.0},), {}, "({'x': 0, 'y': None},)"),
+        (lambda d: d[0] * d[1], ((0, None),), ((ROWS, 2.0),), {}, "((0, None),)"),
+        (lambda x, *, y: x * y, {"y": None}, (ROWS,), {"y": 2.0}, "..."),  # which `jax.pmap` maps over axis 0
+    ],
+    ids=["a dictionary", "a tuple", "by keyword alone"],
+)
+def test_the_call_that_comes_nearest_says_how_one_argument_is_mapped(fun, in_axes, args, kwargs, told):
+    mapped = pytc.pmap(fun, "i", in_axes=in_axes)
+    call = pytc.explain(mapped, *args, **kwargs).jit_call
+    assert call == f"jax.pmap(fun, axis_name='i', in_axes={told}, donate_argnums=(0,))"
+    if told != "...":
+        same(mapped(*args, **kwargs), jax.pmap(fun, "i", in_axes=eval(told))(*args, **kwargs))
+
+
 def test_a_map_inside_a_map():
     @pytc.pmap(axis_name="i")
     def outer(x):

@@ -636,3 +636,12 @@ def test_shards_are_copied_as_they_lie():
     copy = _copy_of_shards(array)
     assert copy.format == array.format
     np.testing.assert_array_equal(jax.jit(lambda x: x + 1, in_shardings=asked)(copy), np.asarray(array) + 1)
+
+
+def test_a_program_of_another_device_is_explained_for_a_device_by_name():
+    """What is captured, or committed nowhere, runs where the rest does."""
+    x = jnp.ones((8, 8))
+    far = jax.device_put(x, jax.devices()[2])
+    for fun, args in ((lambda a: a @ x + 1, (far,)), (lambda a, b: a + b, (far, x)), (lambda a: a * 2, (far,))):
+        here, named = pytc.explain(fun, *args), pytc.explain(fun, *args, device="cpu")
+        assert named.memory.program.total == here.memory.program.total

@@ -138,7 +138,7 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[Use
     if function.api == "equinox.filter_jit" and used:
         useless = []  # it donates all arguments or all but the first, so useless ones cannot be left out
     wanted = _choose(function.api, uses, names, promised, main)
-    taken = frozenset().union(*(use.used([*promised, *wanted]) for use in uses))
+    taken = used.union(*(use.used(wanted) for use in uses))
     arguments = tuple(
         argument for name in names if (argument := _argument(name, promised, wanted, uses, main, taken)) is not None
     )

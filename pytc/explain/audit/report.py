@@ -153,12 +153,6 @@ class Audit:
     looking: float
     """How many of these seconds were spent on examining calls."""
 
-    @property
-    def saves(self) -> int:
-        """The most that the edits save for one function. This is no sum, because a script's functions mostly run in
-        turn."""
-        return max((each.figures.saves for each in self.functions if each.figures is not None), default=0)
-
     def to_json(self, **options: Any) -> str:
         """As JSON; `options` go to `json.dumps`."""
         return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, **options)

@@ -144,6 +144,7 @@ def _shortened(text: str, same: int, room: int) -> str:
         return text
     rest = room - room // 3 - 5
     begin = min(max(same - rest // 3, room // 3), len(text) - rest)
+    first = f"{text[: room // 3]} ... " if begin > room // 3 else text[:begin]
     if begin + rest == len(text):
-        return f"{text[: room // 3]} ... {text[begin:]}"
-    return f"{text[: room // 3]} ... {text[begin : begin + rest - 4]} ..."
+        return first + text[begin:]
+    return f"{first}{text[begin : begin + rest - 4]} ..."

@@ -16,6 +16,7 @@ from flax import nnx
 
 from pytc.explain.audit import advice, edit, record
 from pytc.explain.audit.report import Audit, FunctionReport
+from pytc.explain.audit.text import _shortened
 from pytc.explain.audit.watch import Watch
 from pytc.explain.places import Place
 from tests.threads import FOR_LONG
@@ -458,6 +459,34 @@ def test_equinox_donates_nothing_where_another_argument_is_held(watch: Watch) ->
     report = found(watch, "f")
     assert report.edit is None
     assert [argument.verdict for argument in report.arguments] == ["left alone", "held"]
+
+
+@pytest.mark.usefixtures("inside")
+def test_an_argument_to_donate_in_place_of_another_is_not_said_to_be_left_alone(watch: Watch, jit: Any) -> None:
+    f = jit(lambda a, b: (a + b,), donate_argnums=(0,))
+
+    def run() -> Any:
+        a = jnp.ones(N)
+        keep = a
+        f(a, a * 2)
+        return keep.is_deleted()
+
+    run()
+    report = found(watch, "<lambda>")
+    assert "wrong" in kinds(report)
+    assert report.edit is not None
+    assert report.edit.option == "donate_argnums=(1,)"
+    assert [argument.verdict for argument in report.arguments][1] != "left alone"
+
+
+def test_source_is_shortened_only_where_something_is_left_out() -> None:
+    source = "jax.jit(lambda s, **k: s + sum(k.values()), static_argnames=('a', 'b'))(jnp.ones(100_000), a=jnp.ones(3))"
+    for room in range(30, len(source)):
+        for same in range(len(source)):
+            begin, *later = (parts := _shortened(source, same, room)).removesuffix(" ...").split(" ... ")
+            assert len(parts) <= room
+            assert source.startswith(begin)
+            assert all(source.index(part) > len(begin) for part in later)
 
 
 @pytest.mark.usefixtures("inside")
