@@ -17,7 +17,8 @@ from pytc.ownership.bytecode import symbolic
 from pytc.ownership.bytecode.events import Step, fast
 from pytc.ownership.bytecode.instructions import UnknownInstruction
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.guesses import repeats
+from pytc.ownership.bytecode.stores import may_store
+from pytc.ownership.guesses import loop, repeats
 
 MODULES = (
     "argparse",
@@ -82,18 +83,18 @@ def test_what_is_stored_behind_an_instruction():
         for at in places:
             behind = reached(flow, at, range(len(flow.follows)))
             for step in [*(fast(n)[0] for n in range(len(code.co_varnames))), *names]:
-                expected = any(repeats._may_store(flow, n, step) for n in behind)
+                expected = any(may_store(flow, n, step) for n in behind)
                 assert repeats.is_stored_behind(flow, at, (step,)) == expected
 
 
 def test_what_every_way_around_a_loop_passes():
     loops = 0
     for _, flow, _ in flows():
-        for body in flow.once(repeats._bodies):
+        for body in flow.once(loop._bodies):
             for at in sorted(body.instructions)[::5]:
-                loop = repeats.Loop(flow, at, body)
+                around = loop.Loop(flow, at, body)
                 expected = {n for n in body.instructions if at not in reached(flow, at, body.instructions - {n})}
-                assert loop._always_passed == expected
+                assert around._always_passed == expected
                 loops += len(expected) < len(body.instructions)
     assert loops > 1_000
 

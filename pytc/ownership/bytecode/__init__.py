@@ -8,6 +8,7 @@ aside            what a comprehension puts aside, and where it puts that back
 strings          those that a string names which may be code
 introspection    code that reads variables by other means than its bytecode shows
 stack            what lies on the stack at a call: iterators, a starred call's arguments
+stores           where an instruction stores to
 symbolic         instructions, executed symbolically: which places they load and overwrite
 behind           what happens right behind a call, up to the first instruction that may run Python code
 events           the words in which this is told

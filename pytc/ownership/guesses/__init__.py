@@ -3,5 +3,6 @@
 survivors        leaves that a plan had better not take over; surviving: what is found frame by frame
 read_again       what is read again of the containers that variables have
 staying          which arguments will be the same at the next call
-repeats          which calls follow, from the same place or behind it, and what is done in between
+loop             the loop around a call, and what it does each time around
+repeats          whether other calls follow from the same place, and what is stored before
 """

@@ -22,7 +22,7 @@ from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.symbolic import loaded, passed
-from pytc.ownership.guesses.repeats import loop_around
+from pytc.ownership.guesses.loop import loop_around
 
 Leaves = frozenset[int]
 

@@ -36,8 +36,9 @@ from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import contents, getrefcount, variable, waits_for_c
+from pytc.ownership.guesses.loop import Loop, loop_around
 from pytc.ownership.guesses.read_again import ReadAgain
-from pytc.ownership.guesses.repeats import Loop, is_once, is_stored_behind, loop_around
+from pytc.ownership.guesses.repeats import is_once, is_stored_behind
 from pytc.ownership.guesses.staying import parameters
 from pytc.ownership.others.watchers import interrupter, interruptible, meddler, onlooker
 from pytc.ownership.outcome import Outcome
