@@ -101,8 +101,7 @@ def compile(  # noqa: A001, D417 - two arguments described at once
     """
     options = Options(
         donate, static_argnums, static_argnames, python_scalars, share, passes, effort, specified(jit_options)
-    )
-    options.check(compile)
+    ).checked(compile)
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
         check_function(compile, fun)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from pytc import passes as _passes
-from pytc.arguments.leaves import PythonScalars
+from pytc.arguments.leaves import PythonScalars, names_in, numbers_in
 from pytc.calls.tracebacks import frames_to_the_caller
 from pytc.donation import Donate, check_donate
 from pytc.effort import Effort
@@ -38,9 +38,12 @@ class Options(NamedTuple):
     mapped: Mapped | None = None
     """What is mapped, and where: of `pytc.pmap`."""
 
-    def check(self, decorator: Callable[..., Any]) -> None:
-        """Raises `TypeError` or `ValueError` for what no function could be compiled with, and warns where JAX does.
-        (What depends on the function, such as the names of its parameters, is checked with that.)"""
+    def checked(self, decorator: Callable[..., Any]) -> Options:
+        """The same with numbers and names of parameters as tuples.
+
+        Raises `TypeError` or `ValueError` for what no function could be compiled with, and warns where JAX does. (What
+        depends on the function, such as which parameters there are, is checked with that.)
+        """
         _check_names(decorator, self.jit)
         check_donate(self.donate)
         _check_is_among("python_scalars", self.python_scalars, PythonScalars)
@@ -53,6 +56,14 @@ class Options(NamedTuple):
             )
         if api.says_where(self.jit):
             warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=frames_to_the_caller())
+        donated = {
+            name: _read(name, self.jit[name]) for name in ("donate_argnums", "donate_argnames") if name in self.jit
+        }
+        return self._replace(
+            static_argnums=_read("static_argnums", self.static_argnums),
+            static_argnames=_read("static_argnames", self.static_argnames),
+            jit=self.jit | donated,
+        )
 
     @property
     def pipeline(self) -> tuple[_passes.Pass, ...]:
@@ -100,6 +111,12 @@ def _check_names(decorator: Callable[..., Any], names: Iterable[str]) -> None:
 def _named(parameters: Mapping[str, inspect.Parameter]) -> dict[str, inspect.Parameter]:
     """Those that can be given by name: not the function."""
     return {name: each for name, each in parameters.items() if each.kind is not inspect.Parameter.POSITIONAL_ONLY}
+
+
+def _read(option: str, given: Any) -> Any:
+    """The numbers or names that an option has; None if it is not given."""
+    read = numbers_in if option.endswith("nums") else names_in
+    return None if given is None else read(option, given)
 
 
 def _check_is_among(option: str, value: Any, choices: Any) -> None:

@@ -143,8 +143,7 @@ def pmap(  # noqa: D417 - some arguments described at once
     )
     options = Options(
         donate, static_argnums, static_argnames, "static", share, passes, effort, specified(jit_options), mapped
-    )
-    options.check(pmap)
+    ).checked(pmap)
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:
         check_function(pmap, fun)

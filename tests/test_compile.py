@@ -382,6 +382,35 @@ def test_donate_argnums_is_understood(x):
         assert not batch.is_deleted()
 
 
+@pytest.mark.parametrize("decorator", [pytc.compile, pytc.pmap])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"donate": "some"},
+        {"effort": "most"},
+        {"share": "no"},
+        {"passes": [1]},
+        {"static_argnums": "a"},
+        {"static_argnames": 1},
+        {"donate_argnums": 1.5},
+        {"donate_argnames": [0]},
+        {"donated": ()},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_no_function_could_be_compiled_with_is_refused_before_there_is_one(decorator, options):
+    with pytest.raises((TypeError, ValueError), match=next(iter(options))):
+        decorator(**options)
+
+
+def test_options_that_can_be_read_once_serve_several_functions(x):
+    decorate = pytc.compile(static_argnames=(name for name in ["n"]), donate_argnums=iter([0]))
+    for _ in range(2):
+        state = x + 0
+        decorate(lambda state, n: state * n)(state, n=3)
+        assert state.is_deleted()
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

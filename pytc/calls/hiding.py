@@ -116,9 +116,15 @@ class Hiding:
         self._leaves = leaves
         self._result = result
         self._every = every
+        self._hint = "" if every is _as_they_are else " (it is called without the static arguments)"
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """That of the stage, for those who ask whether this is one."""
+        return type(self._stage)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # what `copy` and the like ask for, of an object that has no attributes yet
+        if name.startswith("__") or name == "_stage":  # `copy` and the like ask an object that has no attributes yet
             raise AttributeError(name)
         return getattr(self._stage, name)
 
@@ -142,7 +148,7 @@ class Hiding:
                 there, wanted = (f"`{each.path}`" if each is not None else "no other leaf" for each in (leaf, was))
                 raise TypeError(
                     f"{self._stageable.name} was compiled for arguments of another structure: with {wanted} where "
-                    f"there is {there}"
+                    f"there is {there}{self._hint}"
                 )
         for was, leaf in zip(self._leaves, given, strict=True):
             if _static(was) != _static(leaf):

@@ -78,7 +78,7 @@ def key_bits(aval: AbstractValue) -> tuple[Any, Any]:
     held as, only who has made their type knows.
     """
     if not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        raise LeftToJit
+        raise LeftToJit(f"{short(aval)} has a dtype of somebody's own: how such values are held is up to jax.jit")
     found: list[Any] = []
 
     def bits(keys: Any) -> Any:

@@ -325,9 +325,12 @@ def test_inside_transformations():
 def test_what_is_compiled_ahead_of_time_is_called_without_the_static_arguments_that_options_name(way):
     """As under `jax.pmap`."""
     ours = pytc.pmap(lambda x, n: x * n, static_broadcasted_argnums=1)
-    compiled = way(ours)(ROWS, 3).compile()
+    lowered = way(ours)(ROWS, 3)
+    compiled = lowered.compile()
+    assert isinstance(lowered, jax.stages.Lowered)
+    assert isinstance(compiled, jax.stages.Compiled)
     same(compiled(ROWS), jax.pmap(lambda x, n: x * n, static_broadcasted_argnums=1).lower(ROWS, 3).compile()(ROWS))
-    with pytest.raises(TypeError, match="compiled for arguments of another structure"):
+    with pytest.raises(TypeError, match="called without the static arguments"):
         compiled(ROWS, 3)
     named = way(pytc.pmap(lambda x, *, n: x * n, static_argnames="n"))(ROWS, n=3).compile()
     same(named(ROWS), compiled(ROWS))
