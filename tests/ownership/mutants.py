@@ -346,10 +346,20 @@ def handlers_read_no_members() -> Any:
     """Nobody asks what exception handlers read of a container."""
     following = liveness.ControlFlow._next
 
-    def calm(flow: Any, at: int, calm: int, bit: int, writes: int) -> Any:
-        return following(flow, at, max(calm, 1), bit, writes)
+    def calm(flow: Any, at: int, calm: int, *local: int) -> Any:
+        return following(flow, at, max(calm, 1), *local)
 
     return mock.patch.object(liveness.ControlFlow, "_next", calm)
+
+
+def strings_name_no_members() -> Any:
+    """Nobody asks what is read of a container by a string that names its variable."""
+    behind = liveness.ControlFlow._behind
+
+    def nothing_named(flow: Any, at: int, calm: int) -> Any:
+        return behind(flow, at, calm)._replace(named=0)
+
+    return mock.patch.object(liveness.ControlFlow, "_behind", nothing_named)
 
 
 def items_are_held_by_variables_alone() -> Any:
@@ -773,7 +783,8 @@ ALL: tuple[Mutant, ...] = (
     a_store_has_not_stored_yet, nobody_interrupts,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
     what_a_loop_has_passed_is_dead,
-    containers_are_read_for_nothing, handlers_read_no_members, items_are_held_by_variables_alone,
+    containers_are_read_for_nothing, handlers_read_no_members, strings_name_no_members,
+    items_are_held_by_variables_alone,
     one_value_is_one_item, classes_stay_as_they_are, all_numbers_are_small, objects_end_without_a_word,
     one_value_is_one_field, nobody_has_the_attributes_of_fields, copies_read_nothing,
     tuples_are_gone_through_as_they_are, methods_do_what_their_names_say, old_ones_are_passed_once,
@@ -891,6 +902,12 @@ def _read_by_name(s: Stub, f: Any, f2: Any) -> None:
 def _read_by_name_in_the_next_call(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     s.read(_evaluated("x if x is not None else 0", f(x)))
+
+
+def _member_read_by_name(s: Stub, f: Any, f2: Any) -> None:
+    text, state = "state['x']", {"x": s.new()}
+    f(state["x"])
+    s.read(_evaluated(text))
 
 
 def _read_by_name_behind_the_call(s: Stub, f: Any, f2: Any) -> None:
@@ -1544,6 +1561,7 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
 
 PROGRAMS: tuple[Program, ...] = (
     _read_later, _read_behind_a_comprehension, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
+    _member_read_by_name,
     _read_by_name_behind_the_call, _read_by_what_an_object_has, _read_by_an_operator,
     _read_by_a_name_with_dots, _read_by_another_name, _read_by_a_key,
     _read_by_one_of_two_objects,
