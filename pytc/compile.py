@@ -12,7 +12,7 @@ from pytc.calls.wrapper import wrap
 from pytc.compiled import Compiled
 from pytc.donation import Donate
 from pytc.effort import Effort
-from pytc.options import Missing, Options, check_function, specified
+from pytc.options import Missing, Options, check_function
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,7 +100,7 @@ def compile(  # noqa: A001, D417 - two arguments described at once
         says, `RuntimeError` naming a leaf that was deleted before, and whatever `jax.jit(fun)` raises.
     """
     options = Options(
-        donate, static_argnums, static_argnames, python_scalars, share, passes, effort, specified(jit_options)
+        donate, static_argnums, static_argnames, python_scalars, share, passes, effort, jit_options
     ).checked(compile)
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:

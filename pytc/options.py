@@ -39,7 +39,7 @@ class Options(NamedTuple):
     """What is mapped, and where: of `pytc.pmap`."""
 
     def checked(self, decorator: Callable[..., Any]) -> Options:
-        """The same with numbers and names of parameters as tuples.
+        """The same with numbers and names of parameters as tuples, and without what is JAX's word for no option.
 
         Raises `TypeError` or `ValueError` for what no function could be compiled with, and warns where JAX does. (What
         depends on the function, such as which parameters there are, is checked with that.)
@@ -54,15 +54,14 @@ class Options(NamedTuple):
             raise TypeError(
                 f"passes is {self.passes!r}; it can be a list or tuple of functions from Program to Program"
             )
-        if api.says_where(self.jit):
+        jit = {name: value for name, value in self.jit.items() if value is not api.UNSPECIFIED}
+        if api.says_where(jit):
             warnings.warn(_DEPRECATED, DeprecationWarning, stacklevel=frames_to_the_caller())
-        donated = {
-            name: _read(name, self.jit[name]) for name in ("donate_argnums", "donate_argnames") if name in self.jit
-        }
+        jit |= {name: _read(name, jit[name]) for name in ("donate_argnums", "donate_argnames") if name in jit}
         return self._replace(
             static_argnums=_read("static_argnums", self.static_argnums),
             static_argnames=_read("static_argnames", self.static_argnames),
-            jit=self.jit | donated,
+            jit=jit,
         )
 
     @property
@@ -74,11 +73,6 @@ class Options(NamedTuple):
         if self.jit.get("keep_unused"):
             out.append(_passes.prune)  # `jax.jit` leaves dead code to XLA then
         return tuple(each for each in self.passes if each not in out)
-
-
-def specified(jit_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options for `jax.jit`, without those that are its word for none."""
-    return {name: value for name, value in jit_options.items() if value is not api.UNSPECIFIED}
 
 
 class Missing(enum.Enum):

@@ -21,7 +21,7 @@ from pytc.donation import Donate
 from pytc.effort import Effort
 from pytc.jax_compat import api
 from pytc.mapping import AxesSpec, Mapped
-from pytc.options import Missing, Options, check_function, specified
+from pytc.options import Missing, Options, check_function
 
 
 # Arguments and results have an axis more than the function says, so of their types nothing is known.
@@ -142,7 +142,7 @@ def pmap(  # noqa: D417 - some arguments described at once
         None if axis_size is None else _size(axis_size),
     )
     options = Options(
-        donate, static_argnums, static_argnames, "static", share, passes, effort, specified(jit_options), mapped
+        donate, static_argnums, static_argnames, "static", share, passes, effort, jit_options, mapped
     ).checked(pmap)
 
     def decorate(fun: Callable[..., Any]) -> Callable[..., Any]:

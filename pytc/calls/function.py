@@ -20,7 +20,7 @@ import contextlib
 import functools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import jax
@@ -34,7 +34,7 @@ from pytc.calls.deleted import check_not_deleted
 from pytc.calls.direct import Ways
 from pytc.calls.instead import Instead, JitInstead
 from pytc.calls.instead_mapped import PmapInstead
-from pytc.calls.known import known_of
+from pytc.calls.known import Known, known_of
 from pytc.calls.layout import describe, describe_placed
 from pytc.calls.lookup import Lookup, Stopped
 from pytc.calls.planner import Planner
@@ -56,7 +56,7 @@ class Function:
     `jax.jit` (`direct`)."""
 
     def __init__(self, fun: Callable[..., Any], options: Options) -> None:
-        self._made_of = fun, options
+        self._options = options
         jit_options = dict(options.jit)
         promised = {name: jit_options.pop(name, None) for name in ("donate_argnums", "donate_argnames")}
         shardings = {name: jit_options.pop(name, None) for name in ("in_shardings", "out_shardings")}
@@ -86,8 +86,7 @@ class Function:
         """Whether an array that is passed twice is passed once. Not where other processes run the same program: theirs
         may pass two that are equal, and the executables must not differ. (How many there are is known from the first
         call on, which has JAX start.)"""
-        _, options = self._made_of
-        return options.share and jax.process_count() == 1
+        return self._options.share and jax.process_count() == 1
 
     @functools.cached_property
     def lookup(self) -> Lookup:
@@ -96,7 +95,11 @@ class Function:
         # Where options say where arguments go, it does not matter where they are.
         places_matter = stageable.in_shardings is None and not isinstance(stageable, MappedStageable)
         tell_apart = describe_placed if places_matter else describe
-        return Lookup(stageable, self.planner, self.share, tell_apart, known_of(*self._made_of))
+        return Lookup(stageable, self.planner, self.share, tell_apart, self._known())
+
+    def _known(self) -> Known:
+        """What has been staged and compiled of the function with these options."""
+        return known_of(self.stageable.fun, self._options)
 
     def signatures(self) -> list[Signature]:
         """All that are known. Before the first call none are, and JAX need not start to tell."""
@@ -104,7 +107,7 @@ class Function:
 
     def __reduce__(self) -> tuple[type[Function], tuple[Any, ...]]:
         """A copy made by `cloudpickle`, in another process as a rule, begins with nothing compiled."""
-        return type(self), self._made_of
+        return type(self), (self.stageable.fun, self._options)
 
     # -- a call, the fast way ------------------------------------------------------------------------------------
 
@@ -259,7 +262,11 @@ class Function:
         signatures = self.lookup.signatures(args, kwargs, leaves, tree)
         if signatures is None:
             return self.instead.call(args, kwargs, leaves)
-        return self._by_program(signatures, self.run, frame, args, kwargs, leaves, tree, landed)
+
+        def staying() -> Set[int] | None:
+            return asking.staying(frame, args, kwargs, leaves)
+
+        return self._by_program(signatures, self.run, staying, frame, args, kwargs, leaves, tree, landed)
 
     def call_moved(
         self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]
@@ -272,7 +279,7 @@ class Function:
         if signatures is None:
             return self.instead.call(args, kwargs, leaves)
         run = functools.partial(self.run_moved, moved)
-        result = self._by_program(signatures, run, frame, args, kwargs, leaves, tree, landed)
+        result = self._by_program(signatures, run, lambda: None, frame, args, kwargs, leaves, tree, landed)
         use_up([leaves[i] for i in moved], result)
         return result
 
@@ -280,6 +287,7 @@ class Function:
         self,
         signatures: Signatures,
         run: Callable[..., Any],
+        staying: Callable[[], Set[int] | None],
         frame: types.FrameType,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -288,14 +296,13 @@ class Function:
         landed: list[Any],
     ) -> Any:
         """What `run` returns for the first program for such leaves by which it does not raise `Retrace`; where there is
-        none, what JAX returns. (One variable has the frame, and each of the arguments, as in every function on the way
-        to the proof: it counts these, too.)"""
+        none, what JAX returns. `staying` is what `Lookup.candidates` asks.
+
+        One variable has the frame, and one each has the arguments, as in every function on the way to the proof: it
+        counts these, too.
+        """
         try:
-            found = self.lookup.candidates(
-                signatures,
-                lambda: (args, kwargs, leaves, tree),
-                lambda: asking.staying(frame, args, kwargs, leaves),
-            )
+            found = self.lookup.candidates(signatures, lambda: (args, kwargs, leaves, tree), staying)
             with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:
@@ -346,7 +353,7 @@ class Function:
             self.lookup.layouts.clear()
             self.lookup.known.clear()
         else:
-            known_of(*self._made_of).clear()
+            self._known().clear()
         self.directly.clear()
         self.kept_alive = []
         self.stageable.jitted.clear_cache()

@@ -116,7 +116,6 @@ class Hiding:
         self._leaves = leaves
         self._result = result
         self._every = every
-        self._hint = "" if every is _as_they_are else " (it is called without the static arguments)"
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -145,10 +144,11 @@ class Hiding:
         given = self._stageable.leaves(args, kwargs, share=False)
         for was, leaf in itertools.zip_longest(self._leaves, given):
             if was is None or leaf is None or was.path != leaf.path:
+                hint = "" if self._every is _as_they_are else " (it is called without the static arguments)"
                 there, wanted = (f"`{each.path}`" if each is not None else "no other leaf" for each in (leaf, was))
                 raise TypeError(
                     f"{self._stageable.name} was compiled for arguments of another structure: with {wanted} where "
-                    f"there is {there}{self._hint}"
+                    f"there is {there}{hint}"
                 )
         for was, leaf in zip(self._leaves, given, strict=True):
             if _static(was) != _static(leaf):

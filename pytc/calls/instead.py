@@ -27,7 +27,7 @@ class Instead(Protocol):
         """The call with `jax_disable_jit`."""
 
     def ahead(self, args: tuple[Any, ...], kwargs: dict[str, Any], method: Callable[[Any], Any]) -> Any:
-        """What a method of the jitted function returns for these arguments, to none of which the caller has moved."""
+        """What a method of the jitted function returns for these arguments, of which the caller has moved none."""
 
     def cache_size(self) -> int:
         """How many calls JAX has compiled it for."""
@@ -99,8 +99,10 @@ def donated_options(
 ) -> dict[str, Any]:
     """The options by which `jax.jit` donates those of the arguments whose leaves the caller has promised, where the
     program can reuse one."""
-    program = planner.promised_program(staged)
     promised = {leaf.parameter for leaf in staged.leaves if planner.promised(leaf)}
+    if not promised:
+        return {}
+    program = planner.promised_program(staged)
     names = promised & {program.leaves[i].parameter for i in program.donated}
     numbers = tuple(i for i in range(len(args)) if parameters.positional_name(i) in names)
     return {"donate_argnums": numbers, "donate_argnames": tuple(names & set(kwargs))}

@@ -106,7 +106,7 @@ class Lookup:
         self,
         signatures: Signatures,
         given: Callable[[], tuple[tuple[Any, ...], dict[str, Any], Sequence[Any], PyTreeDef]],
-        staying: Callable[[], Set[int] | None] = lambda: None,
+        staying: Callable[[], Set[int] | None],
     ) -> Generator[Signature, None, None]:
         """The known signatures with leaves like these, those of programs that others have staged, those that serve
         them too, then a newly staged one: JAX accepts one of them.

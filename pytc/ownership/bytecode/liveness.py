@@ -20,7 +20,7 @@ import dis
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -193,7 +193,7 @@ class ControlFlow:
         behind = self._behind(at, calm)
         if not (behind.written | behind.named) & bit:
             # Every way to a reader is one on which the local is live: nothing else ends it.
-            return frozenset(here.union(behind.instructions.intersection(self.once(_by_local).get(local, ()))))
+            return frozenset(here.union(behind.instructions.intersection(self.once(_readers).get(local, ()))))
         return frozenset(here.union(self._live_readers(at, calm, bit)))
 
     def _live_readers(self, at: int, calm: int, bit: int) -> set[int]:
@@ -294,11 +294,15 @@ class ControlFlow:
         return self.once(_lines)[min([n for n in every if n > at] or every)], not found
 
 
-def _by_local(flow: ControlFlow) -> dict[int, list[int]]:
-    """For each local the instructions that read it."""
+def _readers(flow: ControlFlow) -> dict[int, list[int]]:
+    return by_local(flow.reads)
+
+
+def by_local(sets: Sequence[int]) -> dict[int, list[int]]:
+    """By local: the instructions in whose set of locals, as bits, it is. There is a set for each instruction."""
     found: dict[int, list[int]] = {}
-    for at, reads in enumerate(flow.reads):
-        for local in set_bits(reads):
+    for at, locals_of_it in enumerate(sets):
+        for local in set_bits(locals_of_it):
             found.setdefault(local, []).append(at)
     return found
 

@@ -45,8 +45,9 @@ def passed(flow: ControlFlow, at: int) -> dict[int | str, Place | None]:
     while code[first - 1].opname in ("PRECALL", "KW_NAMES"):
         first -= 1
     count = code[at].arg or 0
+    taken = count + (3 if code[at].opname == "CALL_KW" else 2)  # what is called, `self` or nothing, and the names
     machine = Machine(lenient=True)
-    for n in range(_begin_of_call(flow, first, count + (3 if code[at].opname == "CALL_KW" else 2)), first):
+    for n in range(_begin_of_call(flow, first, taken), first):
         machine.step(code[n])
     names: Any = ()
     if code[at].opname == "CALL_KW":  # from CPython 3.13 on, with the names on top

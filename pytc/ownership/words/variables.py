@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from pytc.ownership.bytecode.events import Place, Step, fast
-from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.liveness import ControlFlow, by_local
 from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
@@ -38,7 +38,6 @@ from pytc.ownership.words.holders import (
     length,
     place_in,
 )
-from pytc.set_bits import set_bits
 
 _MOST_ITEMS = 20_000
 """So many items of what one variable has are looked at."""
@@ -195,12 +194,7 @@ def _jumps_backward(flow: ControlFlow) -> list[int]:
 
 
 def _writers(flow: ControlFlow) -> dict[int, list[int]]:
-    """By local: the instructions that write it."""
-    writers: dict[int, list[int]] = {}
-    for n, written in enumerate(flow.writes):
-        for local in set_bits(written):
-            writers.setdefault(local, []).append(n)
-    return writers
+    return by_local(flow.writes)
 
 
 def letting_go(frame: FrameType) -> frozenset[Reference]:

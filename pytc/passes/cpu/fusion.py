@@ -101,7 +101,7 @@ def fused(flow: Flow, results: Sequence[int]) -> Fused:
         readers[value] = [
             k for user in instruction.users if (k := number.get(user)) is not None and value in nodes[k].reads
         ]
-    for instruction in (*every, *by_value.values()):
+    for instruction in every:
         instruction.operands, instruction.users = [], []  # each has the other, which only the collector would end
     return Fused(nodes, readers, _needed(nodes))
 
