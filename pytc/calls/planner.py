@@ -191,8 +191,10 @@ class Planner:
         return self.paired(program, frozenset(i for i, leaf in enumerate(staged.leaves) if not self.promised(leaf)))
 
     def mode(self, leaf: Leaf) -> Mode:
-        """What `donate=` says of a leaf."""
-        return self.policy.of(leaf.parameter)
+        """What `donate=` says of a leaf. Where nothing can be proven, on some other interpreter, "auto" is "none": what
+        takes a leaf over would copy it at each call."""
+        mode = self.policy.of(leaf.parameter)
+        return "none" if mode == "auto" and ownership.refusal() else mode
 
     def _to_prove(self, program: Program) -> ownership.Wanted:
         """The leaves that a call must prove dead."""

@@ -25,6 +25,7 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any, overload
 
+from pytc import ownership
 from pytc.arguments.leaves import Parameters
 from pytc.calls.function import Function
 from pytc.compile import compile as pytc_compile
@@ -70,6 +71,7 @@ _BEST_CASE = (
     "The best case, in which the caller lets go of its arguments. At a call, those that are not proven dead are kept; "
     "pytc.explain(fun) tells which."
 )
+_UNPROVEN = "Nothing is ever proven dead on this interpreter, so only what donate= promises is reused."
 _PROMISE = "The caller promises, by donate=, that nobody reads its arguments after a call."
 _NOTHING = 'Nothing may be reused: donate="none".'
 _MIXED = f"What donate= promises counts as promised. For the rest: {_BEST_CASE[0].lower()}{_BEST_CASE[1:]}"
@@ -204,5 +206,7 @@ def _assumption(modes: Collection[str]) -> str:
     """What the explanation assumes about the caller under these `donate` modes, in words."""
     if set(modes) == {"none"}:
         return _NOTHING
+    if "auto" in modes and ownership.refusal():
+        return _UNPROVEN
     promised, proven = bool({"all", "warn"} & set(modes)), bool({"auto", "require"} & set(modes))
     return _MIXED if promised and proven else _PROMISE if promised else _BEST_CASE

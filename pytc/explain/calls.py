@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pytc import ownership
 from pytc.arguments.leaves import unwrapped
 from pytc.calls.cache import Signature
 from pytc.calls.function import Function
@@ -215,7 +216,9 @@ def _report(
         for i, calls in sorted(site.held.items(), key=lambda item: (-item[1], item[0]))
     ]
     unseen = {program.leaves[i].path for i in site.unseen}
-    why = {i: found for i, found in site.why.items() if i in kept and i not in unfit}
+    why = {i: found.text for i, found in site.why.items() if i in kept and i not in unfit}
+    if refusal := ownership.refusal():
+        why = dict.fromkeys((i for i in kept if planner.policy.of(leaves[i].parameter) == "auto"), refusal)
     return SiteReport(
         where=where,
         arguments=arguments,
@@ -230,8 +233,8 @@ def _report(
         passed_over=tuple(program.leaves[i].path for i in fit if i not in lives_on),
         handed_back=len(handed_back),
         unfit=len(unfit - handed_back),
-        why=tuple((program.leaves[i].path, found.text) for i, found in why.items()),
-        advice=calls_text.advice(found.remedy for found in why.values()),
+        why=tuple((program.leaves[i].path, text) for i, text in why.items()),
+        advice=calls_text.advice(site.why[i].remedy for i in why if i in site.why),
         copied_calls=site.copied_calls,
         copied_bytes=site.copied_bytes,
         held=tuple(held),

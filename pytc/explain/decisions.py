@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import jax
 
+from pytc import ownership
 from pytc.arguments.leaves import unwrapped
 from pytc.donation import Policy
 from pytc.jax_compat.avals import AbstractValue, is_ref, nbytes, short
@@ -104,8 +105,11 @@ def kept_by_the_caller(policy: Policy, leaves: Sequence[Leaf], values: Sequence[
         if leaf.is_static:
             continue
         first = i if leaf.same_as is None else leaf.same_as
-        if policy.of(leaf.parameter) == "none":
+        mode = policy.of(leaf.parameter)
+        if mode == "none":
             kept[first] = 'donate="none" says so', 'donate="auto"'
+        elif mode == "auto" and ownership.refusal():
+            kept[first] = ownership.refusal(), 'donate="all", if nobody reads it after a call'
         elif not is_plain(leaf):
             kept[first] = _no_plain_array(value)
     return kept

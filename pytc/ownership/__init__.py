@@ -49,7 +49,7 @@ from pytc.ownership.others.collector import resume as resume_collections
 from pytc.ownership.others.watchers import meddler
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.proof import all_dead, held
-from pytc.ownership.words.holders import Held, Remedy
+from pytc.ownership.words.holders import Held, Remedy, refusal
 from pytc.ownership.words.reasons import glance, reasons, where
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "known_site",
     "meddler",
     "reasons",
+    "refusal",
     "resume_collections",
     "staying",
     "survivors",
