@@ -31,7 +31,18 @@ import numpy as np
 from pytc.classes import defines
 from pytc.ownership import callers, frames, look, proof, slots
 from pytc.ownership.arrays import buffers, executions, placed, walk
-from pytc.ownership.bytecode import behind, events, fields, introspection, liveness, replacing, sites, strings, symbolic
+from pytc.ownership.bytecode import (
+    behind,
+    events,
+    fields,
+    introspection,
+    liveness,
+    replacing,
+    sites,
+    strings,
+    symbolic,
+    taint,
+)
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.cpython import interpreter, native, plain
 from pytc.ownership.others import collector, waiting_threads, watchers
@@ -68,12 +79,15 @@ def nothing_is_put_back() -> Any:
 
 def strings_read_nothing() -> Any:
     """Nobody evaluates a string in the frame of a caller."""
-    return mock.patch.object(strings, "named_by", lambda flow, at, numbers: 0)
+    return _patches(
+        mock.patch.object(strings, "named_by", lambda flow, at, numbers: 0),
+        mock.patch.object(taint, "named_by", lambda flow, at, numbers: 0),
+    )
 
 
 def strings_are_read_where_they_are_loaded() -> Any:
     """A string that has been loaded for a call is not evaluated by it."""
-    return mock.patch.object(strings, "_takers", lambda flow, at: (set(), set()))
+    return mock.patch.object(taint, "evaluated", lambda flow, numbers, loads: [0] * len(loads))
 
 
 def strings_are_read_as_a_call_begins() -> Any:
@@ -83,27 +97,28 @@ def strings_are_read_as_a_call_begins() -> Any:
 
 def variables_have_no_strings() -> Any:
     """A variable has none of the strings that were stored there, or passed to the call whose result it is."""
-    return mock.patch.object(
-        strings, "evaluated", lambda flow, numbers, loads: _evaluated_by(flow, numbers, [0] * len(loads))
-    )
+
+    def with_variable(taints: Any, does: str, local: int, stack: list[int]) -> None:
+        stack.append(0) if does == "LOAD" else stack.pop()
+
+    return mock.patch.object(taint._Taints, "_with_variable", with_variable)
 
 
-_evaluated_by = strings.evaluated
+def results_have_no_strings() -> Any:
+    """What is made of a value with a text has nothing of it, nor has what a `with` statement or a loop gets of it."""
+    replace = taint._Taints._replace
 
+    def with_nothing(taints: Any, at: int, stack: list[int], height: int) -> None:
+        replace(taints, at, stack, height)
+        if not taints.flow.instructions[at].opname.startswith(taint._MADE_OF):
+            stack[height - 1 :] = [0]
 
-def results_are_stored_at_once() -> Any:
-    """What a call returns is in a variable by the next instruction, or gone."""
-    takers = strings._takers
-
-    def without_results(flow: liveness.ControlFlow, at: int, *, result: bool = False) -> Any:
-        return (set(), set()) if result else takers(flow, at)
-
-    return mock.patch.object(strings, "_takers", without_results)
+    return mock.patch.object(taint._Taints, "_replace", with_nothing)
 
 
 def only_calls_run_code() -> Any:
     """No string is evaluated by an operator, an attribute or a loop."""
-    return mock.patch.object(strings, "RUN_NO_CODE", _AllButCalls())
+    return mock.patch.object(taint, "RUN_NO_CODE", _AllButCalls())
 
 
 class _AllButCalls:
@@ -759,7 +774,7 @@ _UP_TO_3_12 = sys.version_info < (3, 13)
 ALL: tuple[Mutant, ...] = (
     everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
     strings_are_read_where_they_are_loaded, strings_are_read_as_a_call_begins,
-    variables_have_no_strings, results_are_stored_at_once, only_calls_run_code, builtins_have_one_name,
+    variables_have_no_strings, results_have_no_strings, only_calls_run_code, builtins_have_one_name,
     names_have_no_dots, builtins_are_what_they_were, keys_are_no_code,
     a_reference_too_many_is_forgiven, weak_references_do_not_count, finalisers_do_not_count, addresses_do_not_count,
     c_code_calls_nobody, sharing_does_not_count,

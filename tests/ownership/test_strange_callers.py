@@ -1250,6 +1250,115 @@ PROGRAMS = {
         by_a_method(); by_a_property(); by_a_key(); by_an_operator(); by_a_test(); by_a_loop()
         by_another_name(); by_an_attribute(); made_of_another(); by_a_helper(); behind_the_call()
         """,
+    "a formula that a statement binds": """
+        import asyncio, contextlib, sys
+        class Formula:
+            def __init__(self, text): self.text = text
+            def value(self):
+                frame = sys._getframe(1)
+                return eval(self.text, frame.f_globals, dict(frame.f_locals))
+            def __enter__(self): return self
+            def __exit__(self, *_): pass
+            async def __aenter__(self): return self
+            async def __aexit__(self, *_): pass
+        @contextlib.contextmanager
+        def formula(text): yield Formula(text)
+        def formulas(text): yield Formula(text)
+        def of_a_with():
+            x = new()
+            with Formula("[x]") as formula:
+                y = f(x)
+                return formula.value()
+        def of_a_with_around():
+            x = new()
+            with contextlib.ExitStack() as stack:
+                formula = stack.enter_context(Formula("[x]"))
+                y = f(x)
+                return formula.value()
+        def of_a_generator():
+            x = new()
+            with formula("[x]") as made:
+                y = f(x)
+                return made.value()
+        def of_no_name():
+            x = new()
+            with contextlib.nullcontext(Formula("[x]")) as made:
+                y = f(x)
+                return made.value()
+        async def of_an_async_with():
+            x = new()
+            async with Formula("[x]") as formula:
+                y = f(x)
+                return formula.value()
+        def of_a_loop():
+            x = new()
+            for formula in [Formula("[x]")]: pass
+            y = f(x)
+            return formula.value()
+        def of_a_loop_over_text():
+            x = new()
+            for text in ("[x]", "[x, x]"): pass
+            y = f(x)
+            return value_of(text)
+        def of_a_loop_over_a_generator():
+            x = new()
+            for formula in formulas("[x]"): pass
+            y = f(x)
+            return formula.value()
+        def of_a_match():
+            x = new()
+            match [Formula("[x]"), 1]:
+                case [formula, 1]:
+                    y = f(x)
+                    return formula.value()
+        def of_an_exception():
+            class Failed(Formula, Exception): pass
+            x = new()
+            try: raise Failed("[x]")
+            except Failed as formula:
+                y = f(x)
+                return formula.value()
+        def of_unpacking():
+            x = new()
+            formula, *_ = [Formula("[x]"), 1, 2]
+            y = f(x)
+            return formula.value()
+        def of_calls_of_calls():
+            x = new()
+            formula = list(map(Formula, ["[x]"]))[0]
+            y = f(x)
+            return formula.value()
+        def of_a_comprehension():
+            x = new()
+            formulas = [Formula(f"[x, {n}]") for n in range(2)]
+            y = f(x)
+            return formulas[0].value()
+        def of_a_generator_expression():
+            x = new()
+            texts = (f"[x, {n}]" for n in range(2))
+            y = f(x)
+            return value_of(next(texts))
+        def of_a_lambda():
+            x = new()
+            text = lambda: "[x]"
+            y = f(x)
+            return value_of(text())
+        def of_a_default():
+            x = new()
+            def text(text="[x]"): return text
+            y = f(x)
+            return value_of(text())
+        def value_of(text):
+            frame = sys._getframe(1)
+            return eval(text, frame.f_globals, dict(frame.f_locals))
+        for run in (
+            of_a_with, of_a_with_around, of_a_generator, of_no_name, of_a_loop, of_a_loop_over_text,
+            of_a_loop_over_a_generator, of_a_match, of_an_exception, of_unpacking, of_calls_of_calls,
+            of_a_comprehension, of_a_generator_expression, of_a_lambda, of_a_default,
+            lambda: asyncio.run(of_an_async_with()),
+        ):
+            for _ in range(3): read(run())
+        """,
     "a formula on its way to a call": """
         import sys
         def evaluate(text, value):

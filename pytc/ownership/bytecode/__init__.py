@@ -6,6 +6,7 @@ sites            these places, and the functions' code, as far as analysed
 liveness         the local variables that are read on some path behind a call
 aside            what a comprehension puts aside, and where it puts that back
 strings          those that a string names which may be code
+taint            where such strings go, and so which instructions may evaluate them
 introspection    code that reads variables by other means than its bytecode shows
 stack            what lies on the stack at a call: iterators, a starred call's arguments
 stores           where an instruction stores to

@@ -45,7 +45,7 @@ def puts_back(flow: ControlFlow, at: int) -> frozenset[int] | None:
             continue
         seen.add(each)
         handler = flow.handlers[n]
-        if handler is not None and place < flow.handler_depths[handler] - 1:
+        if handler is not None and place < flow.handler_keeps[handler]:
             ahead.append((handler, place))
         stored = _stored_in(flow, n, place)
         if stored is not None and stored != local:

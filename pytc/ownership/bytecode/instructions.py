@@ -60,9 +60,9 @@ def effect(instruction: dis.Instruction) -> tuple[int, int]:
     raise UnknownInstruction(name)
 
 
-def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int]]:
-    """`(start, end, target, depth)` for each entry of the table of exception handlers: which instructions it covers,
-    where the handler is (in bytes), and how high the stack is when it begins.
+def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, int]]:
+    """`(start, end, target, kept, depth)` for each entry of the table of exception handlers: which instructions it
+    covers, where the handler is (in bytes), how much of the stack is left, and how high that is when it begins.
 
     The format is described in CPython's `Objects/exception_handling_notes.txt`: big-endian groups of six bits, the
     seventh says that more follow, the eighth marks the beginning of an entry.
@@ -81,4 +81,4 @@ def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int]]:
         length = number(next(table)) * 2
         target = number(next(table)) * 2
         depth, pushes_lasti = divmod(number(next(table)), 2)
-        yield start, start + length, target, depth + pushes_lasti + 1
+        yield start, start + length, target, depth, depth + pushes_lasti + 1

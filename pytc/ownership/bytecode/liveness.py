@@ -1,8 +1,8 @@
 """Which local variables of a function are dead at a call: classic backward liveness on its bytecode.
 
 A variable is live before an instruction if some path from there, exception handlers included, reads it before
-overwriting or deleting it. One pass over the instructions to a fixed point, a machine integer as the set; done
-once for each code object.
+overwriting or deleting it. Sweeps over the instructions, from the last to the first, to a fixed point; a set of locals
+is the bits of an integer. Done once for each code object.
 
     live(i) = reads(i)  |  (live after i - writes(i))  |  live(handler of i)
 
@@ -10,7 +10,7 @@ The handler's part is not diminished by what `i` writes, because `i` may raise b
 suspended generator is no exception to this: it goes on at the next instruction, or at its handler, or not at all.
 Cells are never called dead here: whoever has the closure can read them.
 
-What strings name counts as read, too (`strings`).
+What strings name counts as read, too (`strings`, `taint`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from types import CodeType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from pytc.interrupt import SUSPENDS
-from pytc.ownership.bytecode import strings
+from pytc.ownership.bytecode import strings, taint
 from pytc.ownership.bytecode.aside import puts_back
 from pytc.ownership.bytecode.instructions import (
     CANNOT_RAISE,
@@ -42,6 +42,8 @@ from pytc.set_bits import set_bits
 T = TypeVar("T")
 
 
+_OF_CELLS = frozenset(dis.hasfree)
+"""Opcodes whose argument is the number of a cell among a frame's variables."""
 _LATEST = 4
 """So many calls are remembered for which was found out what is reached from there."""
 
@@ -66,8 +68,11 @@ class ControlFlow:
         position = {offset: at for at, offset in enumerate(self.offsets)}
         self.handlers: list[int | None] = [None] * len(self.instructions)
         self.handler_depths: dict[int, int] = {}
-        for start, end, target, depth in exception_table(code):
-            self.handler_depths[position[target]] = depth
+        """By handler: how high the stack is when it begins."""
+        self.handler_keeps: dict[int, int] = {}
+        """And how much of that was there before."""
+        for start, end, target, kept, depth in exception_table(code):
+            self.handler_keeps[position[target]], self.handler_depths[position[target]] = kept, depth
             for at in range(bisect.bisect_left(self.offsets, start), bisect.bisect_left(self.offsets, end)):
                 if self.handlers[at] is not None:
                     raise UnknownInstruction(f"{self.instructions[at].opname} with two handlers")
@@ -76,6 +81,10 @@ class ControlFlow:
             for instruction in self.instructions:
                 if instruction.opname.endswith("_NAME") and instruction.opname != "IMPORT_NAME":
                     raise UnknownInstruction(f"{instruction.opname} in a function")  # whose locals are no dictionary
+        plain = {number for number, name in enumerate(code.co_varnames) if name not in code.co_cellvars}
+        for instruction in self.instructions:
+            if instruction.opcode in _OF_CELLS and instruction.arg in plain:
+                raise UnknownInstruction(f"{instruction.opname} of a variable that is no cell")
         self.follows: list[tuple[int, ...]] = []
         for at, instruction in enumerate(self.instructions):
             after: tuple[int, ...] = ()
@@ -88,7 +97,7 @@ class ControlFlow:
         numbers = {name: number for number, name in enumerate(code.co_varnames)}
         self.reads = [r | strings.named_by(self, at, numbers) for at, (r, _) in enumerate(effects)]
         self.writes = [w for _, w in effects]
-        self._by_strings = strings.evaluated(self, numbers, [r for r, _ in effects])
+        self._by_strings = taint.evaluated(self, numbers, [r for r, _ in effects])
         """What each instruction may read through strings, if it may run code: all that those name that are passed to
         it, or in what is passed to it, or were stored."""
         self.live = self._solve_with_comprehensions()
