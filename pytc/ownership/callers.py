@@ -148,7 +148,8 @@ def follow(
             if level is not route[-1]:
                 overwritten.leave(frame, site)
         if level.loops and not readable:
-            left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators))
+            dead = dead_locals(site, level is route[0], atomic, lengths)
+            left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators), dead)
         if not readable:
             found += _standing(frame, site, level, level is route[0], atomic, lengths)
         if level.starred and starred is not None:
@@ -244,10 +245,10 @@ def levels(
         slots.leave(frame, site)
         if slots.onlooker not in ("", *refusals):
             refusals.append(slots.onlooker)
-        left = [] if readable else loops.handed_out(frame, site.iterators)
+        dead = frozenset[int]() if readable else dead_locals(site, level == 0, atomic, lengths)
+        left = [] if readable else loops.handed_out(frame, site.iterators, dead)
         found = [Found(level, "loop", each.value, each.position, each) for each in left]
         left.clear()
-        dead = () if readable else dead_locals(site, level == 0, atomic, lengths)
         if not readable:
             for number in range(len(frame.f_code.co_varnames)):
                 inside = [] if number in dead else unread_in(frame, site, number, level == 0, atomic, lengths)

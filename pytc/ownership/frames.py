@@ -22,8 +22,11 @@ def looked_up(frame: FrameType, references: int) -> tuple[CallSite, str]:
     """The site of a frame, and how something other than its own bytecode may read its variables; "" if nothing may.
 
     Variables that others may read count as slots. `references` is how many variables of ours refer to the frame object,
-    without the one here. Raises `NotTrusted` if the frame's code cannot be analysed.
+    without the one here. Raises `NotTrusted` if the frame's code cannot be analysed, or is not what runs in it (Nuitka
+    makes frames of its own).
     """
+    if type(frame) is not FrameType:
+        raise NotTrusted(f"{frame.f_code.co_qualname} is compiled, and its variables cannot be examined")
     if getrefcount(frame) != references + 3:  # the interpreter, the variable here, and `getrefcount`'s argument
         return site_of(frame), (
             f"something else has hold of the frame of {frame.f_code.co_qualname}: a traceback, a debugger, or code "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import sys
 import types
@@ -147,3 +148,78 @@ def test_what_a_comprehension_puts_aside_is_returned(instead: Sequence[str]) -> 
     sign = -1 if len(instead) > 1 else 1
     for _ in range(3):
         assert odd(jnp.ones(64)).tolist() == [sign] * 64
+
+
+def _zeros() -> list[Any]:
+    return [jnp.zeros(64) + i for i in range(3)]
+
+
+def _first_of(iterator: Any) -> float:
+    """Of the list that an iterator goes over, which it tells to whoever copies it."""
+    items: list[Any] = iterator.__reduce__()[1][0]
+    return float(items[0][0])
+
+
+def _instead_of(function: Any, old: tuple[str, str], new: tuple[str, int]) -> Any:
+    """The function with another instruction in the place of one by name and argument, for which nothing else stands."""
+    instructions = [*dis.get_instructions(function, show_caches=False)]
+    at = next(n for n, i in enumerate(instructions) if i.opname == old[0] and old[1] in str(i.argval))
+    code = bytearray(function.__code__.co_code)
+    begin, end = instructions[at].offset, instructions[at + 1].offset
+    code[begin:end] = bytes([dis.opmap[new[0]], new[1], *[dis.opmap["NOP"], 0] * ((end - begin) // 2 - 1)])
+    return types.FunctionType(function.__code__.replace(co_code=bytes(code)), globals(), None, None, None)
+
+
+def test_the_body_of_a_loop_copies_its_iterator() -> None:
+    def fun() -> list[float]:
+        found = []
+        for x in _zeros():
+            x = step(x)
+            again = ITERATOR  # type: ignore[name-defined] # noqa: F821
+            found.append(_first_of(again))
+            del again
+        return found
+
+    odd = _instead_of(fun, ("LOAD_GLOBAL", "ITERATOR"), ("COPY", 1))
+    for _ in range(3):
+        assert odd() == [0] * 3
+
+
+@pytest.mark.parametrize("brackets", ["[{}]"] * (sys.version_info < (3, 12)) + ["list({})"])
+def test_a_comprehension_names_its_argument(brackets: str) -> None:
+    """An abstract syntax tree may."""
+    source = f"def fun():\n return {brackets.format('_first_of([step(x), NAME][1]) for x in _zeros()')}"
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "NAME":
+            node.id = ".0"
+    space = dict(globals())
+    exec(compile(tree, "made", "exec"), space)
+    for _ in range(3):
+        assert space["fun"]() == [0] * 3
+
+
+@pytest.mark.skipif("LOAD_CLOSURE" not in dis.opmap or dis.opmap["LOAD_CLOSURE"] > 255, reason="no such instruction")
+def test_a_variable_is_loaded_as_a_cell_would_be() -> None:
+    def fun(x: Any, f: Any) -> float:
+        f(x)
+        return float(THE_SAME[0])  # type: ignore[name-defined] # noqa: F821
+
+    odd = _instead_of(fun, ("LOAD_GLOBAL", "THE_SAME"), ("LOAD_CLOSURE", 0))
+    f = pytc.compile(lambda x: x + 1)
+    found = [odd(jnp.zeros(64), f) for _ in range(3)]
+    assert found == [0] * 3
+
+
+def test_a_variable_is_made_a_cell() -> None:
+    def fun(x: Any, f: Any) -> float:
+        one = 1
+        f(x)
+        del one
+        return float(CELL[0])  # type: ignore[name-defined] # noqa: F821
+
+    made = _instead_of(fun, ("DELETE_FAST", "one"), ("MAKE_CELL", 0))
+    odd = _instead_of(made, ("LOAD_GLOBAL", "CELL"), ("LOAD_DEREF", 0))
+    f = pytc.compile(lambda x: x + 1)
+    found = [odd(jnp.zeros(64), f) for _ in range(3)]
+    assert found == [0] * 3

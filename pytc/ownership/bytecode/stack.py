@@ -45,13 +45,26 @@ def iterators(flow: ControlFlow, at: int) -> tuple[int, ...]:
 
 
 def _heights_of_loops(flow: ControlFlow) -> dict[int, set[int]]:
-    """By instruction in loops: how high the stack is up to the iterator of each loop that it is in."""
+    """By instruction in loops: how high the stack is up to the iterator of each loop that it is in. Left out are loops
+    that get at the iterator, as no `for` statement does."""
     found: dict[int, set[int]] = {}
     for loop, instruction in enumerate(flow.instructions):
         if instruction.opname == "FOR_ITER" and (height := flow.heights[loop]) is not None:
-            for n in _within(flow, flow.heights, loop):
-                found.setdefault(n, set()).add(height)
+            within = _within(flow, flow.heights, loop)
+            if not any(_takes_iterator(flow, n, height) for n in within):
+                for n in within:
+                    found.setdefault(n, set()).add(height)
     return found
+
+
+def _takes_iterator(flow: ControlFlow, at: int, least: int) -> bool:
+    """Whether an instruction in a loop copies the iterator, up to which the stack is `least` high, or takes it from
+    there for something else than to drop it."""
+    instruction, height = flow.instructions[at], flow.heights[at] or 0
+    if instruction.opname == "COPY":
+        return height - (instruction.arg or 0) < least
+    gone = any((flow.heights[after] or 0) < least for after in flow.follows[at])
+    return gone and instruction.opname not in ("FOR_ITER", "POP_TOP", "END_FOR")
 
 
 def _within(flow: ControlFlow, heights: Sequence[int | None], loop: int) -> set[int]:
@@ -71,7 +84,11 @@ def _within(flow: ControlFlow, heights: Sequence[int | None], loop: int) -> set[
         seen.add(n)
         if flow.instructions[n].opname == "SWAP" and height - (flow.instructions[n].arg or 0) < least:
             continue
-        ahead += [*flow.follows[n], *([handler] if (handler := flow.handlers[n]) is not None else [])]
+        handler = flow.handlers[n]
+        ahead += [
+            *flow.follows[n],
+            *([handler] if handler is not None and flow.handler_keeps[handler] >= least else []),
+        ]
     return seen
 
 

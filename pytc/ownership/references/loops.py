@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import collections
 import gc
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -49,14 +49,15 @@ class Left(NamedTuple):
     """The loop's position on the stack, counted from the first local."""
 
 
-def handed_out(frame: FrameType, positions: Iterable[int]) -> list[Left]:
-    """The references that the iterators at these positions of a frame's stack keep to items they have returned."""
+def handed_out(frame: FrameType, positions: Iterable[int], dead: Container[int]) -> list[Left]:
+    """The references that the iterators at these positions of a frame's stack keep to items they have returned. `dead`
+    are the numbers of the frame's dead local variables."""
     found: list[Left] = []
     for position in positions:
         iterator = variable(frame, position)
         if id(type(iterator)) in _ITERATORS:
-            # A comprehension gets its iterator as an argument that no code can name.
-            is_argument = frame.f_code.co_varnames[:1] == (".0",) and variable(frame, 0) is iterator
+            # A comprehension gets its iterator as an argument, which nothing reads again.
+            is_argument = 0 in dead and frame.f_code.co_varnames[:1] == (".0",) and variable(frame, 0) is iterator
             # The variable here, the stack, and the argument `.0`.
             found += [Left(*each, position) for each in _handed_out(iterator, 2 + is_argument)]
     return found
