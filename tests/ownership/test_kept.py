@@ -734,6 +734,8 @@ INTROSPECTING = {
     "an attribute of what a string names": "y = f(x); read(space(globals()['__builtins__']).vars()['x'])",
     "an attribute of the owner of a builtin": "y = f(x); read(print.__self__.vars()['x'])",
     "_getframe": "y = f(x); import sys; read(sys._getframe().f_locals['x'])",
+    "by C": "from ctypes import py_object, pythonapi; y = f(x); own = pythonapi.PyEval_GetLocals;"
+    " own.restype = py_object; read(dict(own())['x'])",
     "currentframe": "import inspect; y = f(x); read(inspect.currentframe().f_locals['x'])",
     "stack": "import inspect; y = f(x); read(getattr(inspect.stack()[0].frame, 'f_' + 'locals')['x'])",
     "stack by name": "from inspect import stack; y = f(x); read(getattr(stack()[0].frame, 'f_' + 'locals')['x'])",

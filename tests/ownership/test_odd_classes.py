@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import gc
 import itertools
 import types
@@ -22,6 +23,7 @@ import pytc
 from pytc.calls import cache
 from pytc.jax_compat.origins import home
 from pytc.ownership.others import compared
+from pytc.ownership.others.watchers import onlooker
 from tests import interpreters
 from tests.ownership.odd_objects import Node
 
@@ -517,14 +519,23 @@ def test_a_dictionary_that_changes_its_size_in_a_loop() -> None:
         np.testing.assert_array_equal(first({"a": jnp.ones(N), "b": jnp.ones(N)}), jnp.full(N, 2.0))
 
 
-def test_a_callback_of_the_collector_that_says_nothing_of_its_module() -> None:
-    log: dict[Any, Any] = {}
-    gc.callbacks.append(log.setdefault)
+def _is_of_jax(phase: str, info: dict[str, int]) -> None:
+    """Says that it is a function of JAX's."""
+
+
+functools.update_wrapper(_is_of_jax, jax.jit)
+
+
+@pytest.mark.parametrize("callback", [{}.setdefault, _is_of_jax])
+def test_a_callback_of_the_collector_that_nobody_knows(callback: Any) -> None:
+    gc.callbacks.append(callback)
     try:
+        assert "callback of the garbage collector" in onlooker()
         BOX.a = jnp.ones(N)
         check(lambda x: x * 2, lambda _: (), 5)
     finally:
-        gc.callbacks.remove(log.setdefault)
+        gc.callbacks.remove(callback)
+    assert onlooker() == ""
 
 
 class Counting(metaclass=Unhashable):

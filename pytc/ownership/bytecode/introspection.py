@@ -24,7 +24,8 @@ from pytc.provenance import space_of
 _OF_FRAMES = frozenset(
     "_getframe _current_frames currentframe getargvalues getinnerframes getouterframes getgeneratorlocals "
     "getcoroutinelocals getasyncgenlocals walk_stack walk_tb tb_frame gi_frame cr_frame ag_frame f_back "
-    "breakpointhook".split()
+    "breakpointhook embed_kernel PyEval_GetFrame PyEval_GetFrameLocals PyEval_GetLocals PyFrame_GetLocals "
+    "PyThreadState_GetFrame".split()
 )
 """Names that are used for nothing but getting at a frame object, or at what its variables hold."""
 # Names by which a function reads its own variables, or lets others read them, without the bytecode saying which.

@@ -14,7 +14,8 @@ import operator
 import signal
 import sys
 import threading
-from types import FrameType
+from collections.abc import Sequence
+from types import FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from pytc.interrupt import SIGNALS, is_ctrl_c, this_thread
@@ -26,6 +27,7 @@ from pytc.ownership.others.compared import odd_setting, odd_sharding
 from pytc.ownership.others.service_threads import is_harmless, wakes_nobody
 from pytc.ownership.others.signal_handlers import flags_of
 from pytc.ownership.others.waiting_threads import all_wait
+from pytc.provenance import package_of
 
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
 _last_handlers: list[Any] = []
@@ -35,6 +37,8 @@ _NO_FLAGS: frozenset[str | int] = frozenset()
 
 _QUIET_COLLECTING = ("jax", "jaxlib", "hypothesis", "ipykernel")
 """Packages whose callbacks of the garbage collector only measure, or free memory of their own."""
+_last_callbacks: list[Any] = []
+"""The callbacks of the garbage collector when they were last looked at, if all of them are these packages'."""
 
 
 class Onlookers(NamedTuple):
@@ -95,14 +99,25 @@ def _onlooker(handler: str) -> str:
     """The same, if this is the `interrupter`."""
     if handler:
         return f"{handler} may read it"
-    for callback in gc.callbacks:
-        if (getattr(callback, "__module__", "") or "").partition(".")[0] not in _QUIET_COLLECTING:
-            return "a callback of the garbage collector may read it"
+    if not _collect_quietly(gc.callbacks):
+        return "a callback of the garbage collector may read it"
     if setting := odd_setting():
         return f"JAX is set to {setting}, whose code it asks at each call, and that may read it"
     if sharding := odd_sharding():
         return f"arrays may be placed by a {sharding}, whose code JAX asks at each call, and that may read it"
     return ""
+
+
+def _collect_quietly(callbacks: Sequence[Any]) -> bool:
+    """Whether what is told of garbage collections are functions and methods of `_QUIET_COLLECTING`."""
+    if len(callbacks) == len(_last_callbacks) and all(map(operator.is_, callbacks, _last_callbacks)):
+        return True
+    _last_callbacks.clear()
+    functions = [each.__func__ if type(each) is MethodType else each for each in callbacks]
+    quiet = all(type(f) is FunctionType and package_of(f.__globals__) in _QUIET_COLLECTING for f in functions)
+    if quiet:
+        _last_callbacks[:] = callbacks
+    return quiet
 
 
 def interruptible() -> bool:

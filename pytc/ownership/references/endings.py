@@ -3,7 +3,7 @@
 A `__del__` shows in the class, and weak references, which may have callbacks, are counted. This module also finds what
 is less visible: memory whose owner is told of its release (`__release_buffer__`), objects that do not tell the garbage
 collector what they refer to, which may be anything, and objects of C code that is not known, which may call back. Only
-the object itself is examined here; `slots` goes on to what it refers to.
+the object itself is examined here; `dying` goes on to what it refers to.
 """
 
 from __future__ import annotations
