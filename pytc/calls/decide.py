@@ -39,7 +39,7 @@ _ROOM_TO_PUT_OFF = 20
 """More frames than it takes to have signals put off: with fewer, `ctypes` would make an error of its own of a full
 stack."""
 
-_TOO_MANY = ownership.Held(
+TOO_MANY = ownership.Held(
     "unknown", "so many arrays are alive that to look at each takes longer than to copy this", remedy="none"
 )
 """Why leaves are kept where `ownership.is_dear`."""
@@ -64,15 +64,29 @@ def first_look(
     outcome = outcome_of(program, leaves, signature.staged.unflattening.doubt)
     survivors = _survivors(planner, frame, args, kwargs, leaves, outcome)
     lives_on = _lives_on(planner, program, survivors.expected)
-    plan = planner.plan(signature, planner.never(program, are_arrays(leaves)) | lives_on, leaves, patient=True)
+    keep = planner.never(program, are_arrays(leaves)) | lives_on
+    plan = planner.plan(signature, keep, leaves, patient=True)
+    dear = _too_dear(plan)
+    if dear:
+        plan = planner.plan(signature, keep | dear, leaves)
     if len(signature.sites) >= MOST_SITES:
         signature.sites.clear()
     site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
-    site.unseen = lives_on - _lives_on(planner, program, survivors.seen)
+    site.unseen = dear | lives_on - _lives_on(planner, program, survivors.seen)
+    site.why = dict.fromkeys(dear, TOO_MANY)
     site = signature.sites.setdefault(site.place, site)
     site.lives_on = lives_on
     _say_why(site, program, frame, args, kwargs, leaves, asks=False)
     return site
+
+
+def _too_dear(plan: Plan) -> frozenset[int]:
+    """The leaves that a plan takes over, if to prove that they are dead takes longer than to copy them: then they are
+    better spared than copied at each call. Not if it is compiled already; nor where other processes, which may have
+    other arrays, run the same program."""
+    if plan.to_prove and plan.emitted.is_new and jax.process_count() == 1 and ownership.is_dear_now(plan.to_prove):
+        return frozenset(plan.to_prove)
+    return frozenset()
 
 
 def look_again(
@@ -233,7 +247,7 @@ def _why(
     `everywhere` says that it may take long."""
     few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
     if ownership.is_dear(plan.to_prove):
-        return dict.fromkeys(held, _TOO_MANY)
+        return dict.fromkeys(held, TOO_MANY)
     outcome = plan.outcome_ahead if plan.emitted.is_new else plan.outcome
     found = asking.glance(frame, args, kwargs, leaves, more, outcome)
     if everywhere and asking.has_time():

@@ -12,6 +12,7 @@ from typing import Any
 from pytc import ownership
 from pytc.arguments.leaves import unwrapped
 from pytc.calls.cache import Signature
+from pytc.calls.decide import TOO_MANY
 from pytc.calls.function import Function
 from pytc.calls.planner import Planner
 from pytc.calls.sites import Site
@@ -204,12 +205,12 @@ def _report(
     ]
     # Of several leaves of a type, `at_best` has as many as there are results for: any of them could be in their place.
     missing = {_aval(program.leaves[i]) for i in planner.at_best(signature.staged) - donated}
-    fit = [i for i in left_alone if _aval(program.leaves[i]) in missing]
+    fit = [i for i in left_alone if _aval(program.leaves[i]) in missing and site.why.get(i) is not TOO_MANY]
     fit.sort(key=lambda i: -program.leaves[i].nbytes)
     lives_on = site.lives_on | site.unseen | site.held.keys()
     spared = tuple(program.leaves[i].path for i in fit if i in lives_on)
     unfit = {note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}
-    unfit |= {*left_alone}.difference(fit)
+    unfit |= {i for i in left_alone if _aval(program.leaves[i]) not in missing}
     unfit |= set(kept) - program.keep - {given.leaf for given in program.inputs}  # the program does not even read it
     held = [
         HeldReport(program.leaves[i].path, program.leaves[i].nbytes, calls, site.why[i].text if i in site.why else "")

@@ -35,7 +35,7 @@ variables by other means than its bytecode shows (`introspection`), and who else
     words            what holds a leaf, for messages
 """
 
-from pytc.ownership.arrays.alive import is_dear
+from pytc.ownership.arrays.alive import is_dear, is_dear_now
 from pytc.ownership.arrays.executions import executed
 from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
@@ -67,6 +67,7 @@ __all__ = [
     "glance",
     "held",
     "is_dear",
+    "is_dear_now",
     "known_site",
     "meddler",
     "reasons",

@@ -79,6 +79,11 @@ def is_dear(wanted: Wanted) -> bool:
     return not _listing.counts_anew or are_too_many(len(listed()), leaves, nbytes)
 
 
+def is_dear_now(wanted: Wanted) -> bool:
+    """The same, when all arrays are counted: for a call that compiles, beside which that takes no time."""
+    return wanted.nbytes is not None and are_too_many(len(listed()), len(wanted), wanted.nbytes)
+
+
 def are_too_many(arrays: int, leaves: int, nbytes: int, asked: bool = False) -> bool:
     """Whether to list so many arrays takes longer than to copy so many leaves, of so many bytes together; or, if they
     are to be `asked` for their addresses, to do that."""
