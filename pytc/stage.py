@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.tree_util import (
     PyTreeDef,
-    register_pytree_node,
+    register_pytree_with_keys,
     tree_flatten,
     tree_leaves,
     tree_structure,
@@ -42,6 +42,7 @@ from pytc.arguments.static_objects import check_not_of_static
 from pytc.attributes import name_of, resemble
 from pytc.classes import defines
 from pytc.errors import LeftToJit, StaticLeafError
+from pytc.interrupt import is_from_outside
 from pytc.jax_compat import api, rewriting
 from pytc.jax_compat.avals import DESCRIPTIONS, is_for_jit, is_view_of_ref, stand_in
 from pytc.jax_compat.effects import namesake
@@ -71,12 +72,27 @@ class Returned:
         return tree_unflatten(self.tree, leaves)
 
 
-register_pytree_node(
-    Returned,
-    # JAX remembers trees; they must not hold the tracers.
-    lambda node: (node.arrays, dataclasses.replace(node, arrays=())),
-    lambda node, arrays: node.result(arrays),
-)
+@dataclasses.dataclass(frozen=True)
+class _Path:
+    """A key of a pytree: where an array stands in the caller's result, for JAX's messages."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+
+def _flatten(node: Returned) -> tuple[Sequence[Any], Returned]:
+    return node.arrays, dataclasses.replace(node, arrays=())  # JAX remembers trees; they must not hold the tracers
+
+
+def _flatten_with_paths(node: Returned) -> tuple[list[tuple[_Path, Any]], Returned]:
+    places = {o.index: path for o, path in zip(node.origins, node.paths, strict=True) if isinstance(o, Computed)}
+    arrays, tree = _flatten(node)
+    return [(_Path(places[i]), array) for i, array in enumerate(arrays)], tree
+
+
+register_pytree_with_keys(Returned, _flatten_with_paths, lambda node, arrays: node.result([*arrays]), _flatten)
 
 
 _traced: weakref.WeakKeyDictionary[Any, dict[PythonScalars, Callable[..., Returned]]] = weakref.WeakKeyDictionary()
@@ -390,8 +406,10 @@ def _check_static(path: str, leaf: Any) -> None:
         )
     try:
         hash(leaf)
-    except TypeError:
-        raise unhashable(path, leaf) from None
+    except (TypeError, ValueError) as error:  # the latter: of a `memoryview` that can be written
+        if is_from_outside(error):
+            raise
+        raise unhashable(path, leaf) from error
 
 
 def _committed_sharding(value: Any) -> Any:

@@ -1126,6 +1126,16 @@ def test_a_ref_argument_is_written(x):
     np.testing.assert_array_equal(ref[...], 2 * np.arange(4.0))
 
 
+@pytest.mark.parametrize("where", [lambda ref, x: {"a": x, "n": 1, "z": [x, ref]}, lambda ref, _: ref])
+def test_a_ref_that_is_returned_is_named_as_by_jit(x, where):
+    ref, errors = jax.new_ref(jnp.zeros(4)), []
+    for compiler in (jax.jit, pytc.compile):
+        with pytest.raises(ValueError, match="mutable array reference") as raised:
+            compiler(where)(ref, x)
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
+
+
 def test_recursion_and_nesting(x):
     @pytc.compile
     def f(x, n):

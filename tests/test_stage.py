@@ -199,6 +199,8 @@ def test_static_leaves_inside_containers_and_modules():
 def test_an_unhashable_static_leaf_is_named():
     with pytest.raises(pytc.StaticLeafError, match=r"`config\['table'\]\[1\]`.*set.*cannot be hashed"):
         pytc.compile(lambda x, config: x)(ONE, {"table": [1.0, {1, 2}]})
+    with pytest.raises(pytc.StaticLeafError, match=r"`config\['raw'\]`.*memoryview.*cannot be hashed"):
+        pytc.compile(lambda x, config: x)(ONE, {"raw": memoryview(bytearray(3))})
     with pytest.raises(pytc.StaticLeafError, match=r"`names`: JAX has no type for a NumPy array of <U1.*as numbers"):
         pytc.compile(lambda x, names: x)(ONE, np.array(["a", "b"]))
 

@@ -95,7 +95,7 @@ class Layout:
         """What is known of calls with the static values of these leaves and this sharing, if anything."""
         try:
             return self.get(self.values(leaves), sharing)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             if is_from_outside(error):
                 raise
             return None  # of what cannot be hashed nothing is; `Lookup.signatures` names the leaf

@@ -94,7 +94,7 @@ class Lookup:
         try:
             values = layout.values(leaves)
             found = layout.get(values, sharing)
-        except TypeError:
+        except (TypeError, ValueError):  # the latter: of a `memoryview` that can be written
             self.stageable.leaves(args, kwargs, share=False)  # names the leaf
             raise
         if found is None:
