@@ -157,7 +157,8 @@ class Mapped:
             sizes.setdefault(size, []).append(f"`{path}` (axis {axis})")
         if len(sizes) > 1:
             told = "; ".join(
-                f"{size} rows in {', '.join(paths[:3])}{f' and {len(paths) - 3} more' if len(paths) > 3 else ''}"
+                f"{size} row{'s' * (size != 1)} in {', '.join(paths[:3])}"
+                f"{f' and {len(paths) - 3} more' if len(paths) > 3 else ''}"
                 for size, paths in sizes.items()
             )
             raise ValueError(

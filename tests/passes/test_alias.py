@@ -141,21 +141,21 @@ def test_a_last_output_that_needs_all_of_the_input_is_not_written_over_it(fun: A
 
 
 @pytest.mark.parametrize(
-    "fun",
+    ("fun", "on_gpu"),
     [
-        lambda a: jnp.roll(a, 1, 1),
-        lambda a: 2 * jnp.roll(jnp.sin(a), 1, 1),
-        lambda a: jnp.concatenate([a[:, 1:], a[:, :1] * 2], axis=1),
-        lambda a: jnp.concatenate([a[:, : N // 4], a[:, N // 4 : N // 2], a[:, : N // 2]], axis=1),
+        (lambda a: jnp.roll(a, 1, 1), ()),
+        (lambda a: 2 * jnp.roll(jnp.sin(a), 1, 1), (BYTES,)),
+        (lambda a: jnp.concatenate([a[:, 1:], a[:, :1] * 2], axis=1), ()),
+        (lambda a: jnp.concatenate([a[:, : N // 4], a[:, N // 4 : N // 2], a[:, : N // 2]], axis=1), ()),
     ],
 )
-def test_long_rows_are_joined_from_parts_that_the_compiler_stores(fun: Any) -> None:
-    """So what the parts were made from has been read."""
+def test_long_rows_are_joined_from_parts_that_the_compiler_stores(fun: Any, on_gpu: tuple[int, ...]) -> None:
+    """So what the parts were made from has been read. `on_gpu` are the bytes that each pair there costs in copies."""
     program = planned(fun, SQUARE)
     assert program.aliases == (Alias(0, 0, 0, "updated in place"),)
     assert copies(program) == 0
     assert total(program) <= total(without(program)) - BYTES
-    assert all(pair.copied for pair in planned(fun, SQUARE, platform="gpu").aliases)
+    assert tuple(pair.copied for pair in planned(fun, SQUARE, platform="gpu").aliases) == on_gpu
 
 
 @pytest.mark.parametrize(
