@@ -4,7 +4,7 @@ The proof looks at objects of any class, and what their classes raise when they 
 then nothing is proven, and nothing told. What a handler of a signal raises meanwhile is another matter.
 
 Each question is written out: a wrapper with `*args` would hold the arguments in a tuple of its own, which the proof
-would count.
+would count. (A `with` statement holds nothing.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,19 @@ _looking = [0.0]
 _STARTED = time.perf_counter()
 
 
+class _Ended:
+    """Ends the `with` block where something raises that is no error of the call."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> bool:
+        return isinstance(error, Exception) and not is_from_outside(error)
+
+
+_WHATEVER_IT_RAISES = _Ended()
+
+
 def held(
     wanted: ownership.Wanted,
     outcome: ownership.Outcome,
@@ -34,12 +47,9 @@ def held(
     leaves: Sequence[Any],
 ) -> Collection[int]:
     """Those of the leaves `wanted` that are not proven dead; all where to find out raises."""
-    try:
+    with _WHATEVER_IT_RAISES:
         return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
-    except Exception as error:
-        if is_from_outside(error):
-            raise
-        return wanted
+    return wanted
 
 
 def staying(
@@ -47,12 +57,9 @@ def staying(
 ) -> frozenset[int] | None:
     """The leaves that will be the same at the next call, if the result of this one goes back to where others came from;
     None if it does not, or where to find out raises."""
-    try:
+    with _WHATEVER_IT_RAISES:
         return ownership.staying(frame, args, kwargs, leaves)
-    except Exception as error:
-        if is_from_outside(error):
-            raise
-        return None
+    return None
 
 
 def survivors(
@@ -63,12 +70,9 @@ def survivors(
     outcome: ownership.Outcome,
 ) -> ownership.Surviving:
     """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
-    try:
+    with _WHATEVER_IT_RAISES:
         return ownership.survivors(frame, args, kwargs, leaves, outcome)
-    except Exception as error:
-        if is_from_outside(error):
-            raise
-        return ownership.Surviving(frozenset(), frozenset())
+    return ownership.Surviving(frozenset(), frozenset())
 
 
 def reasons(
@@ -82,10 +86,8 @@ def reasons(
     """For each leaf of `wanted` that is not proven dead, what holds it; for none where to find out raises."""
     started = time.perf_counter()
     try:
-        return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
-    except Exception as error:
-        if is_from_outside(error):
-            raise
+        with _WHATEVER_IT_RAISES:
+            return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
         return {}
     finally:
         _looking[0] += time.perf_counter() - started
@@ -106,9 +108,6 @@ def glance(
     outcome: ownership.Outcome,
 ) -> dict[int, ownership.Held]:
     """For each leaf of `wanted`, what holds it as far as variables show; for none where to find out raises."""
-    try:
+    with _WHATEVER_IT_RAISES:
         return ownership.glance(frame, args, kwargs, leaves, wanted, outcome)
-    except Exception as error:
-        if is_from_outside(error):
-            raise
-        return {}
+    return {}

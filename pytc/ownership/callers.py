@@ -21,7 +21,7 @@ from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.sites import NotTrusted
 from pytc.ownership.bytecode.stack import HIGHEST
 from pytc.ownership.cpython.interpreter import UNBOUND, getrefcount, variable, waits_for_c
-from pytc.ownership.frames import IN_SOME_WAY, dead_above, dead_locals, looked_up, unread_in, waiting
+from pytc.ownership.frames import IN_SOME_WAY, dead_locals, looked_up, unread_in, waiting
 from pytc.ownership.others.watchers import Onlookers, onlookers
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.references import loops
@@ -185,7 +185,7 @@ def slots_of(
     """
     roots = [*args, *kwargs, *kwargs.values()]
     roots += in_one_list(leaves)
-    return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.lasting, dead_above)
+    return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.lasting)
 
 
 @dataclasses.dataclass

@@ -27,7 +27,7 @@ refers to the object, and that is not read again once the others have been (`fie
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from types import FrameType
 from typing import Any
 
@@ -40,6 +40,7 @@ from pytc.ownership.bytecode.replacing import copied
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.cpython.interpreter import UNBOUND, variable
 from pytc.ownership.cpython.plain import NotPlain, attribute, is_small_number, item, method, of_strings, read
+from pytc.ownership.frames import dead_above
 from pytc.ownership.others.collector import MOST
 from pytc.ownership.others.watchers import NOBODY, Onlookers
 from pytc.ownership.references.counts import PLAIN, opens
@@ -77,7 +78,6 @@ class Slots:
         walked: Iterable[Any] = (),
         static: Iterable[Any] = (),
         lasting: Set[int] = frozenset(),
-        dead_above: Callable[[FrameType, CallSite, bool, Lengths, int, int], int] = lambda *_: 0,
     ):
         self.onlooker = onlookers.anywhere
         """Who may have read slots, so that none is dead, in words; empty if nobody."""
@@ -87,7 +87,6 @@ class Slots:
         self._stack = StackVariables() if self._thread else None
         """What the variables of the frames that were added refer to: asked beside other threads alone."""
         self._classes = classes
-        self._dead_above = dead_above
         self._added: tuple[CallSite, bool, Lengths]
         """What was told of the frame that was added last."""
         self.values: list[Any] = []
@@ -302,7 +301,7 @@ class Slots:
             return
         ours = self.dying.listed(id(nodes[0])) + len(variables) - bool(event.place)
         more = held_by_others(nodes, ours)
-        if more != (above := more and self._dead_above(frame, *self._added, id(nodes[0]), more)):
+        if more != (above := more and dead_above(frame, *self._added, id(nodes[0]), more)):
             return
         if not opens(nodes[0]):
             return

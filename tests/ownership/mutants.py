@@ -206,7 +206,7 @@ def c_code_calls_nobody() -> Any:
 
 def callers_read_nothing() -> Any:
     """What a helper's argument is in besides counts as dead variables of its callers."""
-    modules = frames, callers
+    modules = frames, slots
     return _patches(*(mock.patch.object(module, "dead_above", lambda *arguments: arguments[-1]) for module in modules))
 
 
