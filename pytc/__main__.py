@@ -235,7 +235,7 @@ def _requirement(text: str) -> tuple[str, float | int]:
 
 
 def _amount(text: str, units: Mapping[str, int] | None = None) -> float:
-    """A number that is not negative, with one of these units behind it or none."""
+    """A number that is not negative, with one of these units after it or none."""
     units = units or {}
     number = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]*)", text.strip())
     if number is None:

@@ -214,7 +214,7 @@ def _is_handlers(frame: types.FrameType) -> bool:
 
 def deliver(landed: Sequence[Any], *raised: BaseException) -> tuple[Any, ...]:
     """The result of a call that has landed, alone in a tuple, though something was raised, and more while that was
-    handled; what came from outside follows, behind the caller's store. An empty tuple where the call has not landed, or
+    handled; what came from outside follows, after the caller's store. An empty tuple where the call has not landed, or
     must raise.
 
     Another exception may strike in here. Nothing is lost by that: whoever calls this calls it again, with that one,
@@ -251,7 +251,7 @@ def put_off() -> Iterator[None]:
     """A Ctrl-C inside, or another signal with a handler in Python, strikes at the end. (Handlers run in the main thread
     alone.)
 
-    Raises what a handler raises then. If several signals came, those whose turn it is not yet strike right behind that.
+    Raises what a handler raises then. If several signals came, those whose turn it is not yet strike right after that.
     """
     if not in_main_thread():
         yield

@@ -548,7 +548,7 @@ def test_what_stands_in_the_place_of_alias_takes_over_what_it_may(each, pairs, x
 @pytest.mark.parametrize("late", [pytc.passes.hoist, pytc.passes.share, pytc.passes.forward, pytc.passes.prune])
 def test_passes_that_number_inputs_and_outputs_anew_do_not_stand_behind_alias(late, x):
     f = pytc.compile(lambda x: (x + 1, x), passes=(pytc.passes.alias, late), donate="all")
-    with pytest.raises(ValueError, match=f"the pass `{late.__name__}` stands behind `alias`"):
+    with pytest.raises(ValueError, match=f"the pass `{late.__name__}` stands after `alias`"):
         f(x)
 
 

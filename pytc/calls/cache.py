@@ -143,7 +143,7 @@ class Shared:
     """The newest signature of each staged program."""
     _replaced: set[Signature] = dataclasses.field(init=False, default_factory=set)
     """Those that the latest has replaced, with their call sites. They are let go of when room is made, since what goes
-    with them may run code: not behind a call."""
+    with them may run code: not after a call."""
     _being_made: dict[Described, contextlib.AbstractContextManager[Any]] = dataclasses.field(
         init=False, default_factory=dict
     )

@@ -289,7 +289,7 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
     (`equinox.error_if`). It should not come later for the copies, so they are waited for where their originals were
     there: not else, since the caller may have to do something for these first.
 
-    A signal strikes behind the copies: JAX makes them with Python code that its caches call, which make a `ValueError`
+    A signal strikes after the copies: JAX makes them with Python code that its caches call, which make a `ValueError`
     of what is raised there.
     """
     given = list(leaves)

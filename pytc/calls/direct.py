@@ -111,7 +111,7 @@ class Direct:
             # The proof comes last: nothing is looked into between it and the call.
             if self.static is not None and not self.static.are_in(args, kwargs):
                 return False
-            # Behind users' `__hash__`, which may change a class.
+            # After users' `__hash__`, which may change a class.
             if not emitted.are_as_staged() or not (self.others is None or self.others.is_as_before(args, kwargs)):
                 return False
             if self.proven is not None:
@@ -191,7 +191,7 @@ class Ways(dict[tuple[int, int], Direct]):
         self._python_scalars = python_scalars
 
     def make_room(self) -> None:
-        """Forget all sites where there are too many. Done before the call of a new site, rather than behind one: what
+        """Forget all sites where there are too many. Done before the call of a new site, rather than after one: what
         dies with a site may run code, and none may run between a call and the store of its result."""
         if len(self) >= MOST_SITES:
             self.clear()

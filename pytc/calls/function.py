@@ -1,4 +1,4 @@
-"""A compiled function: the call path behind `wrapper`, top to bottom.
+"""A compiled function: the call path after `wrapper`, top to bottom.
 
 A call flattens its arguments once, looks up the plan for them, asks `ownership` which of the leaves that the plan
 would overwrite are still alive, gives the program private copies of those, and runs it. From where that has gone well
@@ -238,7 +238,7 @@ class Function:
         landed: list[Any],
     ) -> None:
         """Undo what `run` has done to `leaves` and `landed`, so that another program can be tried."""
-        landed.clear()  # now: it may hold the last reference to the program, which must not die behind the next proof
+        landed.clear()  # now: it may hold the last reference to the program, which must not die after the next proof
         if signature.keys:
             leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
 

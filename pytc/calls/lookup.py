@@ -132,7 +132,7 @@ class Lookup:
             ):
                 signatures.make_room(signature)
                 yield signature
-            # The program as it was staged is not held here: what only it refers to dies now, and not behind the call.
+            # The program as it was staged is not held here: what only it refers to dies now, and not after the call.
             try:
                 signature = self.staged(signatures, described, staying, *given())
             except StopIteration as stop:

@@ -182,7 +182,7 @@ class Planner:
         def replan(candidate: Candidate) -> Program:
             return passes.run(candidate.of(prepared, paired), later)
 
-        # What the passes behind `alias` do, no hash tells.
+        # What the passes after `alias` do, no hash tells.
         return choose(paired, replan, leaves, self.options, compiler_options, self.emit, remember=not later)
 
     def promised_program(self, staged: Program) -> Program:

@@ -119,7 +119,7 @@ class Site:
         from `LONGEST` on after each so many. The site may be in a helper whose next caller does not read them; or what
         has held them may be gone: a profiler, a thread, a variable for the best state so far.
 
-        One less than a power of two, because people save each 10th, 16th or 100th state: the call behind that would
+        One less than a power of two, because people save each 10th, 16th or 100th state: the call after that would
         find it held each time that it is the one that looks."""
         following = self.earlier + self.calls + 1
         return self.plan.spared and (following % LONGEST if following > LONGEST else following & (following - 1)) == 0

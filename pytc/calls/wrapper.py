@@ -69,10 +69,10 @@ def wrap(function: Function) -> Callable[..., Any]:
                     signature = None  # as above
             return function.call(frame, args, kwargs, leaves, tree, landed)
         except BaseException as raised:
-            # Several may come at once: by different signals, from other threads, or one behind the other.
+            # Several may come at once: by different signals, from other threads, or one after the other.
             try:
                 delivered = deliver(landed, raised)
-            except BaseException as second:  # noqa: BLE001 - it is raised again, here or behind the store
+            except BaseException as second:  # noqa: BLE001 - it is raised again, here or after the store
                 try:
                     delivered = deliver(landed, raised, second)
                 except BaseException as third:  # noqa: BLE001 - as above
@@ -85,7 +85,7 @@ def wrap(function: Function) -> Callable[..., Any]:
         finally:
             # From here on nothing but operators and returns: no signal is looked for.
             function.kept_alive += tree, signature, direct
-            # `-X` calls a function with no call, behind which one would be looked for (`collector`): this is `resume`.
+            # `-X` calls a function with no call, after which one would be looked for (`collector`): this is `resume`.
             if collector.STATE.paused:
                 collector.STATE.paused = False
                 collector.STATE.ballast = ()

@@ -30,7 +30,7 @@ class Arguments:
         self.leaves = [program.leaves[i] for i in numbers]
         """The leaves that are passed."""
         self.captured = [program.inputs[i].captured for i in captured]
-        """The arrays that are passed behind these."""
+        """The arrays that are passed after these."""
         self.place_of_input = [
             place_of_captured[i] if given.leaf is None else place[given.leaf] for i, given in enumerate(program.inputs)
         ]

@@ -101,7 +101,7 @@ class Emitted:
 
     def _flat(self, values: Sequence[Any]) -> list[Any]:
         values = self.arguments.with_keys(values)
-        leaves = self.arguments.leaves  # behind them come the captured arrays
+        leaves = self.arguments.leaves  # after them come the captured arrays
         if not self._untraced or not all(_fits(*each) for each in zip(values, leaves, strict=False)):
             raise Retrace
         self._untraced = False

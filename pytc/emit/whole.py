@@ -250,7 +250,7 @@ def _changed(tree: Any, changes: Any) -> Any:
 
 def _bits_of(aval: Any, keys: Any) -> Any:
     """The bits of keys of the type `aval`. Raises `Retrace` for anything else, and where that cannot be told without
-    comparing implementations of keys by users' code, which must not run behind the proof."""
+    comparing implementations of keys by users' code, which must not run after the proof."""
     bits = bits_of(keys)
     if bits is keys or not are_of(keys, aval.dtype):
         raise Retrace

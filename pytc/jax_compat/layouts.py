@@ -47,7 +47,7 @@ def is_over_several(placed: Any) -> bool:
 
 
 def place_and_layout(array: jax.Array) -> Any:
-    """Where an array is: its sharding, or its format, where its rows do not lie one behind the other.
+    """Where an array is: its sharding, or its format, where its rows do not lie one after the other.
 
     JAX 0.10 must be told. Otherwise what it copies keeps the order of the elements, and the next program takes it for
     the usual one. (Not so always: to a format JAX copies by a program, which takes twice as long.)"""

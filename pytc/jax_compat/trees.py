@@ -92,7 +92,7 @@ def paths_of(tree: PyTreeDef, path: str = "") -> Iterator[str]:
 
 def is_plain_class(kind: type) -> bool:
     """Whether a container is made, iterated over and indexed as `tuple` does, and its fields are those of the class, if
-    it is a named tuple. JAX asks for them as it takes one apart, behind the proof; and around copies of the leaves one
+    it is a named tuple. JAX asks for them as it takes one apart, after the proof; and around copies of the leaves one
     is made, which dies unseen."""
     if not issubclass(kind, tuple) or kind is tuple:
         return True

@@ -1,4 +1,4 @@
-"""Slots: attributes, items, globals and cells that the instructions right behind the call overwrite.
+"""Slots: attributes, items, globals and cells that the instructions right after the call overwrite.
 
 `callsite` names these slots; `Slots` finds the objects that the names stand for at one call. A slot is dead if
 
@@ -58,7 +58,7 @@ _CANNOT_SHARE = ids_of(list, types.CellType)
 
 
 class Slots:
-    """The old values of the slots that the frames of a call overwrite right behind it, in order.
+    """The old values of the slots that the frames of a call overwrite right after it, in order.
 
     Fill it frame by frame, from the caller up: `call`, then `add` for each frame, and `leave` where the next one
     follows. `values` then has the values of the slots that are proven dead.
@@ -101,14 +101,14 @@ class Slots:
         self._made = 0
         """How many objects are made before the next store, at the most."""
         self._loaded: set[int] = set()
-        """Ids of values that are read behind the call."""
+        """Ids of values that are read after the call."""
         self._owners: list[Any] = []
         """Objects of which fields were added."""
         self._variables: list[int] = []
         """For each of them, how many variables have it, those of the callers included, without the one reference that
         may be a variable's or the stack's."""
         self._ways: set[int] = set()
-        """Ids of the objects that the ways to slots lead through. A way is read behind the call, so the variable that
+        """Ids of the objects that the ways to slots lead through. A way is read after the call, so the variable that
         it begins with is alive then. Only a store could make one of these objects a dead container; none may."""
 
     def call(self, below: FrameType, references: int) -> None:
@@ -134,7 +134,7 @@ class Slots:
         readable: bool = False,
         atomic: bool = True,
     ) -> None:
-        """Add the slots that the instructions behind `site` overwrite in `frame`, up to the first that may run code.
+        """Add the slots that the instructions after `site` overwrite in `frame`, up to the first that may run code.
 
         `lengths` tell how the result can be taken apart. `at_once` says that no C code runs between the
         compiled function's return and these instructions, and `atomic` that nothing has been donated if what the frame
@@ -160,7 +160,7 @@ class Slots:
 
     def leave(self, frame: FrameType, site: CallSite) -> None:
         """Go on to the frame above `frame`, which was added last: its slots may be dead if the function of `frame`
-        returns right behind its stores, and nothing that ends with it runs code."""
+        returns right after its stores, and nothing that ends with it runs code."""
         self._open = (
             self._open
             and site.returns
@@ -175,7 +175,7 @@ class Slots:
 
     def _end_quietly(self, roots: list[Any], frame: FrameType, returns: bool) -> bool:
         """Whether the arguments that end with the call itself, rather than with a variable of `frame`, run no code
-        then. If its function `returns` right behind the call, its variables end, too, and are looked at with these."""
+        then. If its function `returns` right after the call, its variables end, too, and are looked at with these."""
         roots = [root for root in roots if not self.dying.is_walked(root) and not is_quiet(root)]
         if roots:
             variables = variables_of(frame)
@@ -185,7 +185,7 @@ class Slots:
         return True
 
     def _are_private(self, frame: FrameType, events: Iterable[Event], readable: bool, stack: StackVariables) -> bool:
-        """Whether all places that the instructions behind the call read or overwrite are out of the reach of other
+        """Whether all places that the instructions after the call read or overwrite are out of the reach of other
         threads; if not, one of these is an onlooker."""
         if not readable and all(self.is_private(frame, event.reads, stack) for event in events if event.reads):
             return True
@@ -199,8 +199,8 @@ class Slots:
     def _walk(
         self, frame: FrameType, events: Sequence[Event], lengths: Lengths, readable: bool, dead: Iterable[int] = ()
     ) -> bool:
-        """Add what the events behind the call make dead, up to the first that may run code; whether there is none.
-        `dead` are the local variables that are not read behind it."""
+        """Add what the events after the call make dead, up to the first that may run code; whether there is none.
+        `dead` are the local variables that are not read after it."""
         gone = {*dead}
         try:
             for event in events:
@@ -283,7 +283,7 @@ class Slots:
         makes a changed copy of. Nothing else may refer to it but variables that are `gone`, to which that one is added,
         and dead variables of the callers.
 
-        What was read of these variables behind the call are attributes, found plain; to store one would read the
+        What was read of these variables after the call are attributes, found plain; to store one would read the
         variable as a whole. Each field is a reference of its own; what is also the value of an attribute that is read
         is left out. (`fields.unread` is about exact dictionaries, lists and tuples.) Raises `NotPlain` if to read an
         attribute may run code.
@@ -322,7 +322,7 @@ class Slots:
         return True
 
     def _read(self, value: Any) -> None:
-        """Note that the value is read behind the call, so that it may live on once its slot is overwritten."""
+        """Note that the value is read after the call, so that it may live on once its slot is overwritten."""
         self._loaded.add(id(value))
 
     def peek(self, frame: FrameType, place: Place) -> Any:

@@ -6,7 +6,7 @@
     share       outputs that are one value (`values`) become one
     forward     outputs that are arguments are handed back
     prune       what nothing reads goes
-    snapshot    captured arrays that stay constants are copied: not in the pipeline, but behind any, before `alias`
+    snapshot    captured arrays that stay constants are copied: not in the pipeline, but after any, before `alias`
     alias       outputs are written over inputs: those of one kind (`fitting`), by the price of each pair (`groups`) and
                 the cheapest assignment (`matching`). That depends on who reads what when (`dataflow`, `reads`,
                 `rejoined`), what is in memory besides (`temporaries`), pairs in each other's way (`crossed`), places
@@ -72,7 +72,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     Python's stack, though JAX itself gets by, that pass is left out and a note says so. A user's own pass raises.
 
     Raises `TypeError` for what is not a `Program`, and naming a pass that returns none; `ValueError` naming a pass that
-    has a result written over a leaf of `Program.keep`, or one of pytc's own that cannot stand behind `alias`;
+    has a result written over a leaf of `Program.keep`, or one of pytc's own that cannot stand after `alias`;
     `VerificationError` naming a pass that changed the meaning; and whatever a pass raises.
     """
     if not isinstance(program, Program):
@@ -81,7 +81,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
     for each in passes:
         if program.aliases and each in _RENUMBERING:
             raise ValueError(
-                f"the pass `{name_of(each)}` stands behind `alias`, whose pairs it does not know: it goes first"
+                f"the pass `{name_of(each)}` stands after `alias`, whose pairs it does not know: it goes first"
             )
         try:
             with uncollected():

@@ -92,7 +92,7 @@ class _Told(NamedTuple):
     sign: str
     """In keys."""
     words: str
-    """Behind a plan's name."""
+    """After a plan's name."""
 
 
 _ORDERS: dict[Order, _Told] = {

@@ -89,6 +89,6 @@ def _found(flow: Flow, candidates: Set[int], in_memory: Set[int], last: Mapping[
 
 
 def _followed(values: Set[int], last: Mapping[int, int], number: int) -> frozenset[int]:
-    """Those of the values that are read again behind step `number`: at most `_MOST`."""
+    """Those of the values that are read again after step `number`: at most `_MOST`."""
     alive = frozenset([value for value in values if last[value] > number])
     return alive if len(alive) <= _MOST else frozenset(sorted(alive)[-_MOST:])

@@ -152,7 +152,7 @@ def narrows_inside(before: Jaxpr, after: Jaxpr) -> bool:
 
 
 def _what_became(before: Jaxpr, after: Jaxpr) -> Iterator[tuple[JaxprEqn, JaxprEqn]]:
-    """Each equation of a jaxpr without dead code, behind the one that it was made of."""
+    """Each equation of a jaxpr without dead code, after the one that it was made of."""
     made_of = {v: eqn for eqn in before.eqns for v in eqn.outvars}
     for eqn in after.eqns:
         yield next((made_of[v] for v in eqn.outvars if v in made_of), eqn), eqn

@@ -32,7 +32,7 @@ from pytc.classes import defines
 from pytc.ownership import callers, frames, look, proof, slots
 from pytc.ownership.arrays import buffers, executions, placed, walk
 from pytc.ownership.bytecode import (
-    behind,
+    continuation,
     events,
     fields,
     introspection,
@@ -369,12 +369,12 @@ def handlers_read_no_members() -> Any:
 
 def strings_name_no_members() -> Any:
     """Nobody asks what is read of a container by a string that names its variable."""
-    behind = liveness.ControlFlow._behind
+    reached = liveness.ControlFlow._reached
 
     def nothing_named(flow: Any, at: int, calm: int) -> Any:
-        return behind(flow, at, calm)._replace(named=0)
+        return reached(flow, at, calm)._replace(named=0)
 
-    return mock.patch.object(liveness.ControlFlow, "_behind", nothing_named)
+    return mock.patch.object(liveness.ControlFlow, "_reached", nothing_named)
 
 
 def items_are_held_by_variables_alone() -> Any:
@@ -448,7 +448,7 @@ def methods_do_what_their_names_say() -> Any:
 
 def old_ones_are_passed_once() -> Any:
     """An object of which a copy is made may be passed to that as a new value, too."""
-    return mock.patch.object(behind._Uses, "is_read_once", lambda uses, local, before: uses.is_private(local))
+    return mock.patch.object(continuation._Uses, "is_read_once", lambda uses, local, before: uses.is_private(local))
 
 
 class _Unseen(set):  # type: ignore[type-arg]
@@ -496,14 +496,14 @@ def constructors_are_all_alike() -> Any:
 
 def copies_cannot_raise() -> Any:
     """What is read if making the copy fails does not count."""
-    leave = behind._Uses.ending
+    leave = continuation._Uses.ending
 
     def ending(uses: Any, n: int) -> list[int]:
         return leave(uses, n) or [uses._ends[n]] if n in uses._ends else []
 
     return _patches(
         mock.patch.object(liveness.ControlFlow, "_handled", lambda flow, live, at: 0),
-        mock.patch.object(behind._Uses, "ending", ending),
+        mock.patch.object(continuation._Uses, "ending", ending),
     )
 
 

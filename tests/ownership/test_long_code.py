@@ -63,8 +63,8 @@ def test_what_reads_a_local_is_found_at_once_or_along_the_ways_on_which_it_is_li
                 for calm in (0, 1, 2)[: 2 + (len(flow.follows[at]) == 1)]:
                     along = {at}.intersection(n for n in [at] if flow.reads[at] >> local & 1)
                     assert flow.readers(at, local, calm) == along | flow._live_readers(at, calm, 1 << local)
-                    behind = flow._behind(at, calm)
-                    at_once += not (behind.written | behind.named) >> local & 1
+                    reachable = flow._reached(at, calm)
+                    at_once += not (reachable.written | reachable.named) >> local & 1
     assert at_once > 10_000
 
 
@@ -77,14 +77,14 @@ def reached(flow, at, within):
     return found
 
 
-def test_what_is_stored_behind_an_instruction():
+def test_what_is_stored_after_an_instruction():
     for code, flow, places in flows():
         names = [Step("global", name) for name in code.co_names] + [Step("cell", n) for n in range(40)]
         for at in places:
             behind = reached(flow, at, range(len(flow.follows)))
             for step in [*(fast(n)[0] for n in range(len(code.co_varnames))), *names]:
                 expected = any(may_store(flow, n, step) for n in behind)
-                assert repeats.is_stored_behind(flow, at, (step,)) == expected
+                assert repeats.is_stored_after(flow, at, (step,)) == expected
 
 
 def test_what_every_way_around_a_loop_passes():

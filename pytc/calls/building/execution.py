@@ -133,10 +133,10 @@ class Execution:
             target, iterator = self.place[named], stack[-1]
             if not isinstance(iterator, Several):
                 raise Odd
-            behind = target + (self.instructions[target].opname == "END_FOR")
+            after = target + (self.instructions[target].opname == "END_FOR")
             # From CPython 3.13 on the iterator is dropped there.
             ended = stack if sys.version_info >= (3, 13) else stack[:-1]
-            return [(at + 1, [*stack, iterator.item]), (behind, [*ended])]
+            return [(at + 1, [*stack, iterator.item]), (after, [*ended])]
         if not (name in _IGNORED or self._with_variables(instruction, stack, names)):
             self._with_the_stack(name, argument, named, stack)
         return [(at + 1, stack)]
@@ -263,8 +263,8 @@ class Execution:
                 stack += reversed(parts)
             case "UNPACK_EX":
                 items_of(stack.pop())
-                before, behind = argument & 0xFF, argument >> 8
-                stack += [Kind.UNKNOWN] * behind + [Container(list)] + [Kind.UNKNOWN] * before
+                before, after = argument & 0xFF, argument >> 8
+                stack += [Kind.UNKNOWN] * after + [Container(list)] + [Kind.UNKNOWN] * before
             case "BINARY_SUBSCR":
                 key, owner = stack.pop(), stack.pop()
                 stack.append(part_of(owner, key))

@@ -65,7 +65,7 @@ def edit(place: Place, said: str, given: Collection[str] = ()) -> Edit:
         start = end = place.line, 0
         return Edit(place.file, place.line, said, "", "", start, end, "", "", "")
     before, start, end = found.text, found.start, found.end
-    around = found.before_it, found.behind_it
+    around = found.before_it, found.after_it
     if _said_elsewhere(found.node, said, given):
         note = "the donation that it has now is said elsewhere"
         return Edit(place.file, place.line, said, "", "", start, end, *around, note)
@@ -101,8 +101,8 @@ class _Found:
         return self.file[self.file.rfind("\n", 0, self.first) + 1 : self.first].lstrip()
 
     @property
-    def behind_it(self) -> str:
-        """What stands behind it in its last line."""
+    def after_it(self) -> str:
+        """What stands after it in its last line."""
         return self.file[self.last :].partition("\n")[0].rstrip()
 
 
@@ -200,7 +200,7 @@ def _donations(source: str) -> list[tuple[int, int]]:
 
 
 def _inserted(call: str, said: str) -> str:
-    """The source of a call with this option added behind its last argument, before any comments and trailing comma."""
+    """The source of a call with this option added after its last argument, before any comments and trailing comma."""
     *before, _ = _tokens(call)
     while before[-1][0] == ",":
         before.pop()
@@ -216,9 +216,9 @@ def _without(call: str, begin: int, end: int) -> str:
         after = call[end : following[1]] + call[following[2] :].lstrip(" \t")
     else:
         earlier = [token for token in _tokens(call) if token[2] <= begin]
-        text, at, behind = earlier[-1]
+        text, at, end = earlier[-1]
         if text == ",":
-            before = call[:at] + call[behind:begin]
+            before = call[:at] + call[end:begin]
         before = before.rstrip(" \t")
     line = before.rstrip(" \t")
     return (line.removesuffix("\n") if after.startswith("\n") else before) + after

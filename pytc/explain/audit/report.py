@@ -109,8 +109,8 @@ class Edit:
     """Where it ends."""
     before_it: str
     """What stands before it in its first line: `@`, `step = `."""
-    behind_it: str
-    """What stands behind it in its last line."""
+    after_it: str
+    """What stands after it in its last line."""
     note: str
     """What else to do or to know; empty if nothing."""
 

@@ -86,7 +86,7 @@ def _edit(report: FunctionReport, width: int, paint: Paint) -> list[str]:
     lines = wrapped(f"  {_where(change.file, change.line)}: {does}{gain}{note}", width, 4)
     lines = [paint(line, "add") for line in lines]
     if change.after:
-        sources = (change.before_it + source + change.behind_it for source in (change.before, change.after))
+        sources = (change.before_it + source + change.after_it for source in (change.before, change.after))
         both = [" ".join(source.split()) for source in sources]
         same = next((i for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b), 0)
         lines += [f"    {sign} {_shortened(text, same, width - 6)}" for sign, text in zip("-+", both, strict=True)]

@@ -149,7 +149,7 @@ _MOST_HELD = 64
 
 
 def _at(number: int, places: list[Any], held: list[Any]) -> Any:
-    """What stands in the place of this number: `places` has the first ones, `held` those behind."""
+    """What stands in the place of this number: `places` has the first ones, `held` those after."""
     return places[number] if number < len(places) else held[number - len(places)]
 
 

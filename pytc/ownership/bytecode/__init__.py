@@ -3,7 +3,7 @@
 callsite         one place in the code, which is all of the below: what is dead there, and what it overwrites
 sites            these places, and the functions' code, as far as analysed
     instructions     what CPython's instructions do
-liveness         the local variables that are read on some path behind a call
+liveness         the local variables that are read on some path after a call
 aside            what a comprehension puts aside, and where it puts that back
 strings          those that a string names which may be code
 taint            where such strings go, and so which instructions may evaluate them
@@ -11,7 +11,7 @@ introspection    code that reads variables by other means than its bytecode show
 stack            what lies on the stack at a call: iterators, a starred call's arguments
 stores           where an instruction stores to
 symbolic         instructions, executed symbolically: which places they load and overwrite
-behind           what happens right behind a call, up to the first instruction that may run Python code
+continuation     what happens right after a call, up to the first instruction that may run Python code
 events           the words in which this is told
 lengths          how the call's result can be taken apart
 fields           what is read of a variable's container, and so what is not

@@ -2,7 +2,7 @@
 
 From CPython 3.12 on a comprehension is part of the function around it, and its variables are among that one's. What
 such a variable held before (`LOAD_FAST_AND_CLEAR`) lies on the stack, beneath all that the comprehension puts there,
-and is stored again when that is over, or has failed. So it is read only if the variable is live behind one of these
+and is stored again when that is over, or has failed. So it is read only if the variable is live after one of these
 stores, which this file finds.
 """
 

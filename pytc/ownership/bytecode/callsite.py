@@ -1,10 +1,10 @@
 """A call site: which of the caller's variables are dead once the call has begun, and which slots it overwrites.
 
 Both follow from the bytecode and are computed once for each call site. `liveness` finds the dead local variables. The
-slots (attributes, items, globals, cells: places that other code can reach) are those that the instructions right behind
+slots (attributes, items, globals, cells: places that other code can reach) are those that the instructions right after
 the call overwrite with its result: `self.state = step(self.state, b)`. That this function never reads a slot again is
 not enough, because others may; so only instructions that run no Python code may stand between the call and the store.
-`behind` stops at the first that might.
+`continuation` stops at the first that might.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytc.ownership.bytecode.behind import behind, cannot_raise, taken_apart
+from pytc.ownership.bytecode.continuation import cannot_raise, continuation, taken_apart
 from pytc.ownership.bytecode.events import RESULT, Built, Part, Step
 from pytc.ownership.bytecode.fields import members_read
 from pytc.ownership.bytecode.introspection import introspects
@@ -41,7 +41,7 @@ class CallSite:
     """
 
     def __init__(self, flow: ControlFlow, lasti: int, names: Mapping[str, Any], builtins: Mapping[str, Any]):
-        """`names` are the globals that the code sees, and `builtins` those behind them."""
+        """`names` are the globals that the code sees, and `builtins` those after them."""
         code = flow.code
         self.of = flow.of
         """A weak reference to the code object."""
@@ -51,18 +51,18 @@ class CallSite:
         self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable" if named else ""
         """Why no variable of the frame counts as dead unless it is overwritten at once; empty if there is no reason."""
         self.taken_apart, last = taken_apart(flow, self.at)
-        """How the result is taken apart right behind the call."""
+        """How the result is taken apart right after the call."""
         self.calm = 1 + last - self.at
         """So many instructions, from the call on, are known not to raise if the call has donated nothing where it does,
         and the result can be taken apart."""
         self._calm = 0, 1, self.calm
         self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in self._calm]
         """Dead locals if all exception handlers count; if that of the call does not; if those of what takes the result
-        apart behind it do not, either."""
+        apart after it do not, either."""
         self.evaluated = flow.evaluated(self.at)
         """Locals that the function which is called may read through strings, as long as it runs."""
-        self.events, self.returns, self._returned = behind(flow, self.at)
-        """What happens right behind the call; whether the function then returns; what of the result it returns."""
+        self.events, self.returns, self._returned = continuation(flow, self.at)
+        """What happens right after the call; whether the function then returns; what of the result it returns."""
         self.names = frozenset(name for event in self.events for name in event.names())
         """The names that are read then, or stored to."""
         self.drops = self._returned != RESULT and any(
@@ -71,7 +71,7 @@ class CallSite:
         )
         """Whether parts of the result may be left in variables, and die when the function returns."""
         self.may_pass_on = self.returns and cannot_raise(self.events)
-        """Whether it returns behind the call, and nothing before that can raise but what takes the result apart."""
+        """Whether it returns after the call, and nothing before that can raise but what takes the result apart."""
         self.starred = starred_call(flow, self.at)
         """Where the stack has what a starred call passes; None if this is no such call."""
         self.iterators = iterators(flow, self.at)
@@ -98,7 +98,7 @@ class CallSite:
         """The fast locals that are never read again, by number.
 
         `atomic` says that nothing is donated if the call raises: then the handler of the call itself does not count,
-        nor do those of what takes the result apart behind it, if the result `fits` that.
+        nor do those of what takes the result apart after it, if the result `fits` that.
         """
         return self._dead[0 if not atomic else 2 if fits else 1]
 
@@ -111,18 +111,18 @@ class CallSite:
         return self._members[key]
 
     def returned(self, lengths: Lengths) -> Lengths:
-        """Those of what the function returns right behind the call, if these are those of the call's result."""
+        """Those of what the function returns right after the call, if these are those of the call's result."""
         return self._returned.lengths(lengths) if isinstance(self._returned, Part | Built) else None
 
     def passes_on(self, lengths: Lengths) -> bool:
-        """Whether the function returns behind the call, and nothing before that can raise, if these are the lengths of
+        """Whether the function returns after the call, and nothing before that can raise, if these are the lengths of
         the call's result."""
         return self.may_pass_on and all(
             event.takes_apart(lengths) for event in self.events if event.does in ("unpack", "pick")
         )
 
     def fits(self, lengths: Lengths) -> bool:
-        """Whether a result of these lengths can be taken apart as is done right behind the call."""
+        """Whether a result of these lengths can be taken apart as is done right after the call."""
         for event in self.taken_apart:  # noqa: SIM110 - a generator costs more
             if not event.takes_apart(lengths):
                 return False

@@ -69,7 +69,7 @@ RESULT = Part(())
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """A tuple that was made behind the call, on the symbolic stack; for hints also a list, or a dictionary's items."""
+    """A tuple that was made after the call, on the symbolic stack; for hints also a list, or a dictionary's items."""
 
     items: tuple[Any, ...]
 
@@ -91,7 +91,7 @@ Value: TypeAlias = Place | Constant | Part | Built | None
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A call with keywords, behind the one that all this is about."""
+    """A call with keywords, after the one that all this is about."""
 
     names: tuple[str, ...]
     """The names of its keywords."""
@@ -100,15 +100,15 @@ class Call:
     lower: int = 0
     """Where what is called, and `self` or nothing, are on the stack: the lower of two positions."""
     function: Place = ()
-    """What is called, if that is loaded only behind the call before, for the place of the event."""
+    """What is called, if that is loaded only after the call before, for the place of the event."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """An instruction behind the call that matters: a store; a load that must be plain, also one of a method; arithmetic
+    """An instruction after the call that matters: a store; a load that must be plain, also one of a method; arithmetic
     with a place that must have a number; one that takes a part of the result apart, or builds a tuple. A call is the
     last event; its `place` is `self` or the first argument, if that is loaded for it. And a variable is left: not read
-    again, where all that was read behind the call are attributes of what it has.
+    again, where all that was read after the call are attributes of what it has.
     """
 
     does: Literal["store", "load", "method", "compute", "unpack", "pick", "build", "leave", "call"]

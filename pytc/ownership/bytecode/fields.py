@@ -10,7 +10,7 @@ Then the container never leaves the variable, and the members under other names 
 read again. (Dead variables of the callers may refer to the container, too: `frames.dead_above`.) Taking an item of an
 exact dictionary, list or tuple runs no code, now and at any time (`plain`; nobody can put another key there), so these
 may be read whenever the function likes. An attribute may become a property later, if somebody changes the class. So of
-other objects the fields count only if all is read right behind the call, before any code could run that does that:
+other objects the fields count only if all is read right after the call, before any code could run that does that:
 `slots` sees to these.
 """
 
@@ -76,7 +76,7 @@ def loads(flow: ControlFlow, at: int) -> list[int]:
 
 
 def members_read(flow: ControlFlow, at: int, local: int, calm: int) -> frozenset[Step] | None:
-    """The members of what a local variable (a number) has that may be read behind the call at instruction `at`; None if
+    """The members of what a local variable (a number) has that may be read after the call at instruction `at`; None if
     it may be read as a whole, or if that instruction is none that only calls. The first `calm` instructions from there
     on are known not to raise."""
     if flow.writes[at] or not flow.locals >> local & 1:
@@ -91,8 +91,8 @@ def members_read(flow: ControlFlow, at: int, local: int, calm: int) -> frozenset
 
 
 def attributes_read(events: Iterable[Event], place: Place) -> frozenset[Step]:
-    """The attributes of what a variable has, named by its place, that the instructions behind a call read, if they end
-    with reading the variable (`behind`)."""
+    """The attributes of what a variable has, named by its place, that the instructions after a call read, if they end
+    with reading the variable (`continuation`)."""
     return frozenset(event.place[1] for event in events if len(event.reads) > 1 and event.place[:1] == place)
 
 

@@ -48,7 +48,7 @@ _LATEST = 4
 """So many calls are remembered for which was found out what is reached from there."""
 
 
-class _Behind(NamedTuple):
+class _Reached(NamedTuple):
     """What is reached from a call."""
 
     instructions: frozenset[int]
@@ -108,7 +108,7 @@ class ControlFlow:
         """The fast locals that only instructions read, as a set of bits: no cells."""
         self._told: dict[Callable[[ControlFlow], Any], Any] = {}
         """By function: what it tells of this flow."""
-        self._latest: tuple[tuple[tuple[int, int], _Behind], ...] = ()
+        self._latest: tuple[tuple[tuple[int, int], _Reached], ...] = ()
 
     def once(self, tell: Callable[[ControlFlow], T]) -> T:
         """`tell(self)`, asked once: a table of the whole code, which each call site in it needs."""
@@ -161,7 +161,7 @@ class ControlFlow:
         return 0 if handler is None or self.instructions[at].opname in CANNOT_RAISE else live[handler]
 
     def index(self, lasti: int) -> int:
-        """Which instruction a frame with this `f_lasti` is at. (It may point into the inline cache behind it.)"""
+        """Which instruction a frame with this `f_lasti` is at. (It may point into the inline cache after it.)"""
         return bisect.bisect_right(self.offsets, lasti) - 1
 
     def dead(self, at: int, calm: int = 0) -> frozenset[int]:
@@ -170,7 +170,7 @@ class ControlFlow:
         The first `calm` instructions, from `at` on, are known not to raise, and to come one after the other.
         What `at` itself writes is not called dead: if `at` is a store, the call was made by the destructor of the value
         that it has dropped, so it has already written the new value, and later instructions read that. The same goes
-        for a store right behind `at`: up to CPython 3.12 the interpreter executes such a pair as one, while `f_lasti`
+        for a store right after `at`: up to CPython 3.12 the interpreter executes such a pair as one, while `f_lasti`
         says that it is at the first.
         """
         live = self._following(at, calm) if calm else self._after(self.live, at) | self._handled(self.live, at)
@@ -182,7 +182,7 @@ class ControlFlow:
         return frozenset(set_bits(self.locals & ~(self.reads[at] | live)))
 
     def _following(self, at: int, calm: int) -> int:
-        """What is live behind instruction `at`, where it and the next ones, `calm` in all, do not raise."""
+        """What is live after instruction `at`, where it and the next ones, `calm` in all, do not raise."""
         return functools.reduce(int.__or__, (self._from(n, calm - 1) for n in self.follows[at]), 0)
 
     def _from(self, at: int, calm: int) -> int:
@@ -190,19 +190,19 @@ class ControlFlow:
         reads = self.reads[at] | (0 if self.instructions[at].opname == "UNPACK_SEQUENCE" else self._by_strings[at])
         return reads | (self._following(at, calm) & ~self.writes[at]) if calm else self.live[at]
 
-    def live_behind(self, at: int) -> int:
-        """The locals, as bits, that are live behind instruction `at` if that does not raise."""
+    def live_after(self, at: int) -> int:
+        """The locals, as bits, that are live after instruction `at` if that does not raise."""
         return self._after(self.live, at)
 
     def readers(self, at: int, local: int, calm: int) -> frozenset[int]:
-        """The instructions that may read what the local of this number has behind instruction `at`, also by strings;
+        """The instructions that may read what the local of this number has after instruction `at`, also by strings;
         and `at` itself, if it reads the local. The first `calm` instructions are those of `dead`."""
         bit = 1 << local
         here = {at} if self.reads[at] & bit else set[int]()
-        behind = self._behind(at, calm)
-        if not (behind.written | behind.named) & bit:
+        reached = self._reached(at, calm)
+        if not (reached.written | reached.named) & bit:
             # Every way to a reader is one on which the local is live: nothing else ends it.
-            return frozenset(here.union(behind.instructions.intersection(self.once(_readers).get(local, ()))))
+            return frozenset(here.union(reached.instructions.intersection(self.once(_readers).get(local, ()))))
         return frozenset(here.union(self._live_readers(at, calm, bit)))
 
     def _live_readers(self, at: int, calm: int, bit: int) -> set[int]:
@@ -219,12 +219,12 @@ class ControlFlow:
             ahead += self._next(n, calm, bit, self.writes[n])
         return found
 
-    def _behind(self, at: int, calm: int) -> _Behind:
+    def _reached(self, at: int, calm: int) -> _Reached:
         """What is reached from instruction `at`, whatever is live there. The call sites of a function may be many, so
         only the latest that were asked for are remembered."""
-        for key, behind in self._latest:
+        for key, reached in self._latest:
             if key == (at, calm):
-                return behind
+                return reached
         written = named = 0
         ahead = self._next(at, calm)
         seen = {*ahead}
@@ -235,9 +235,9 @@ class ControlFlow:
             new = {*self._next(n, left)} - seen
             seen |= new
             ahead += new
-        behind = _Behind(frozenset(n for n, _ in seen), written, named)
-        self._latest = (((at, calm), behind), *self._latest[: _LATEST - 1])
-        return behind
+        reached = _Reached(frozenset(n for n, _ in seen), written, named)
+        self._latest = (((at, calm), reached), *self._latest[: _LATEST - 1])
+        return reached
 
     def _may_evaluate(self, at: int, calm: int) -> int:
         """What instruction `at`, if it and the next ones, `calm` in all, do not raise, may read through strings."""

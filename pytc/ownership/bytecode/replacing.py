@@ -32,7 +32,7 @@ from pytc.ownership.cpython.plain import attribute, function_of, has_odd_keys, m
 def copied(
     frame: FrameType, call: Call, of: Place, value_of: Callable[[FrameType, Place], Any]
 ) -> tuple[list[Any], Read] | None:
-    """The object, in a list of its own, that the call behind the instruction of `frame` makes a changed copy of, and
+    """The object, in a list of its own, that the call after the instruction of `frame` makes a changed copy of, and
     the fields of it that this reads; None if the function is not known to do that.
 
     `of` is the place of the object, if it is loaded for that call. `value_of` tells what is in a place, `UNBOUND` if

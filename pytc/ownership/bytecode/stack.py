@@ -1,7 +1,7 @@
 """What lies on the stack of a frame that is at a call, and where: told from its bytecode, once for each call site.
 
 How high the stack is before each instruction follows from the bytecode (`ControlFlow.heights`). Positions are counted
-from the frame's first local variable, behind which the stack comes.
+from the frame's first local variable, after which the stack comes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _within(flow: ControlFlow, heights: Sequence[int | None], loop: int) -> set[
 
 
 def first_of_stack(code: CodeType) -> int:
-    """How many variables a frame has, cells included; the stack comes behind them. (A name may be that of a variable of
+    """How many variables a frame has, cells included; the stack comes after them. (A name may be that of a variable of
     a comprehension and of a free one at once.)"""
     return len(code.co_varnames) + len({*code.co_cellvars} - {*code.co_varnames}) + len(code.co_freevars)
 

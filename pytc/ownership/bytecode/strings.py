@@ -46,8 +46,8 @@ def is_text(flow: ControlFlow, at: int) -> bool:
 def constants(flow: ControlFlow) -> Iterator[str]:
     """Those in the constants that the code uses, but for the names of keywords and imports."""
     for at, each in enumerate(flow.instructions):
-        behind = flow.instructions[at + 1].opname if at + 1 < len(flow.instructions) else ""
-        if each.opcode in dis.hasconst and each.opname != "KW_NAMES" and behind not in _TAKE_NAMES:
+        following = flow.instructions[at + 1].opname if at + 1 < len(flow.instructions) else ""
+        if each.opcode in dis.hasconst and each.opname != "KW_NAMES" and following not in _TAKE_NAMES:
             yield from _strings_in(each.argval)
 
 

@@ -23,7 +23,7 @@ def loaded(flow: ControlFlow, at: int) -> list[Place]:
 
 
 def _starts(flow: ControlFlow) -> frozenset[int]:
-    """The instructions that do not just come behind the one before them: what is on the stack there is not told from
+    """The instructions that do not just come after the one before them: what is on the stack there is not told from
     that one alone."""
     targets = {n for follows in flow.follows for n in follows[:1]} | {h for h in flow.handlers if h is not None}
     ends = {n + 1 for n, follows in enumerate(flow.follows) if not follows}
@@ -99,7 +99,7 @@ class _Walked(NamedTuple):
 
 
 def _moves(flow: ControlFlow, at: int) -> _Moves:
-    """Both. Instructions are executed from the last one on at which the stack is empty, where one behind it is asked
+    """Both. Instructions are executed from the last one on at which the stack is empty, where one after it is asked
     for: a call site has to do with few of those of a long function. Each is executed once."""
     known, left = flow.once(_nothing_walked)
     if at not in known:
@@ -128,7 +128,7 @@ def _within(inner: dis.Positions | None, outer: dis.Positions | None) -> bool:
 
 
 _NULL_IS_ABOVE = "CALL_KW" in dis.opmap
-"""Whether what is called comes before the empty place of `self` on the stack, rather than behind it: from CPython 3.13
+"""Whether what is called comes before the empty place of `self` on the stack, rather than after it: from CPython 3.13
 on."""
 _METHODS_ARE_ATTRIBUTES = "LOAD_SUPER_ATTR" in dis.opmap
 """Whether `LOAD_ATTR` also loads methods for calls, with a bit set in its argument: from CPython 3.12 on."""

@@ -124,7 +124,7 @@ class _Taints:
             yield handler, [*_fitted(left, flow.handler_depths[handler] - 1), raised]
 
     def _after(self, at: int, stack: Stack, height: int) -> Stack:
-        """The stack behind an instruction, which is then so high."""
+        """The stack after an instruction, which is then so high."""
         name, argument = self.flow.instructions[at].opname, self.flow.instructions[at].arg or 0
         if name in TWO:
             first, second = name.split("_FAST_", 1)

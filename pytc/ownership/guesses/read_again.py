@@ -26,7 +26,7 @@ from pytc.ownership.slots import Slots
 class ReadAgain:
     """What is read again of containers at one call site.
 
-    `at_once` says that what is behind the call comes right behind it, and `atomic` that nothing is donated if the call
+    `at_once` says that what is after the call comes right after it, and `atomic` that nothing is donated if the call
     raises.
     """
 
@@ -34,7 +34,7 @@ class ReadAgain:
         self._frame, self._flow, self._site, self._atomic = frame, flow, site, atomic
         self._events = site.events if at_once else ()
         self.by_copy: list[Any] = []
-        """What is read of an object, to make a changed copy of it right behind the call."""
+        """What is read of an object, to make a changed copy of it right after the call."""
         self.on_stack = 0
         """The id of this object, if it is on the stack meanwhile."""
         self._copied: Place = ()
@@ -75,5 +75,5 @@ class ReadAgain:
         return copied or (members is not None and place[1] not in members)
 
     def depends(self, place: Place) -> bool:
-        """Whether that is so only if nothing runs code behind the call before those others are read."""
+        """Whether that is so only if nothing runs code after the call before those others are read."""
         return self.never(place) and id(type(variable(self._frame, place[0].name))) not in PLAIN

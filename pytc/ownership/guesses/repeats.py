@@ -15,14 +15,14 @@ from pytc.ownership.bytecode.stores import stored
 from pytc.ownership.guesses.loop import loop_around
 
 
-def is_stored_behind(flow: ControlFlow, at: int, place: Place) -> bool:
+def is_stored_after(flow: ControlFlow, at: int, place: Place) -> bool:
     """Whether a variable is written on some way from instruction `at` on."""
     (step,) = place
-    numbers, behind = flow.once(_stored_behind)
-    return bool(behind[at] >> numbers[step] & 1) if step in numbers else False
+    numbers, later = flow.once(_stored_after)
+    return bool(later[at] >> numbers[step] & 1) if step in numbers else False
 
 
-def _stored_behind(flow: ControlFlow) -> tuple[dict[Step, int], list[int]]:
+def _stored_after(flow: ControlFlow) -> tuple[dict[Step, int], list[int]]:
     """A number for each variable or attribute that is written, and for each instruction those, as bits, that are
     written on some way from there on: backward data flow, as in `liveness`."""
     numbers: dict[Step, int] = {}
@@ -30,15 +30,15 @@ def _stored_behind(flow: ControlFlow) -> tuple[dict[Step, int], list[int]]:
     for n in range(len(flow.instructions)):
         places = (1 << numbers.setdefault(step, len(numbers)) for step in stored(flow, n))
         own.append(functools.reduce(operator.or_, places, 0))
-    behind = [0] * len(own)
+    later = [0] * len(own)
     changed = True
     while changed:
         changed = False
         for n in range(len(own) - 1, -1, -1):
-            now = functools.reduce(operator.or_, (own[m] | behind[m] for m in flow.follows[n]), 0)
-            if now != behind[n]:
-                behind[n], changed = now, True
-    return numbers, behind
+            now = functools.reduce(operator.or_, (own[m] | later[m] for m in flow.follows[n]), 0)
+            if now != later[n]:
+                later[n], changed = now, True
+    return numbers, later
 
 
 def is_once(frame: FrameType) -> bool:

@@ -38,7 +38,7 @@ from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import contents, getrefcount, variable, waits_for_c
 from pytc.ownership.guesses.loop import Loop, loop_around
 from pytc.ownership.guesses.read_again import ReadAgain
-from pytc.ownership.guesses.repeats import is_once, is_stored_behind
+from pytc.ownership.guesses.repeats import is_once, is_stored_after
 from pytc.ownership.guesses.staying import parameters
 from pytc.ownership.others.watchers import interrupter, interruptible, meddler, onlooker
 from pytc.ownership.outcome import Outcome
@@ -146,7 +146,7 @@ class _Survey:
         loop = loop_around(flow, site.at)
         loaded_here = dict.fromkeys(loaded(flow, site.at))
         overwritten = {event.place for event in site.events if event.does == "store"} if self.straight else set()
-        # Behind C code a Ctrl-C may come before the store.
+        # After C code a Ctrl-C may come before the store.
         at_once = not (waits_for_c(frame) and interruptible())
         self.atomic = self.atomic and at_once and not (site.is_read_by_handlers and interrupter())
         by_handlers = site.dead(True, True) - site.dead(self.atomic, True)
@@ -209,7 +209,7 @@ class _Survey:
         fixed = self._at(place, value, movable=bool(loop.body) and not loop.reads(number))
         self.survive |= self._at(place, value) - fixed - self.released
         fixed -= self.once | self.renewed if loop.body and not loop.renames(number) else self.once
-        if is_stored_behind(loop.flow, site.at, fast(number)):
+        if is_stored_after(loop.flow, site.at, fast(number)):
             self.replaced |= fixed
         else:
             self.survive |= fixed
@@ -220,7 +220,7 @@ class _Survey:
         if holders != _ANY:
             self.shared[slot] = id(variable(frame, place[0].name)), holders + 1  # with its own variable, which is gone
         self.read[slot] = self._at(place, value) - self.released - self.once
-        if len(place) == 1 and is_stored_behind(loop.flow, site.at, place):
+        if len(place) == 1 and is_stored_after(loop.flow, site.at, place):
             self.stored.add(slot)
 
     def _at(self, place: Place, value: Any, movable: bool = True) -> Leaves:

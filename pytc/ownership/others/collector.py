@@ -7,7 +7,7 @@ there is no collection. From `-COLLECTING` to the caller's store the collector i
 
 - from CPython 3.12 on it is asked for where the interpreter looks for signals, which is not before the store;
 - CPython 3.11 may collect whenever an object is made that the collector counts, if by then so many more have been made
-  than let go of (`gc.get_count`, `gc.get_threshold`). The instructions behind the call make a few: an iterator where
+  than let go of (`gc.get_count`, `gc.get_threshold`). The instructions after the call make a few: an iterator where
   the result is unpacked, a tuple that a helper returns, a `__dict__` for an attribute; `MOST`, at the most. And the
   result itself may be of any number, and the first call of a program leaves thousands. So where the occasion is near
   as the call ends, everything is made to look old, which begins the count anew: by `gc.freeze` and `gc.unfreeze`, or
@@ -58,8 +58,8 @@ STATE = _State()
 
 
 def _operator(function: Callable[[], Any]) -> Any:
-    """`-_operator(function)` calls a function written in C. Behind a call the interpreter would look for signals, and a
-    Ctrl-C would strike before the result is stored (see `pytc.interrupt`); behind an operator it does not."""
+    """`-_operator(function)` calls a function written in C. After a call the interpreter would look for signals, and a
+    Ctrl-C would strike before the result is stored (see `pytc.interrupt`); after an operator it does not."""
     return type("_Operator", (), {"__neg__": staticmethod(function)})()
 
 

@@ -191,11 +191,11 @@ def _waiting_calls(flow: ControlFlow) -> dict[int, int]:
     for n, instruction in enumerate(flow.instructions):
         height = flow.heights[n]
         if instruction.opname in _LOADS and instruction.argval in _NAMES and height is not None:
-            found.update(dict.fromkeys(_calls_behind(flow, n), first_of_stack(flow.code) + height - 1))
+            found.update(dict.fromkeys(_calls_after(flow, n), first_of_stack(flow.code) + height - 1))
     return found
 
 
-def _calls_behind(flow: ControlFlow, at: int) -> list[int]:
+def _calls_after(flow: ControlFlow, at: int) -> list[int]:
     """The instructions that call the method which instruction `at` loads, without arguments or with `block=True`; none
     if it is called otherwise."""
     given: list[Any] = []

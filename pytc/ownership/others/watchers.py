@@ -121,7 +121,7 @@ def _collect_quietly(callbacks: Sequence[Any]) -> bool:
 
 
 def interruptible() -> bool:
-    """Whether a Ctrl-C or another thread may raise an exception behind a call made by the interpreter's own C code
+    """Whether a Ctrl-C or another thread may raise an exception after a call made by the interpreter's own C code
     (`f(*args)`), which looks for these before the result is stored."""
     return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED or bool(meddler())
 

@@ -51,7 +51,7 @@ _shut = {*_ATOMS, *ids_of(
 """Types (ids) that are never opened: they hold no array, or may hold anything. JAX's array type is added when first
 seen."""
 NUMBERS: tuple[type, ...] = (int, float, complex)
-"""Objects of users' classes that derive from these are not opened: JAX asks them for their values behind the proof, by
+"""Objects of users' classes that derive from these are not opened: JAX asks them for their values after the proof, by
 their classes' own code."""
 PLAIN = ids_of(tuple, list, dict)
 """Types (ids) that are always opened."""

@@ -1,4 +1,4 @@
-"""What dies between a call and the stores behind it, and whether code runs then.
+"""What dies between a call and the stores after it, and whether code runs then.
 
 What dies is looked at; what lives on is not. Most objects are simply taken to die. A returning frame's variables, and
 objects of types that mostly live on (`OFTEN_SHARED`: functions, modules, ...), are taken to die if their reference
@@ -29,8 +29,8 @@ A sum that is too large costs a look in vain; one that is too small lets code ru
 `leaves_quietly` have nothing to spare. Those of `_end` have one to spare, unless `leaves` has the object, and two for
 a variable's value, which is counted as that, too. Arguments are not counted, but taken to die: all of their
 references may be those of the proof and the call (`args`, `kwargs`, ...). The evaluation stack needs no line: a frame
-counts as returning only if it takes nothing from beneath the call (`behind`), and what a starred call keeps there are
-arguments. `interpreter.references` reads a count without adding to it.
+counts as returning only if it takes nothing from beneath the call (`continuation`), and what a starred call keeps
+there are arguments. `interpreter.references` reads a count without adding to it.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:
     """Those of `left` that are dead; `places` is the list of the values of all dead places.
 
     A reference from a container is dead only if nothing refers to the container but one iterator and dead places, and
-    if the value is still behind the iterator then. That comes last: until nobody else has the container, another
+    if the iterator is still past the value then. That comes last: until nobody else has the container, another
     thread, or garbage that is collected, may move the value ahead of the iterator.
     """
     if not left:
@@ -130,12 +130,12 @@ def dead(left: Sequence[Left], places: Iterable[Any]) -> list[Left]:
         each
         for each in left
         if each.container is None
-        or (getrefcount(each.container) == 3 + 2 * standing[id(each.container)] and _is_behind(each))
+        or (getrefcount(each.container) == 3 + 2 * standing[id(each.container)] and _has_been_passed(each))
     ]
 
 
-def _is_behind(left: Left) -> bool:
-    """Whether the value is still behind the iterator."""
+def _has_been_passed(left: Left) -> bool:
+    """Whether the iterator is still past the value."""
     if type(left.container) is dict:
         return _has_passed(left.iterator, left.container, left.value)
     return any(each is left.value for each in _passed_last(left.iterator, left.container))

@@ -262,7 +262,7 @@ _SAY_NOTHING = (FrameType, types.FunctionType, types.CellType, type, list, tuple
 
 
 def _around(container: Any, referrers: Referrers, levels: int = DEEPEST - 1) -> str:
-    """What is around a container that has no name itself, as words behind it; "" if there is nothing to be said."""
+    """What is around a container that has no name itself, as words after it; "" if there is nothing to be said."""
     for referrer in referrers.of(container):
         if is_container(referrer):
             if name := _named(referrer, referrers):

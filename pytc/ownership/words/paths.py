@@ -44,7 +44,7 @@ def paths_to(leaves: Sequence[Any], roots: Sequence[Any], ends: Set[int]) -> lis
 
 
 def _leads_on(value: Any, ends: Set[int]) -> bool:
-    """Whether a path may go on behind the value. It may not behind one with more items than there are leaves, and some
+    """Whether a path may go on after the value. It may not after one with more items than there are leaves, and some
     thousands: that is not a container of leaves."""
     if id(value) in ends or not gc.is_tracked(value):
         return False

@@ -177,7 +177,7 @@ def _items(container: Any) -> int:
 
 def _assigned(flow: ControlFlow, at: int, local: int) -> int | None:
     """The line of the last assignment to the local that may come before instruction `at`, which in a loop may stand
-    behind it; the function's first line if there is none, as for a parameter."""
+    after it; the function's first line if there is none, as for a parameter."""
     code, jumps = flow.instructions, flow.once(_jumps_backward)
     last = next((n for n in jumps if n >= at and code[n].argval <= code[at].offset), at)
     writers = flow.once(_writers).get(local, [])
@@ -198,7 +198,7 @@ def _writers(flow: ControlFlow) -> dict[int, list[int]]:
 
 
 def letting_go(frame: FrameType) -> frozenset[Reference]:
-    """What the instructions behind the call overwrite in lists, dictionaries and cells that refer to it just once: of
+    """What the instructions after the call overwrite in lists, dictionaries and cells that refer to it just once: of
     `for i, state in enumerate(states): states[i] = step(state)` the reference of `states` to `state`."""
     slots, released = Slots([]), set()
     for event in site_of(frame).events:
@@ -258,14 +258,14 @@ def _captured(frame: FrameType, number: int) -> str:
 
 def _own_cell(code: types.CodeType, number: int) -> str:
     """The name of a variable of the function's own that nested functions share: those that are parameters have their
-    numbers among the others, and the rest comes behind."""
+    numbers among the others, and the rest comes after."""
     names = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
     return names[number]
 
 
 def in_members_above(frame: FrameType, value: Any) -> Held | None:
     """The attribute or item that holds the value and that one of the callers has passed on: to a function that does
-    more behind the call than to return the result, so that this is not assigned at once."""
+    more after the call than to return the result, so that this is not assigned at once."""
     below, above = frame, frame.f_back
     for _ in range(HIGHEST_READ):
         try:
@@ -332,7 +332,7 @@ def _setter(frame: FrameType, attribute: Step) -> str:
 
 
 def meddling(frame: FrameType) -> str:
-    """Another thread that may read a place that the instructions behind the call overwrite, in words; empty if there is
+    """Another thread that may read a place that the instructions after the call overwrite, in words; empty if there is
     none, or all these are out of its reach."""
     if not (thread := meddler()):
         return ""

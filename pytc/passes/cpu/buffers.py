@@ -90,7 +90,7 @@ def _most_at_once(values: Iterable[int], lives: _Lives, size: Mapping[int, int])
     for value in values:
         start, end = lives.start[value], lives.end[value]
         changes.append((start, 1, size[value]))
-        # Before what is made at this time, if that can be written over it, and else behind.
+        # Before what is made at this time, if that can be written over it, and else after.
         changes.append((end, 0 if lives.shared[value] and end > start else 2, -size[value]))
     most = now = 0
     for _, _, change in sorted(changes):

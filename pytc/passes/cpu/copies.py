@@ -21,7 +21,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Copied(NamedTuple):
-    """A program with its copies. Their values have numbers behind all others."""
+    """A program with its copies. Their values have numbers after all others."""
 
     nodes: Sequence[Node]
     readers: Mapping[int, Sequence[int]]

@@ -46,7 +46,7 @@ class Fused(NamedTuple):
     """A program as its compiler has it after fusion."""
 
     nodes: list[Node]
-    """Each behind those that it needs."""
+    """Each after those that it needs."""
     readers: Mapping[int, Sequence[int]]
     """For each stored value, the nodes that read it, in the compiler's order."""
     needed: list[int]
@@ -129,7 +129,7 @@ def _instructions(flow: Flow, results: Sequence[int]) -> tuple[dict[int, _Instru
 
 
 def _post_order(last: _Instruction) -> list[_Instruction]:
-    """All that `last` needs, and itself: each behind its operands, and these in their order."""
+    """All that `last` needs, and itself: each after its operands, and these in their order."""
     order: list[_Instruction] = []
     seen = {last}
     pending = [(last, iter(last.operands))]

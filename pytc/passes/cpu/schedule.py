@@ -17,9 +17,9 @@ def schedule(program: Copied, inputs: Sequence[int]) -> list[int]:
     """The nodes, by number, in their order. `inputs` are the values of the arguments. Takes linear time."""
     nodes = program.nodes
     waits = [len(node.reads) + (number in program.after) for number, node in enumerate(nodes)]
-    behind: dict[int, list[int]] = {}
+    followers: dict[int, list[int]] = {}
     for later, earlier in program.after.items():
-        behind.setdefault(earlier, []).append(later)
+        followers.setdefault(earlier, []).append(later)
     order: list[int] = []
     ready: deque[tuple[tuple[int, ...], int | None]] = deque(((value,), None) for value in inputs)
     ready.extend((node.makes, number) for number, node in enumerate(nodes) if not waits[number])
@@ -28,7 +28,7 @@ def schedule(program: Copied, inputs: Sequence[int]) -> list[int]:
         next_ones = [reader for value in values for reader in program.readers.get(value, ())]
         if number is not None:
             order.append(number)
-            next_ones += behind.get(number, ())
+            next_ones += followers.get(number, ())
         for reader in next_ones:
             waits[reader] -= 1
             if not waits[reader]:

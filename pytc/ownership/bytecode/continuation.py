@@ -1,4 +1,4 @@
-"""What happens right behind a call, up to the first instruction that may run Python code.
+"""What happens right after a call, up to the first instruction that may run Python code.
 
 The result is taken apart and stored, places are loaded, and variables are read for the last time. Whether reading or
 storing runs no code depends on the objects, which `slots` examines at each call.
@@ -16,8 +16,8 @@ from pytc.ownership.bytecode.symbolic import Machine
 from pytc.set_bits import set_bits
 
 
-def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
-    """What happens behind the call at instruction `at`, up to the first instruction that may run Python code; whether
+def continuation(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
+    """What happens after the call at instruction `at`, up to the first instruction that may run Python code; whether
     the function then returns; and what of the call's result it returns, if it does."""
     machine = Machine(lenient=False)
     machine.stack.append(RESULT)
@@ -45,7 +45,7 @@ def behind(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], bool, Value]:
 
 
 class _Uses:
-    """What consecutive instructions behind a call read the local variables for."""
+    """What consecutive instructions after a call read the local variables for."""
 
     def __init__(self, flow: ControlFlow):
         self._flow = flow
@@ -63,7 +63,7 @@ class _Uses:
         self._whole.update(loads(flow, n) + 2 * set_bits(flow.writes[n]))
         if member is not None and member.step.kind == "attribute":
             self._whole[member.local] -= 1
-            if not flow.live_behind(n) >> member.local & 1:
+            if not flow.live_after(n) >> member.local & 1:
                 self._ends[member.last] = member.local
 
     def ending(self, n: int) -> list[int]:
@@ -113,7 +113,7 @@ def _call(flow: ControlFlow, before: int, at: int, machine: Machine, uses: _Uses
 
 
 def taken_apart(flow: ControlFlow, at: int) -> tuple[tuple[Event, ...], int]:
-    """The events that take apart the result of the call at instruction `at`, among the instructions behind it that only
+    """The events that take apart the result of the call at instruction `at`, among the instructions after it that only
     do that and store the parts in local variables; and the number of the last of them, `at` if there is none."""
     machine, last = Machine(lenient=False), at
     machine.stack.append(RESULT)
