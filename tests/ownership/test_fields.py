@@ -922,6 +922,184 @@ def a_class_with_keys_that_ask(s: Stub, f: Any, f2: Any) -> None:
         OLD.clear()
 
 
+class Looking(str):
+    """A name that takes the first array it finds in the function that asks whether it is equal."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        for each in sys._getframe(1).f_locals.values():
+            if isinstance(each, Named | Record):
+                OLD.append(each.p)
+            if type(each) is dict and "p" in each:
+                OLD.append(each["p"])
+        return False
+
+
+@strange
+def a_copy_whose_class_has_keys_that_ask(s: Stub, f: Any, f2: Any) -> None:
+    """They are asked as `_replace` looks for `_make`."""
+    odd = type("Odd", (Named,), {Looking("_make"): 0, Looking("_replace"): 0, "__slots__": ()})
+    r = odd(s.new())
+    for i in range(3):
+        odd.z = i
+        r = r._replace(p=f(r[0]))
+        p = f(r[0])
+        r = r._replace(p=p)
+        s.read(OLD)
+        OLD.clear()
+
+
+@strange
+def a_dataclass_with_keys_that_ask(s: Stub, f: Any, f2: Any) -> None:
+    odd = type("Odd", (Record,), {Looking("__dataclass_fields__"): 0, Looking("changed"): 0})
+    r = odd(s.new())
+    for i in range(3):
+        odd.z = i
+        r = replace(r, p=f(r.p))
+        p = f(r.p)
+        r = r.changed(p=p)
+        s.read(OLD)
+        OLD.clear()
+
+
+@strange
+def what_a_constructor_calls_is_another(s: Stub, f: Any, f2: Any) -> None:
+    kind = collections.namedtuple("kind", "p n")
+    make = kind._make.__func__  # type: ignore[attr-defined]
+    cells = dict(zip(make.__code__.co_freevars, make.__closure__, strict=True))
+
+    def new(cls: Any, values: Any) -> Any:
+        OLD.append(values.__reduce__()[1][2].__reduce__()[1][0])
+        return tuple.__new__(cls, values)
+
+    cells["tuple_new"].cell_contents = new
+    r = kind(s.new(), 0)
+    for _ in range(3):
+        r = r._replace(p=f(r.p))
+        s.read(OLD.pop()[0])
+
+
+@strange
+def an_item_beside_a_key_that_asks(s: Stub, f: Any, f2: Any) -> None:
+    d: dict[Any, Any] = {"p": s.new(), Looking("n"): 0, "n": 0}
+    for _ in range(3):
+        d = {"p": f(d["p"]), Looking("n"): 0, "n": d["n"]}
+        s.read(OLD)
+        OLD.clear()
+
+
+@strange
+def an_item_that_is_not_there(s: Stub, f: Any, f2: Any) -> None:
+    def run(row: list[Any]) -> Any:
+        for _ in range(2):
+            row = [f(row[0]), row[1]]
+        return row
+
+    with pytest.raises(IndexError):
+        run([s.new()])
+
+
+class Wide(Record):
+    """Its constructor takes more than it has fields."""
+
+    def __init__(self, **given: Any):
+        self.given = given
+        super().__init__(given["p"])
+
+
+@dataclasses.dataclass
+class More:
+    extra: Any = None
+
+
+EXTRA = More.__dataclass_fields__["extra"]  # type: ignore[attr-defined]
+
+
+@strange
+def an_object_with_fields_of_its_own(s: Stub, f: Any, f2: Any) -> None:
+    """`dataclasses.replace` asks the object for them."""
+    r = Wide(p=0)
+    r.extra, r.__dataclass_fields__ = s.new(), {"extra": EXTRA}  # type: ignore[attr-defined, misc]
+    r = replace(r, p=f(r.extra))  # type: ignore[attr-defined]
+    s.read(r.given["extra"])
+
+
+class Field(types.SimpleNamespace):
+    """What is not the same each time that it is asked."""
+
+    @property
+    def name(self) -> str:
+        self.asked += 1
+        return "n" if self.asked == 1 else "extra"
+
+
+@strange
+def a_field_that_is_none_of_dataclasses(s: Stub, f: Any, f2: Any) -> None:
+    class Odd(Wide):
+        extra: Any
+
+    Odd.__dataclass_fields__ = {"extra": Field(asked=0, init=True, _field_type=None)}  # type: ignore[assignment]
+    r = Odd(p=0)
+    r.extra = s.new()
+    r = replace(r, p=f(r.extra))
+    s.read([*r.given.values()])
+
+
+class Alike(str):
+    """A name that says it is another one, too, but is not found under that."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == other or other == "p"
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+@strange
+def a_field_whose_name_is_no_plain_text(s: Stub, f: Any, f2: Any) -> None:
+    class Odd(Wide):
+        extra: Any
+
+    field = copy.copy(EXTRA)
+    field.name = Alike("extra")
+    Odd.__dataclass_fields__ = {"extra": field}
+    r = Odd(p=0)
+    r.extra = s.new()
+    r = replace(r, p=f(r.extra))
+    s.read([*r.given.values()])
+
+
+@strange
+def a_method_whose_module_has_a_key_that_asks(s: Stub, f: Any, f2: Any) -> None:
+    class Odd(Record):
+        pass
+
+    space: dict[Any, Any] = {Looking("dataclasses"): 0, "dataclasses": dataclasses}
+    Odd.changed = types.FunctionType(Record.changed.__code__, space)  # type: ignore[method-assign]
+    r = Odd(s.new())
+    for _ in range(3):
+        r = r.changed(p=f(r.p))
+        s.read(OLD)
+        OLD.clear()
+
+
+@strange
+def a_copy_by_a_method_that_is_passed_too_much(s: Stub, f: Any, f2: Any) -> None:
+    class Odd(Record):
+        made = replace
+
+    r, other = Odd(s.new()), Odd(s.new())
+    for _ in range(2):
+        try:
+            r = other.made(r, p=f(r.p))  # type: ignore[call-arg]
+        except TypeError:
+            s.read((r.p, other.p))
+
+
 @strange
 def a_slot_of_another_class(s: Stub, f: Any, f2: Any) -> None:
     class Other(Record):
