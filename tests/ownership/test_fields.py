@@ -767,6 +767,7 @@ class Node(NamedTuple):
 
 REPLACE = replace
 BOX = types.SimpleNamespace()
+STATE: Any = None
 
 
 @strange
@@ -817,6 +818,28 @@ def what_has_a_method_is_overwritten(s: Stub, f: Any, f2: Any) -> None:
         one.n, p = f2(asked, BOX.p)
         other.n.changed(q=(p, s.read(OLD)))
         BOX.p = p
+        one.n = Record(0)
+        OLD.clear()
+
+
+@strange
+def what_has_a_method_is_overwritten_before_a_global(s: Stub, f: Any, f2: Any) -> None:
+    global STATE
+
+    class Asked(NamedTuple):
+        state: Any
+
+        @property
+        def changed(self) -> Any:
+            OLD.append(STATE)
+            return dict
+
+    one = other = types.SimpleNamespace(n=Record(0))
+    STATE, asked = s.new(), Asked(s.new())
+    for _ in range(2):
+        one.n, p = f2(asked, STATE)
+        other.n.changed(q=(STATE := p))
+        s.read(OLD)
         one.n = Record(0)
         OLD.clear()
 

@@ -136,6 +136,19 @@ def by_many_ways(s: Stub, f: Any, f2: Any) -> Iterator[None]:
     yield
 
 
+LINES = 80
+
+
+def by_more_lines_than_are_remembered(s: Stub, f: Any, f2: Any) -> Iterator[None]:
+    """Each has the state in another variable."""
+    lines = "".join(f"    x{n} = new()\n    x{n} = helper(x{n})\n    read(x{n})\n" for n in range(LINES))
+    space: dict[str, Any] = {"helper": lambda p: f(p), "new": s.new, "read": s.read}
+    exec(f"def run():\n{lines}", space)
+    for _ in range(2):
+        space["run"]()
+    yield
+
+
 def in_a_named_tuple(s: Stub, f: Any, f2: Any) -> Iterator[None]:
     state = State(s.new())
     for _ in range(ROUNDS):
@@ -167,7 +180,8 @@ def in_a_list_that_is_gone_through(s: Stub, f: Any, f2: Any) -> Iterator[None]:
 CALLERS = [
     in_a_variable, in_a_tree, in_an_attribute, by("step"), by("step_by_a_variable"), by("step_by_two"),
     by("step_by_a_helper"), in_a_dictionary, in_a_dictionary_for_a_helper, through_a_helper_by_turns, by_many_ways,
-    in_a_named_tuple, in_a_named_tuple_that_is_copied, in_a_container_that_ends, in_a_list_that_is_gone_through,
+    by_more_lines_than_are_remembered, in_a_named_tuple, in_a_named_tuple_that_is_copied, in_a_container_that_ends,
+    in_a_list_that_is_gone_through,
 ]  # fmt: skip
 
 
@@ -185,8 +199,9 @@ def test_the_quick_look_decides(caller: Callable[..., Iterator[None]]) -> None:
         for _ in caller(stub, stub.compile(first), stub.compile(both)):
             pass
     expect(all(call.dead for call in stub.calls[1:]))
-    assert len(stub.calls) == (256 if caller is by_many_ways else ROUNDS)
+    assert len(stub.calls) == {by_many_ways: 256, by_more_lines_than_are_remembered: 2 * LINES}.get(caller, ROUNDS)
     assert looks
     # By many ways, the first walk through the recursion finds all the places that there are.
-    known = {by_many_ways: 64, through_a_helper_by_turns: 5}.get(caller, 2)
+    many = {by_many_ways: 64, by_more_lines_than_are_remembered: 2 * LINES, through_a_helper_by_turns: 5}
+    known = many.get(caller, 2)
     assert max(looks) <= known, "a careful look at a call site that is known"

@@ -175,6 +175,17 @@ def test_a_stream_with_a_method_of_its_own():
         assert train() == [False] * 4
 
 
+def test_a_stream_that_was_detached():
+    """tqdm would raise as it draws the bar, and tell whoever is told of that."""
+    stream = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w", closefd=False)))
+    ours = bar(file=stream)
+    assert train() == [True] * 4
+    assert stream.detach()
+    assert train() == [False] * 4
+    with pytest.raises(ValueError, match="detached"):
+        ours.close()
+
+
 class Saving(asyncio.Task):
     def cancel(self, *args, **kwargs):
         """What saves the state when it is told to end."""

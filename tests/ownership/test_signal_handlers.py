@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -188,6 +189,27 @@ def _returns_the_frame(number: int, frame: Any) -> Any:
     return frame
 
 
+def _sets_what_the_frame_has(number: int, frame: Any) -> None:
+    frame.f_trace_lines = False
+
+
+def _with_a_key_that_reads() -> Callable[..., None]:
+    class Reading(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            if sys._getframe(1).f_code is handler.__code__:  # which this is a global of
+                BOX.seen = BOX.a
+            return False
+
+    def handler(number: int, frame: Any) -> None:
+        global STOP
+        STOP = True
+
+    return types.FunctionType(handler.__code__, {Reading("STOP"): False, "STOP": False})
+
+
 def _unbound() -> Callable[..., None]:
     def handler(number: int, _: Any) -> None:
         later.stop = True
@@ -227,7 +249,8 @@ OTHERS = [
     *(_reads, _keeps_the_frame, _keeps_all, _drops_the_state, _drops_what_may_run_code, _calls, _counts, _branches),
     *(_raises, _finds_no_such_name, _finds_no_such_attribute, _finds_no_such_item, _sets_an_item_of_any_number),
     *(_adds_an_item, _sets_what_it_loads, _loads_what_it_sets),
-    *(_takes_too_few, _takes_too_many, _takes_a_name, _returns_the_frame, _unbound()),
+    *(_takes_too_few, _takes_too_many, _takes_a_name, _returns_the_frame, _sets_what_the_frame_has),
+    *(_with_a_key_that_reads(), _unbound()),
     *(Told().preempted, Property().preempted, Called()),
 ]
 

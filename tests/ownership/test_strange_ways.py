@@ -214,6 +214,22 @@ if sys.version_info >= (3, 12):
             box.b = make(memory)
             box.b, box.a = f2(s.new(), box.a)
 
+    class Bytes(bytearray):
+        """It has memory of its own, and is told all the same."""
+
+        def __release_buffer__(self, view):
+            self.seen.append(self.box.a.is_deleted())
+            super().__release_buffer__(view)
+
+    @strange
+    def memory_of_its_own_that_is_released(s, f, f2):
+        box, memory = Box(), Bytes(8)
+        box.a, memory.box, memory.seen = s.new(), box, s.seen
+        for make in (memoryview, np.frombuffer, lambda m: [memoryview(m)]):
+            box.b = make(memory)
+            box.b, box.a = f2(s.new(), box.a)
+        assert len(s.seen) == 3
+
 
 class Slotted:
     __slots__ = ("x",)

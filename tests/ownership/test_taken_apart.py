@@ -45,6 +45,23 @@ def all_dead(stub: Stub) -> bool:
     return bool(stub.calls) and all(call.dead for call in stub.calls)
 
 
+@pytest.mark.parametrize(("depth", "dead"), [(20, True), (60, False)])
+def test_pairs_in_pairs(depth: int, dead: bool) -> None:
+    """To take each apart makes an iterator, and garbage may be collected where many objects are made."""
+    lengths, result, names = (None, None), "(state, 0)", "(box.a, _)"
+    for _ in range(depth):
+        lengths, result, names = (lengths, None), f"({result}, 0)", f"({names}, _)"  # type: ignore[assignment]
+    stub, box = Stub(), types.SimpleNamespace()
+    f = stub.compile(of_lengths(lengths)(eval(f"lambda state: {result}")))
+    box.a = stub.new()
+    space: dict[str, Any] = {}
+    exec(f"def step(f, box):\n    {names} = f(box.a)\n", space)
+    for _ in range(3):
+        space["step"](f, box)
+    stub.read(box.a)
+    expect([bool(call.dead) for call in stub.calls] == [dead] * 3)
+
+
 @pytest.mark.parametrize(
     ("combine", "part"),
     [
