@@ -235,7 +235,14 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     told.state = stub.new()
     told.state = f(told.state)
     stub.says("^attribute `state` of _Told, whose class has `__setattr__` run as the result is stored there, which may")
-    stub.read((trainer, told))
+    checked = _Checked()
+    checked.state = stub.new()
+    checked.state = f(checked.state)
+    stub.says("^attribute `state` of _Checked, whose class has `state`, a _Field, run as the result is stored there, ")
+    with set_xla_metadata(told=tuple(range(5000))):
+        trainer.state = f(trainer.state)
+    stub.says("^attribute `state` of SimpleNamespace: JAX is set to more than can be looked at, ")
+    stub.read((trainer, told, checked))
 
 
 def test_why_a_place_counts_that_the_result_overwrites(made: Functions) -> None:
@@ -263,6 +270,23 @@ class _Told:
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+
+class _Field:
+    """What checks the values of an attribute, and keeps them where they would be without it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return vars(instance)[self.name]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        vars(instance)[self.name] = value
+
+
+class _Checked:
+    state = _Field()
 
 
 @contextlib.contextmanager
@@ -630,6 +654,42 @@ def test_the_search_for_paths_keeps_nothing() -> None:
     before = sys.getrefcount(x), sys.getrefcount(state), sys.getrefcount(state[0])
     paths.paths_to([x], [state], {id(x)})
     assert before == (sys.getrefcount(x), sys.getrefcount(state), sys.getrefcount(state[0]))
+
+
+def test_a_variable_of_another_thread(made: Functions) -> None:
+    stub, f = made
+    begun, end = threading.Event(), threading.Event()
+
+    def evaluate(snapshot: Any) -> None:
+        begun.set()
+        end.wait(FOR_LONG)
+        stub.read(snapshot)
+
+    x = stub.new()
+    box = [x]
+    thread = threading.Thread(target=lambda: evaluate(box.pop()), name="evaluation")
+    thread.start()
+    begun.wait(FOR_LONG)
+    x = f(x)
+    stub.says(r"^`snapshot` in thread 'evaluation', test_reasons.py:\d+$")
+    end.set()
+    thread.join()
+    stub.read(x)
+
+
+def test_a_caller_that_is_an_asynchronous_generator_is_not_suspended(made: Functions) -> None:
+    stub, f = made
+
+    async def steps() -> Any:
+        x = stub.new()
+        with contextlib.suppress(ValueError):
+            x = f(x)
+        stub.read(x)
+        yield
+
+    with _a_handler_of_a_signal(), contextlib.suppress(StopIteration):
+        anext(steps()).send(None)
+    stub.says("^`x` in test_reasons.py:[0-9]+, which an exception handler reads: a handler of SIG")
 
 
 def test_history_of_a_notebook(made: Functions) -> None:
