@@ -252,6 +252,14 @@ def test_why_a_place_counts_that_the_result_overwrites(made: Functions) -> None:
         for part in parts:
             part["a"] = f(part["a"])
     stub.says("^item 'a' of a dict: another thread, 'prefetch', may read it$")
+    key = types.SimpleNamespace(name="a")
+    shared = [key]
+    mine = {"a": stub.new()}
+    with another_thread("prefetch"):
+        mine[key.name] = f(mine[key.name])
+    stub.says("^an item of a dict: another thread, 'prefetch', may read it$")
+    stub.shows("^an item of a dict: another thread, 'prefetch', may read it$")
+    stub.read((mine, shared[0].name == "a"))
     state = stub.new()
 
     def advance() -> None:
@@ -675,6 +683,34 @@ def test_a_variable_of_another_thread(made: Functions) -> None:
     end.set()
     thread.join()
     stub.read(x)
+
+
+@jax.tree_util.register_pytree_node_class
+class _Hashed:
+    """A tree that is found by its identity."""
+
+    def __init__(self, x: Any):
+        self.x = x
+
+    def tree_flatten(self) -> Any:
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> Any:
+        return cls(*children)
+
+
+def test_a_key_of_a_dictionary(made: Functions) -> None:
+    stub, f = made
+    trainer = types.SimpleNamespace(steps={})
+    state = _Hashed(stub.new())
+    trainer.steps[state] = 0
+    state = f(state)
+    stub.says("^a key of attribute `steps` of SimpleNamespace$")
+    nameless = iter([{state: 0}])
+    state = f(state)
+    stub.says("^a key of a dict in a list_iterator$")
+    stub.read([state.x, *(each.x for each in (*trainer.steps, *next(nameless)))])
 
 
 def test_a_caller_that_is_an_asynchronous_generator_is_not_suspended(made: Functions) -> None:

@@ -117,12 +117,11 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
     if isinstance(referrer, list | collections.deque | tuple | set | frozenset):
         if type(referrer) is tuple and (iterator := _hands_out(referrer, referrers)):
             return Held("item", f"the `{iterator}` of a loop, which holds what it has handed out until the next")
-        name = _named(referrer, referrers)
         if type(referrer) is tuple and (function := _function(referrer, "__defaults__", referrers)):
             return Held("item", f"a default argument of {function.__qualname__}")
-        if type(referrer) is tuple and not name and not referrers.of(referrer):
+        if type(referrer) is tuple and not referrers.of(referrer):
             return Held("unknown", f"the arguments of a call by {BY_C}", remedy="call")
-        return Held("item", f"an item of {name or f'a {type(referrer).__name__}{_around(referrer, referrers)}'}")
+        return Held("item", f"an item of {_named_or_not(referrer, referrers)}")
     if type(referrer).__name__ == "managedbuffer":
         return Held("unknown", "a NumPy array or a memoryview that shows its memory")
     names = _attributes(referrer, value)
@@ -166,7 +165,7 @@ def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments:
         return by_globals(space, value, arguments)
     keys = [key for key, item in space.items() if item is value]
     if not keys:
-        return None
+        return Held("item", f"a key of {_named_or_not(space, referrers)}")
     key = keys[0]
     owners = referrers.of(space)
     if isinstance(key, int) and any(isinstance(owner, dict) and owner.get("Out") is space for owner in owners):
@@ -177,9 +176,7 @@ def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments:
                 return _by_name("attribute", keys, f"attribute `{{}}` of the class {owner.__qualname__}", arguments)
         elif _own(owner) is space:
             return _by_name("attribute", keys, f"attribute `{{}}` of {type(owner).__name__}", arguments)
-    name = _named(space, referrers)
-    text = f"item {{!r}} of {name or f'a {type(space).__name__}{_around(space, referrers)}'}"
-    return _by_name("item", keys, text, arguments)
+    return _by_name("item", keys, f"item {{!r}} of {_named_or_not(space, referrers)}", arguments)
 
 
 def by_globals(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = frozenset()) -> Held | None:
@@ -251,6 +248,11 @@ def _named(container: Any, referrers: Referrers) -> str:
         elif names := _attributes(referrer, container):
             return f"attribute `{names[0]}` of {type(referrer).__name__}"
     return ""
+
+
+def _named_or_not(container: Any, referrers: Referrers) -> str:
+    """A container in words: by its name, or what is around it."""
+    return _named(container, referrers) or f"a {type(container).__name__}{_around(container, referrers)}"
 
 
 def _is_ours(owner: Any) -> bool:

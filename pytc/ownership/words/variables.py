@@ -291,8 +291,8 @@ def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
     owner = type(slots.peek(frame, place[:-1])).__name__
     if last.kind == "attribute":
         return Held("attribute", f"attribute `{last.name}` of {owner}", source=last)
-    named = f"item {last.name!r} of a {owner}" if isinstance(last.name, str | int) else f"a {owner}"
-    return Held("item", named, source=last)
+    named = f"item {last.name!r}" if isinstance(last.name, str | int) else "an item"
+    return Held("item", f"{named} of a {owner}", source=last)
 
 
 def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | None:
