@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import collections
 import contextlib
@@ -9,6 +10,7 @@ import copy
 import dataclasses
 import signal
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -1424,6 +1426,36 @@ def callers_that_resume(s: Stub, f: Any, f2: Any) -> None:
 def test_no_deleted_array(program: Any) -> None:
     for _ in range(2):
         expect_nothing_deleted(program)
+
+
+def test_a_thread_that_begins_with_the_helper(made: Functions) -> None:
+    """There is no function above it, unlike where it was called before; what called it has the arguments."""
+    stub, f, _ = made
+    ended = threading.Event()
+
+    def helper(x: Any) -> Any:
+        return f(x)
+
+    def alone(x: Any) -> None:
+        try:
+            helper(x)
+        finally:
+            ended.set()
+
+    def outer(x: Any) -> Any:
+        return helper(x)
+
+    x = stub.new()
+    for _ in range(3):
+        x = outer(x)
+    expect_dead(stub, 3)
+    for function in (alone, helper):
+        given = (x,)
+        ended.clear()
+        _thread.start_new_thread(function, given)
+        while len(stub.calls) < 4 + (function is helper):
+            ended.wait(0.01)
+        stub.read(given)
 
 
 FEWER = """

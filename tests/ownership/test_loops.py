@@ -82,6 +82,19 @@ def test_what_was_put_where_the_iterator_still_has_to_go() -> None:
     assert passed == [[], [B], [A]]
 
 
+def test_a_dictionary_that_has_grown() -> None:
+    """Its iterator raises as it goes on, and as it is asked for what is ahead."""
+    items: Any = {1: A, 2: B}
+    for number, _ in items.items():
+        if number == 1:
+            before = left()
+            items[3] = C
+            found = left()
+            break
+    assert [value for value, is_in_container in before if is_in_container] == [A]
+    assert [value for value, is_in_container in found if is_in_container] == []
+
+
 def test_iterators_that_somebody_else_has() -> None:
     through = iter([A, B])
     for _ in through:

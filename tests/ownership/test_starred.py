@@ -126,6 +126,55 @@ def test_a_destructor_is_the_function(made: Functions) -> None:
         stub.read(best)
 
 
+@pytest.mark.usefixtures("uncollected")
+def test_a_destructor_of_a_keyword_is_the_function(made: Functions) -> None:
+    """The tuple is gone by then, and the dictionary about to be."""
+    stub, f, _ = made
+    best: list[Any] = []
+
+    def run(first: Any, other: Any = None) -> Any:
+        return f(best[0]) if type(first) is Dies else None
+
+    class Dies:
+        __del__ = run
+
+    class Model:
+        step = staticmethod(run)
+
+        def method(self, first: Any = None, other: Any = None) -> Any:
+            return None if first is not None else f(best[0])
+
+        __del__ = method
+
+    for _ in range(4):
+        best[:] = [stub.new()]
+        run(*(best[0],), other=Dies())
+        Model().step(*(best[0],), other=Dies())
+        Model().method(*(best[0],), other=Dies())
+        Model().method(*(best[0],), other=Model())
+        stub.read(best)
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_a_list_in_a_variable_is_not_what_the_call_has(made: Functions) -> None:
+    """The interpreter makes a tuple of it, and what is left on the stack is no reference."""
+    stub, f, _ = made
+
+    class Model:
+        step = staticmethod(f)
+
+        def run(self, x: Any) -> Any:
+            return f(x)
+
+    for function in (f, Model().step, Model().run):
+        for _ in range(3):
+            given = [stub.new()]
+            kept = iter([given])
+            function(*given)
+            given = []
+            stub.read([*kept])
+
+
 def test_a_starred_dictionary_is_gone_before_the_call(made: Functions) -> None:
     """The interpreter makes a tuple of its keys, and the next dictionary comes to lie where it was."""
     stub, f, _ = made

@@ -191,6 +191,17 @@ def time_zone(s, f, f2):
         box.b, box.a = f2(s.new(), box.a)
 
 
+@strange
+def very_many_objects_that_die(s, f, f2):
+    """The last of which looks."""
+    box = Box()
+    box.a = s.new()
+    for _ in range(3):
+        box.b = [[] for _ in range(5000)]
+        box.b[-1].append(Last(looking_at(s, box)))
+        box.b, box.a = f2(s.new(), box.a)
+
+
 if sys.version_info >= (3, 12):
 
     class Memory:
