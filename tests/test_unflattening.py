@@ -209,6 +209,100 @@ def by_places(kind, _, children):
     return kind(x=children[0], more=(*children[1:count], *children[count:count]))
 
 
+def gathered(kind, aux, children):
+    items, found, names = [], {}, {"x"}
+    items.append(children[0])
+    items.extend(children[1:])
+    found.update(zip(("x", "more"), items.copy(), strict=True))
+    found["size"] = float(len(children))
+    found.setdefault("name", aux[1][1:])
+    names.update(("more",))
+    found["last"] = {*("last",)}
+    made = kind(**found)
+    made.pairs, made.values = [*found.items()], [*found.values()]
+    made.initial, made.names, made.got = aux[1][0], names, found.get("x")
+    return made
+
+
+def in_turn(kind, _, children):
+    places = []
+    for place, _ in enumerate(children):
+        places.append(place)
+    first, second = [each for each in reversed([*reversed(children)])]  # noqa: C416
+    rest = [each for each in iter(children)]  # noqa: C416
+    more = (last := second, last)
+    del last
+    return kind(x=first, more=more, rest=rest, places=places, some=("a", "b")[:1])
+
+
+def by_an_inner_function(kind, _, children):
+    made = kind(x=None, more=None)
+    x = children[0]
+
+    def chosen(more=children[1]):
+        return x if more is None else more
+
+    made.x, made.more = x, chosen()
+    return made
+
+
+def by_names_that_are_captured(names):
+    def by_names(kind, _, children):
+        return kind(x=children[0], more=children[1], names=[*names])
+
+    return by_names
+
+
+def beside_a_default(kind, _, children, box=types.SimpleNamespace(a=X)):  # noqa: B008
+    return kind(x=children[0], more=children[1] if box is not None else None)
+
+
+class Told:
+    """An attribute whose values are passed on by a function."""
+
+    def __get__(self, instance, owner):
+        return instance.told
+
+    def __set__(self, instance, value):
+        instance.told = value
+
+
+@register_pytree_node_class
+class Slotted:
+    __slots__ = ("more", "told", "x")
+    value = Told()
+
+    def __new__(cls, x):
+        made = super().__new__(cls)
+        made.x = x
+        return made
+
+    def __init__(self, x):
+        super().__init__()
+        object.__init__(self)
+        self.both = self.x, x
+        self.value = x  # noqa: PLE0237 - a descriptor
+
+    @property
+    def both(self):
+        return self.more
+
+    @both.setter
+    def both(self, value):
+        super().__setattr__("more", value)
+
+    def tree_flatten(self):
+        return (self.x,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls.made_of(*children)
+
+    @classmethod
+    def made_of(cls, x):
+        return cls(x)
+
+
 class Module(eqx.Module):
     x: jax.Array
     mlp: eqx.nn.MLP
@@ -249,6 +343,12 @@ CERTAIN = {
     "children that get names": lambda: node(named),
     "children that are gone through": lambda: node(in_a_loop),
     "children from one place to another": lambda: node(by_places),
+    "children that are gathered": lambda: node(gathered),
+    "children in turn": lambda: node(in_turn),
+    "an inner function": lambda: node(by_an_inner_function),
+    "names of fields": lambda: node(by_names_that_are_captured(("x", "more"))),
+    "an object that is only told from nothing": lambda: node(beside_a_default),
+    "slots": lambda: Slotted(X),
     "equinox": lambda: eqx.filter(Module(X, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0))), eqx.is_array),
     "flax.struct": lambda: Struct(X),
     "flax.core": lambda: flax.core.freeze({"a": {"b": X}}),
@@ -695,6 +795,80 @@ def hides_a_branch(kind, aux, children):
     return kind(x=children[0], more=children[1] if aux is children[1] else jnp.asarray(children[1]))
 
 
+def adds_to_what_it_is_given(kind, aux, children):
+    aux.append(len(aux))
+    return kind(x=children[0], more=children[1])
+
+
+def stores_an_item_of_a_default(kind, _, children, store=STORE):
+    store["b"] = kind
+    return kind(x=children[0], more=children[1])
+
+
+def may_have_no_such_variable(kind, aux, children):
+    if aux:
+        more = children[1]
+    return kind(x=children[0], more=more)
+
+
+def may_have_no_such_item(kind, aux, children):
+    return kind(x=children[0], more=children[1] if aux else children[2])
+
+
+def asks_whether_there_are_any(kind, _, children, hooks=HOOKS):
+    found = [*children]
+    if found:
+        return kind(x=children[0], more=children[1])
+    return None
+
+
+def sets_names_that_it_is_given(kind, aux, children):
+    made = kind(x=None, more=None)
+    for name, child in zip(aux, children, strict=True):
+        setattr(made, name, child)
+    return made
+
+
+class Keeps:
+    value = property(None, {}.__setitem__)
+
+
+def sets_what_c_code_keeps(kind, _, children):
+    kept = Keeps()
+    kept.value = 1
+    return kind(x=children[0], more=children[1])
+
+
+class Above:
+    def look(self):
+        return self
+
+
+class Switched(Above):
+    def look(self, other=None):
+        self, other = other, self
+        return super().look()
+
+
+SWITCHED = Switched()
+Switched.look.__defaults__ = (SWITCHED,)
+
+
+def looks_at_another_by_super(kind, _, children):
+    made = object.__new__(kind)
+    made.x, made.more = children[0], Switched().look()
+    return made
+
+
+def has_an_inner_function_with_what_comes_later(kind, aux, children):
+    def chosen(now):
+        return children[1] if now else later
+
+    made = kind(x=children[0], more=chosen(True))
+    later = kind
+    return made
+
+
 def reads_a_free_variable():
     found = BOX
 
@@ -740,6 +914,10 @@ NAMELESS_CHECK = NAMELESS["check"]
         (loads_a_file, None), (hides_a_hook, None), (hides_a_method, None), (may_have_a_hook_later, None),
         (hashes_a_leaf, None), (makes_keys_of_leaves, None), (passes_over_a_base, None), (makes_a_set_of_leaves, None),
         (hides_a_branch, BOX), (reads_a_free_variable(), None), (has_code_of_no_module, None),
+        (adds_to_what_it_is_given, [1]), (stores_an_item_of_a_default, None), (may_have_no_such_variable, 1),
+        (may_have_no_such_item, 1), (asks_whether_there_are_any, None), (sets_names_that_it_is_given, ("x", "more")),
+        (sets_what_c_code_keeps, None), (looks_at_another_by_super, None),
+        (has_an_inner_function_with_what_comes_later, None),
     ],
 )  # fmt: skip
 def test_what_only_looks_like_building(unflatten, aux):
