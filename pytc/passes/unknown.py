@@ -100,9 +100,12 @@ def _is_unknown_exact(eqn: JaxprEqn, name: str, is_second: bool) -> bool:
     if not isinstance(known, Literal) or np.ndim(known.val):
         return False
     number, dtype = known.val, _dtype(known)
-    is_extreme = np.issubdtype(dtype, np.integer) and int(number) in (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if dtype == np.bool_:
+        is_extreme = bool(number)
+    else:
+        is_extreme = np.issubdtype(dtype, np.integer) and int(number) in (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if name in _ORDERED:
-        # Of what cannot be negative, XLA knows that it is not less than 0.
+        # Nothing is beyond an extreme; and of what cannot be negative, XLA knows that it is not less than 0.
         return not is_extreme and not (number == 0 and name in (("gt", "le") if is_second else ("lt", "ge")))
     if not np.issubdtype(dtype, np.integer):
         return False

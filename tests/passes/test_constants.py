@@ -14,7 +14,8 @@ from jax.extend.core import primitives as jax_primitives
 import pytc
 from pytc.jax_compat import jaxprs
 from pytc.passes import finalise
-from pytc.passes.constants import has_constant_loop
+from pytc.passes.constants import has_constant_loop, is_neutral
+from pytc.passes.unknown import results_unknown
 from tests.comparison import run
 
 CAPTURED = jnp.array([-3.0168803, -0.455585, -0.034003], jnp.float32)
@@ -240,3 +241,96 @@ def test_what_is_called_from_many_places_is_looked_into_once():
     assert not has_constant_loop(jaxpr)
     (scan,) = jaxpr.eqns
     assert not has_constant_loop(jaxprs.inner(scan.params["jaxpr"]))
+
+
+OF_BOOLEANS = [
+    lax.max, lax.min, lax.eq, lax.ne, lax.lt, lax.le, lax.gt, lax.ge, lax.bitwise_or, lax.bitwise_xor, lax.bitwise_and,
+]  # fmt: skip
+OF_INTEGERS = [
+    *OF_BOOLEANS, lax.add, lax.sub, lax.mul, lax.div, lax.rem,
+    lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic,
+]  # fmt: skip
+
+
+def claimed(fun, x):
+    """Whether the result of the one equation of a function is told not to be known, where its argument is not."""
+    jaxpr = jax.make_jaxpr(fun)(x).jaxpr
+    (eqn,) = jaxpr.eqns
+    (answer,) = results_unknown(eqn, [atom is jaxpr.invars[0] for atom in eqn.invars])
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("dtype", "operation"),
+    [
+        *((np.int8, operation) for operation in OF_INTEGERS),
+        *((np.uint8, operation) for operation in OF_INTEGERS),
+        *((np.bool_, operation) for operation in OF_BOOLEANS),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_what_is_not_known_of_numbers_depends_on_them(dtype, operation):
+    """Whatever the other operand is: where each number gives the same, XLA may know what."""
+    everything = np.unique(np.arange(256).astype(dtype))
+    told = 0
+    for known in everything:
+        for fun in (lambda x, known=known: operation(known, x), lambda x, known=known: operation(x, known)):
+            if claimed(fun, dtype(0)):
+                told += 1
+                assert len(np.unique(jax.vmap(fun)(everything))) > 1, known
+    assert told or operation is lax.bitwise_and or dtype is np.bool_
+
+
+@pytest.mark.parametrize(
+    ("dtype", "operation"),
+    [
+        *((dtype, op) for op in (lax.add, lax.sub, lax.mul, lax.div) for dtype in (np.int8, np.uint8)),
+        *(
+            (dtype, op)
+            for op in (lax.bitwise_and, lax.bitwise_or, lax.bitwise_xor, lax.max, lax.min)
+            for dtype in (np.int8, np.uint8, np.bool_)
+        ),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_what_changes_nothing_is_neutral(dtype, operation):
+    everything = np.unique(np.arange(256).astype(dtype))
+    changing_nothing = 0
+    for known in everything:
+        for fun in (lambda x, known=known: operation(known, x), lambda x, known=known: operation(x, known)):
+            if (jax.vmap(fun)(everything) == everything).all():
+                (eqn,) = jax.make_jaxpr(fun)(dtype(0)).jaxpr.eqns
+                (literal,) = (atom for atom in eqn.invars if isinstance(atom, jaxprs.Literal))
+                assert is_neutral(eqn.primitive.name, literal)
+                changing_nothing += 1
+    assert changing_nothing
+
+
+def sums(padding, dilation=1):
+    return lambda x: lax.reduce_window(x, 0.0, lax.add, (3,), (1,), [(padding, padding)], base_dilation=(dilation,))
+
+
+def added(into, what):
+    numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+    return lax.scatter_add(into, np.array([[1], [2]], np.int32), what, numbers)
+
+
+@pytest.mark.parametrize(
+    ("fun", "expected"),
+    [
+        (sums(0), True),
+        (sums(2), True),
+        (sums(3), False),
+        (sums(1, dilation=4), False),
+        (lambda x: added(x, np.ones(2, np.float32)), True),
+        (lambda x: added(np.ones(4, np.float32), x), False),
+        (lambda x: lax.integer_pow(x, 3), True),
+        (lambda x: lax.integer_pow(x, 0), False),
+    ],
+)
+def test_what_is_not_known_of_floats_depends_on_them_in_each_part(fun, expected):
+    x, y = jnp.linspace(1.0, 2.0, 2), jnp.linspace(3.0, 5.0, 2)
+    if expected:
+        x, y = jnp.concatenate([x, x + 7]), jnp.concatenate([y, y + 7])
+    assert claimed(fun, x) == expected
+    assert bool((fun(x) != fun(y)).all()) == expected
