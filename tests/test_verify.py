@@ -74,6 +74,42 @@ def test_another_value_handed_back_is_an_error() -> None:
         verify(before, swapped, by="swap")
 
 
+def test_a_number_that_is_no_longer_weakly_typed_is_an_error() -> None:
+    before = program_of(lambda n: n * 2, 1.5)
+    with pytest.raises(VerificationError, match="weak_type=True"):
+        verify(before, _with_jaxpr_of(before, lambda n: lax.convert_element_type(n * 2, np.float32), 1.5), by="wrong")
+
+
+def test_what_a_pass_has_forgotten_to_change_with_the_jaxpr_is_an_error() -> None:
+    before = program_of(lambda x, y: (x + y, y), X, Y)
+    with pytest.raises(VerificationError, match="1 inputs for 2 invars"):
+        verify(before, dataclasses.replace(before, inputs=before.inputs[:1]), by="wrong")
+    with pytest.raises(VerificationError, match="the caller saw 2 values and sees 1"):
+        verify(before, dataclasses.replace(before, outputs=before.outputs[:1]), by="wrong")
+
+
+def test_a_captured_table_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it has become an input; beside an argument that is static, and one array that is passed twice."""
+    table = jnp.arange(300.0).reshape(100, 3)
+
+    def fun(x: Any, y: Any, by: str) -> Any:
+        return (table @ (x + y)).sum() if by == "sum" else x
+
+    def other_table(program: Program) -> Program:
+        changed = [
+            dataclasses.replace(each, captured=each.captured + 1) if each.leaf is None else each
+            for each in program.inputs
+        ]
+        return dataclasses.replace(program, inputs=tuple(changed))
+
+    monkeypatch.setenv("PYTC_VERIFY", "1")
+    found = pytc.compile(fun, static_argnames="by")(X, X, by="sum")
+    assert same(found, jax.jit(fun, static_argnames="by")(X, X, by="sum"))
+    pipeline = (*pytc.passes.pipeline, other_table)
+    with pytest.raises(VerificationError, match="the pass `other_table`"):
+        pytc.compile(fun, static_argnames="by", passes=pipeline)(X, X, by="sum")
+
+
 def test_a_kept_value_is_compared_by_its_bits() -> None:
     before = program_of(lambda: jnp.arange(3))
     keep = lambda value: dataclasses.replace(before, outputs=(Output("", Kept(value)),))  # noqa: E731
@@ -217,8 +253,10 @@ def test_numbers_are_weakly_typed_as_they_were() -> None:
 def test_types_of_64_bits_that_jax_is_no_longer_set_to() -> None:
     with jax.enable_x64(True):
         x = jnp.arange(3)
+        numbers = program_of(lambda n: (n * 2, n + x), 1.5)
     before = program_of(lambda x: jnp.where(x > 1, x, -x), x)
     verify(before, passes.finalise(before), by="finalise")
+    verify(numbers, passes.finalise(numbers), by="finalise")
 
 
 def test_the_variable_has_every_pass_checked(monkeypatch: pytest.MonkeyPatch) -> None:
