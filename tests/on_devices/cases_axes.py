@@ -109,6 +109,11 @@ def steps(count, x, y):
     return jax.lax.fori_loop(0, count, lambda _, c: y, x), jax.lax.scan(lambda c, _: (y, c), x, jnp.ones(count))
 
 
+def solved(b, by):
+    """Of `by * x == b`."""
+    return jax.lax.custom_linear_solve(lambda x: x * by, b, lambda _, b: b / by)
+
+
 def callback(x):
     return jax.pure_callback(lambda x: np.asarray(x), jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
@@ -160,6 +165,7 @@ CASES = {
     "by platform": (lambda x, y: jax.lax.platform_dependent(y, cpu=jnp.sin, default=jnp.cos), "-"),
     "search": (lambda x, y: (jnp.searchsorted(y, y), jnp.searchsorted(y, x), jnp.unique(y, size=2)), "-v-"),
     "solve": (lambda x, y: (jnp.linalg.solve(jnp.eye(4) * 2, y), jnp.linalg.solve(jnp.eye(4) * 2, x)), "-v"),
+    "solve by a function": (lambda x, y: (solved(y, 2.0), solved(x, 2.0), solved(y, x[0] + 2)), "-vv"),
     "barrier": (lambda x, y: jax.lax.optimization_barrier((x, y)), "v-"),
     "gather": (lambda x, y: (y[index() % 4], y[2], y.at[0].add(x[0])), "v-v"),
     "vmap": (lambda x, y: (jax.vmap(lambda a: jax.lax.psum(a, I))(x), jax.vmap(jnp.sin)(y)), "--"),
@@ -209,6 +215,45 @@ def test_over_one_of_two_axes():
     assert found == [{"b"}, set(), {"b"}, set()]
     with pytest.raises(ValueError, match="1 inputs are described, and the jaxpr has 2"):
         pytc.passes.varying(seen[0], [()], ["a"])
+
+
+def test_a_solve_that_no_pass_has_opened():
+    """What only checks the solution does not count, and what solves does."""
+
+    def f(x, y):
+        by = jnp.max(x) + 2
+        checked = jax.lax.custom_linear_solve(lambda v: v * by, y, lambda _, b: b / 2)
+        return solved(y, 2.0), solved(x, 2.0), solved(y, by), checked
+
+    jaxpr = jax.make_jaxpr(f)(jnp.ones(4), jnp.ones(4))
+    assert pytc.passes.varying(jaxpr, [{I}, ()], [I]) == [set(), {I}, {I}, set()]
+
+
+def test_a_map_inside():
+    """Over another axis: what varies over that one is known inside it, and nobody says which is handed on."""
+    mesh = jax.make_mesh((4, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def inner(x, y):
+        every = x + y, jax.lax.psum(x, "a"), y * 2
+        return *every, jax.lax.psum(x, "b"), jax.lax.psum(y, "b"), y + jax.lax.axis_index("b")
+
+    def device(x, y):
+        split, whole = (P("b"),) * 3, (P(),) * 3
+        mapped = jax.shard_map(
+            inner, in_specs=(P("b"), P("b")), out_specs=split + whole, axis_names={"b"}, check_vma=False
+        )
+        seen.append(jax.make_jaxpr(mapped)(x, y))
+        return [result[None] for result in mapped(x, y)]
+
+    seen = []
+    outer = jax.shard_map(
+        device, mesh=mesh, in_specs=(P("a"), P()), out_specs=P("a"), axis_names={"a"}, check_vma=False
+    )
+    results = jax.jit(outer)(jnp.arange(16.0), jnp.arange(4.0))
+    found = pytc.passes.varying(seen[0], [{"a"}, ()], ["a"])
+    assert found == [{"a"}, set(), set(), {"a"}, set(), {"a"}]
+    for result, axes in zip(results, found, strict=True):
+        assert axes or (result == result[:1]).all()
 
 
 def test_a_ref_that_was_there_before_holds_anything_and_is_one_in_the_condition_and_the_body():
