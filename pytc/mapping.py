@@ -68,7 +68,7 @@ class Mapped:
         trees = [*args, *(kwargs[name] for name in sorted(kwargs))]
         for (where, spec), tree in zip(specs, trees, strict=True):
             what, structure = f"in_axes of `{where}`", tree_structure(tree)
-            asked = [None] if isinstance(tree, StaticArgument) else per_leaf(what, spec, structure)
+            asked = [None] if isinstance(tree, StaticArgument) else per_leaf(what, spec, structure, where)
             for (path, leaf), axis in zip(tree_flatten_with_path(tree)[0], asked, strict=True):
                 found.append(_resolved(where + keystr(path), leaf, axis))
         return found

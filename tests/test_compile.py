@@ -1048,6 +1048,34 @@ def test_the_persistent_cache_is_used(tmp_path, x):
     assert runs[1] > runs[0]
 
 
+class Tagged:
+    def __init__(self, x, tag):
+        self.x, self.tag = x, tag
+
+
+jax.tree_util.register_pytree_node(
+    Tagged, lambda each: ((each.x,), each.tag), lambda tag, children: Tagged(*children, tag)
+)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "given", "told"),
+    [
+        (lambda x: {"a": x}, lambda x: {"b": x}, r"different keys of dict at `in_shardings\[0\]`"),
+        (lambda x: {"a": x}, lambda x: [x], r"different types, dict and list, at `in_shardings\[0\]`"),
+        (lambda x: [{"a": [x]}], lambda x: [{"a": x}], r"a list for a leaf at `in_shardings\[0\]\[0\]\['a'\]`"),
+        (lambda x: Tagged(x, "one"), lambda x: Tagged(x, "two"), r"different data of Tagged at `in_shardings\[0\]`"),
+    ],
+    ids=["keys", "types", "a leaf", "data"],
+)
+def test_where_a_prefix_differs_from_the_arguments(x, wrap, given, told):
+    where = x.sharding
+    step = pytc.compile(lambda tree: jax.tree.map(lambda x: x + 1, tree), in_shardings=(wrap(where),))
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(step(wrap(x))), [x + 1])
+    with pytest.raises(ValueError, match=told):
+        step(given(x))
+
+
 def test_shardings_asked_for_are_given(x):
     mesh = jax.make_mesh((1,), ("d",))
     split, whole = jax.NamedSharding(mesh, jax.P("d")), jax.NamedSharding(mesh, jax.P())

@@ -10,16 +10,16 @@ from jax.tree_util import PyTreeDef, tree_flatten
 from pytc.jax_compat.trees import Container, container, keys_of
 
 
-def per_leaf(what: str, prefix: Any, tree: PyTreeDef) -> list[Any]:
+def per_leaf(what: str, prefix: Any, tree: PyTreeDef, of: str = "") -> list[Any]:
     """What a prefix of `tree` has for each leaf of it; None is a leaf of the prefix, and asks for nothing.
 
     Nodes are compared, and none is made: a user-defined one may check what it is made of. Raises `ValueError`, which
-    calls the prefix `what`, where it is none.
+    calls the prefix `what`, where it is none, and tells the place in it, or in `of` if that is what the tree is called.
     """
     asked, asked_tree = tree_flatten(prefix, is_leaf=lambda x: x is None)
     found: list[Any] = []
     try:
-        _spread(asked_tree, tree, iter(asked), what, found)
+        _spread(asked_tree, tree, iter(asked), of or what, found)
     except _Different as different:
         raise ValueError(
             f"{what} must be a pytree prefix of {tree}, but is {asked_tree}: {different}. Give it the same containers, "

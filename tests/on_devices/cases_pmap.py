@@ -215,6 +215,14 @@ def test_keywords_static_leaves_and_outputs_that_are_no_arrays():
     assert pytc.pmap(lambda x, flag: x if flag else -x, "i")(ROWS, True)[1, 1] == 5
 
 
+def test_in_axes_that_are_no_prefix():
+    mapped = pytc.pmap(lambda state, batch: (state["w"] + batch, state["b"]), "i", in_axes=({"w": {"x": 0}, "b": 0}, 0))
+    with pytest.raises(ValueError, match=r"in_axes of `state` must be .*: a dict for a leaf at `state\['w'\]`\."):
+        mapped({"w": ROWS, "b": ROWS}, ROWS)
+    with pytest.raises(ValueError, match=r"in_axes of `state` must be .*: different keys of dict at `state`\."):
+        mapped({"w": {"x": ROWS}, "c": ROWS}, ROWS)
+
+
 def test_out_axes_given():
     def f(x):
         return x, jax.lax.psum(x, "i"), "text"
