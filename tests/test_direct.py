@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.calls import direct
+from pytc.calls import direct, sites
 from pytc.emit import EmittedWhole
 
 pytestmark = [pytest.mark.usefixtures("_quickly_compiled"), pytest.mark.unfrozen]
@@ -821,3 +821,31 @@ def test_what_only_a_dead_object_has_goes_straight():
 
     assert len({*places()}) <= 2
     assert len(step.__pytc__.directly) == 1
+
+
+@pytest.mark.parametrize("donate", ["auto", "none"])
+def test_trees_that_take_turns_at_one_place(donate):
+    """Each finds its own program, also where nothing is proven before the call."""
+    total = lambda tree: sum(map(jnp.sum, jax.tree.leaves(tree)))  # noqa: E731
+    step = pytc.compile(total, donate=donate)
+    x, y = jnp.arange(4.0), jnp.ones((2, 2))
+    trees = [{"a": x, "b": y}, [x, y], {"a": x, "c": y}, (x, y), {"a": [x, y]}, [y, x], {"a": x, "b": y, "c": None}]
+    for order in ([0] * 4 + [1] * 4 + [0, 1] * 4, [*range(7)] * 5):
+        for n in order:
+            assert step(trees[n]) == 10
+
+
+@pytest.mark.parametrize("donate", ["auto", "none"])
+def test_more_places_than_a_program_remembers(donate):
+    """As code has that is made anew again and again."""
+    step, x, reused = pytc.compile(lambda x: x + 1, donate=donate), jnp.zeros(8), 0
+    code = compile("x = step(x)", "cell", "exec")
+    for n in range(sites.MOST_SITES + 40):
+        space = {"step": step, "x": x}
+        address, x = x.unsafe_buffer_pointer(), None
+        exec(code.replace(co_name=f"cell{n}"), space)
+        x = space.pop("x")
+        reused += x.unsafe_buffer_pointer() == address
+    assert x.tolist() == [sites.MOST_SITES + 40] * 8
+    assert reused >= (sites.MOST_SITES if donate == "auto" else 0)
+    assert reused == 0 or donate == "auto"
