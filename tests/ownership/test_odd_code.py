@@ -147,7 +147,29 @@ def test_what_a_comprehension_puts_aside_is_returned(instead: Sequence[str]) -> 
     odd = types.FunctionType(fun.__code__.replace(co_code=bytes(bytecode)), globals(), None, None, fun.__closure__)
     sign = -1 if len(instead) > 1 else 1
     for _ in range(3):
-        assert odd(jnp.ones(64)).tolist() == [sign] * 64
+        returned = odd(jnp.ones(64))  # an `assert` keeps what is passed to a call in it
+        assert returned.tolist() == [sign] * 64
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="comprehensions are functions of their own before 3.12")
+def test_what_a_comprehension_puts_aside_is_stored_elsewhere() -> None:
+    def fun(x: Any) -> Any:
+        y = step(x)
+        kept = None
+        z = [x for x in y]  # noqa: C416, F841
+        return kept
+
+    instructions = [*dis.get_instructions(fun)]
+    over = next(i.offset for i in instructions if i.opname == "END_FOR")
+    stores = ("STORE_FAST", "STORE_FAST_STORE_FAST")
+    back = next(i for i in instructions if i.offset > over and i.opname in stores and "x" in i.argrepr.split(", "))
+    names = [fun.__code__.co_varnames.index(name.replace("x", "kept")) for name in back.argrepr.split(", ")]
+    bytecode = bytearray(fun.__code__.co_code)
+    bytecode[back.offset + 1] = names[0] if len(names) == 1 else names[0] << 4 | names[1]
+    odd = types.FunctionType(fun.__code__.replace(co_code=bytes(bytecode)), globals(), None, None, fun.__closure__)
+    for _ in range(3):
+        returned = odd(jnp.ones(64))
+        assert returned.tolist() == [1] * 64
 
 
 def _zeros() -> list[Any]:
