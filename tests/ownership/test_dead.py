@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+import pytc
 from pytc.ownership.arrays import buffers
 from tests.ownership.harness import Functions, Stub, both, expect, expect_dead, first, nested, of_length, shares
 
@@ -916,6 +917,25 @@ def test_where_many_arrays_are_alive_it_is_looked_at_them_if_copies_would_cost_m
     assert buffers.shared(many[:1]) == [True]
     assert buffers.shared(many) == [False] * 1100
     assert buffers.shared([*many[1:], shares(many[0])]) == [*[False] * 1099, True]
+
+
+def places_of(step: Callable[[Any], Any], x: Any, many: list[Any]) -> list[int]:
+    """Where the state lies from step to step, beside these arrays; each step also makes one that lives on."""
+    places = []
+    for _ in range(12):
+        many.append(many[0] + 1)
+        x = step(x)
+        places.append(x.unsafe_buffer_pointer())
+    return places
+
+
+def test_a_large_state_is_reused_however_many_arrays_are_alive() -> None:
+    step = pytc.compile(lambda x: x + 1)
+    many = [jnp.zeros(1) + i for i in range(6000)]
+    large = places_of(step, jnp.zeros(1 << 20), many)
+    assert len({*large[4:]}) == 1
+    small = places_of(step, jnp.zeros(1), many)  # to look through all arrays takes longer than to copy it
+    assert len({*small[4:]}) > 1
 
 
 ASKED = {"its value": jax.device_get, "a number": int, "a text": str, "a shard": shares}
