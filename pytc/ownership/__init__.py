@@ -39,8 +39,8 @@ from pytc.ownership.arrays.alive import is_dear, is_dear_now
 from pytc.ownership.arrays.executions import executed
 from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
+from pytc.ownership.bytecode.analysed import known_site
 from pytc.ownership.bytecode.callsite import CallSite
-from pytc.ownership.bytecode.sites import known_site
 from pytc.ownership.guesses.staying import staying
 from pytc.ownership.guesses.surviving import Surviving
 from pytc.ownership.guesses.survivors import survivors

@@ -16,9 +16,9 @@ from types import FrameType
 from typing import Any, Literal
 
 from pytc.ownership.arrays.walk import Walk
+from pytc.ownership.bytecode.analysed import NotTrusted
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.lengths import Lengths
-from pytc.ownership.bytecode.sites import NotTrusted
 from pytc.ownership.bytecode.stack import HIGHEST
 from pytc.ownership.cpython.interpreter import UNBOUND, getrefcount, variable, waits_for_c
 from pytc.ownership.frames import IN_SOME_WAY, dead_locals, looked_up, unread_in, waiting
@@ -185,7 +185,7 @@ def slots_of(
     """
     roots = [*args, *kwargs, *kwargs.values()]
     roots += in_one_list(leaves)
-    return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.lasting)
+    return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.unchanging)
 
 
 @dataclasses.dataclass

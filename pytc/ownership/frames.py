@@ -6,10 +6,10 @@ import sys
 from types import FrameType
 from typing import Any, NamedTuple
 
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.fields import unread
 from pytc.ownership.bytecode.lengths import Lengths
-from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST, Starred
 from pytc.ownership.cpython.interpreter import calls_directly, getrefcount, variable
 from pytc.ownership.others.watchers import interrupter, interruptible

@@ -29,7 +29,7 @@ class Outcome:
     """How many objects the result is of that the garbage collector counts, at the most."""
 
     @functools.cached_property
-    def lasting(self) -> frozenset[int]:
+    def unchanging(self) -> frozenset[int]:
         """The ids of these objects, and of what is in tuples among them (named ones, too), which cannot be changed."""
         found: list[Any] = []
         level = [*self.static]

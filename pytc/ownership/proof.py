@@ -12,8 +12,8 @@ from pytc.ownership.arrays import buffers, executions
 from pytc.ownership.arrays.alive import is_dear
 from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
+from pytc.ownership.bytecode.analysed import NotTrusted, known_site, site_of
 from pytc.ownership.bytecode.callsite import CallSite
-from pytc.ownership.bytecode.sites import NotTrusted, known_site, site_of
 from pytc.ownership.callers import follow, remember
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.frames import frames_beneath

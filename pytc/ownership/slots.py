@@ -67,7 +67,7 @@ class Slots:
     another thread, no slot is dead. `classes` are those of the containers in the result, if they are known. `walked`
     are arguments whose end is not examined here: the `Walk` asks `die_quietly` about their parts. `static` are objects
     that the compiled function holds: they, and what they refer to, live on, except for what the stores overwrite in
-    them. `lasting` has the ids of those of them in which no store can change that.
+    them. `unchanging` has the ids of those of them in which no store can change that.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Slots:
         classes: Iterable[type] | None = None,
         walked: Iterable[Any] = (),
         static: Iterable[Any] = (),
-        lasting: Set[int] = frozenset(),
+        unchanging: Set[int] = frozenset(),
     ):
         self.onlooker = onlookers.anywhere
         """Who may have read slots, so that none is dead, in words; empty if nobody."""
@@ -93,7 +93,7 @@ class Slots:
         self._open = not self.onlooker
         """Whether further slots may be dead. Once False, it stays so."""
         self._roots = [] if self.onlooker else [*roots]
-        self.dying = Dying(frozenset(map(id, self._roots)), frozenset(map(id, walked)), static, lasting)
+        self.dying = Dying(frozenset(map(id, self._roots)), frozenset(map(id, walked)), static, unchanging)
         self._overwritten: set[tuple[int, Any]] = set()
         """Slots stored to so far: the id of the container, and the key."""
         self._counted: set[tuple[Any, int]] = set()

@@ -32,13 +32,13 @@ from pytc.classes import defines
 from pytc.ownership import callers, frames, look, proof, slots
 from pytc.ownership.arrays import buffers, executions, placed, walk
 from pytc.ownership.bytecode import (
+    analysed,
     continuation,
     events,
     fields,
     introspection,
     liveness,
     replacing,
-    sites,
     strings,
     symbolic,
     taint,
@@ -826,7 +826,7 @@ def _patches(*patches: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def broken(mutant: Mutant) -> Iterator[None]:
     """The prover with one obligation broken, and nothing remembered from before."""
-    remembered = (sites._sites, sites._flows, plain._left_to_objects)
+    remembered = (analysed._sites, analysed._flows, plain._left_to_objects)
     for each in remembered:
         each.clear()
     try:

@@ -127,7 +127,7 @@ def test_the_obligations_that_the_docs_list_are_here() -> None:
 
 _IN_NO_OBLIGATION = {
     # What others need to know of code, of classes and of the arguments.
-    *("callsite", "events", "instructions", "sites", "stack", "stores", "symbolic", "facts", "wanted"),
+    *("callsite", "events", "instructions", "analysed", "stack", "stores", "symbolic", "facts", "wanted"),
     # Whether the proof is worth its price.
     "alive",
 }

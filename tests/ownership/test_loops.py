@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from pytc.ownership.bytecode.analysed import site_of
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.bytecode.sites import site_of
 from pytc.ownership.references import loops
 from tests.ownership.harness import Stub, first
 

@@ -20,7 +20,7 @@ from pytc import ownership
 from pytc.emit import jit as emit_jit
 from pytc.ownership import proof
 from pytc.ownership.arrays import buffers
-from pytc.ownership.bytecode import sites
+from pytc.ownership.bytecode import analysed
 from pytc.ownership.others import collector
 from tests import interpreters
 from tests.frozen import frozen
@@ -603,8 +603,8 @@ def test_what_is_known_of_code_is_not_taken_for_that_of_other_code_in_its_place(
     for _ in range(4):
         overwrites(jnp.zeros(100))
     old, new = id(overwrites.__code__), id(reads.__code__)
-    sites._flows[new] = sites._flows[old]
-    sites._sites.update({(new, at): site for (code, at), site in sites._sites.items() if code == old})
+    analysed._flows[new] = analysed._flows[old]
+    analysed._sites.update({(new, at): site for (code, at), site in analysed._sites.items() if code == old})
     for _ in range(2):
         x, y = reads(jnp.zeros(100))
         assert float(x[0] + y[0]) == 1.0

@@ -19,7 +19,7 @@ import pytc
 from pytc import ownership
 from pytc.ownership import Walk
 from pytc.ownership.arrays import executions
-from pytc.ownership.bytecode import sites
+from pytc.ownership.bytecode import analysed
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.others import collector
 from pytc.ownership.references import counts
@@ -514,16 +514,16 @@ def test_code_that_is_gone_is_forgotten():
         space: dict[str, Any] = {"__name__": "cell"}
         exec(PROGRAM, space)
         number = id(space["loop"].__code__)
-        assert number in sites._flows
-        assert number in {code for code, _ in sites._sites}
+        assert number in analysed._flows
+        assert number in {code for code, _ in analysed._sites}
         code, function = weakref.ref(space["loop"].__code__), weakref.ref(space["step"].__pytc__)
         space.clear()
         jax.clear_caches()
         gc.collect()
         assert function() is None
         assert code() is None
-        assert number not in sites._flows
-        assert number not in {code for code, _ in sites._sites}
+        assert number not in analysed._flows
+        assert number not in {code for code, _ in analysed._sites}
 
 
 # -- containers in dead places ---------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What a function's code tells of a call in it, found once and remembered with the code.
 
 callsite         one place in the code, which is all of the below: what is dead there, and what it overwrites
-sites            these places, and the functions' code, as far as analysed
+analysed         these places, and the functions' code, as far as analysed
     instructions     what CPython's instructions do
 liveness         the local variables that are read on some path after a call
 aside            what a comprehension puts aside, and where it puts that back

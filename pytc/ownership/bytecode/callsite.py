@@ -26,7 +26,7 @@ class CallSite:
 
     One of these serves all compiled functions that are called there (`calls.sites.Site` has the plan of each), and each
     frame on the stack above a call has one for the instruction that it is at. The code object is not kept alive;
-    `sites` forgets a site with its code.
+    `analysed` forgets a site with its code.
 
     `__init__` settles everything but five attributes, which `callers.remember` and `proof` write:
 

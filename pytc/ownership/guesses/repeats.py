@@ -7,9 +7,9 @@ import functools
 import operator
 from types import FrameType
 
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.events import Place, Step
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.stores import stored
 from pytc.ownership.guesses.loop import loop_around

@@ -16,10 +16,10 @@ from jax.tree_util import tree_leaves
 
 from pytc.arguments.leaves import StaticArgument
 from pytc.interrupt import SUSPENDS
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Place
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.symbolic import loaded, passed
 from pytc.ownership.guesses.loop import loop_around

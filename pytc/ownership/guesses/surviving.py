@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 
 from jax.tree_util import all_leaves
 
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import contents, getrefcount, variable, waits_for_c

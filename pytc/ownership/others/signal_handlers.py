@@ -17,9 +17,9 @@ import types
 from typing import Any, NamedTuple
 
 from pytc.interrupt import SUSPENDS
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of
 from pytc.ownership.bytecode.events import ANY_CELL, ANY_NUMBER
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.bytecode.sites import NotTrusted, flow_of
 from pytc.ownership.cpython.interpreter import UNBOUND, contents
 from pytc.ownership.cpython.plain import NotPlain, attribute, item, of_strings, read
 

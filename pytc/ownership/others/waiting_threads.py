@@ -37,8 +37,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytc.interrupt import in_main_thread, this_thread
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of
 from pytc.ownership.bytecode.liveness import ControlFlow
-from pytc.ownership.bytecode.sites import NotTrusted, flow_of
 from pytc.ownership.bytecode.stack import first_of_stack
 from pytc.ownership.cpython.interpreter import counts_at, first_local, objects, states, variable, words
 

@@ -66,15 +66,15 @@ class Dying:
 
     `arguments` are the ids of the call's arguments; `walked` those of them whose end is not examined here: the `Walk`
     asks `die_quietly` about their parts. `static` are objects that the compiled function holds: they, and what they
-    refer to, live on, except for what the stores overwrite in them. `lasting` has the ids of those of them in which no
-    store can change that.
+    refer to, live on, except for what the stores overwrite in them. `unchanging` has the ids of those of them in which
+    no store can change that.
     """
 
-    def __init__(self, arguments: Set[int], walked: Set[int], static: Iterable[Any], lasting: Set[int]):
+    def __init__(self, arguments: Set[int], walked: Set[int], static: Iterable[Any], unchanging: Set[int]):
         self._arguments = arguments
         self._walked = walked
         self._static = static
-        self._lasting = lasting
+        self._unchanging = unchanging
         self._reached = set[int]()
         """Ids of further parts of `static` that are known to live on, given the stores so far."""
         self._overwritten: set[int] = set()
@@ -189,7 +189,9 @@ class Dying:
             hidden = attached(arrays) if arrays else []
             unseen = {id(v): v for v in found if id(v) not in self._quiet and id(type(v)) not in ARRAYS}
             if of_arguments:
-                unseen = {key: v for key, v in unseen.items() if key not in self._lasting and key not in self._reached}
+                unseen = {
+                    key: v for key, v in unseen.items() if key not in self._unchanging and key not in self._reached
+                }
             nodes = [*unseen.values()]
             self._quiet.update(unseen)
             if len(self._quiet) > MOST:
@@ -208,7 +210,7 @@ class Dying:
                 hidden += [_base(v) for v in nodes if issubclass(type(v), np.ndarray)]  # what its memory belongs to
                 often = [id(v) for v in level if id(type(v)) in OFTEN_SHARED]
                 if of_arguments:  # what lasts never ends, so its references need not be counted
-                    often = [key for key in often if key not in self._lasting]
+                    often = [key for key in often if key not in self._unchanging]
                 if often:
                     shared = collections.Counter(often)
                     ending = self._end(shared, nodes, lists, ours, of_arguments)
@@ -260,7 +262,7 @@ class Dying:
             # The call's `leaves` and trees may hold methods.
             ending.update(id(v) for v in nodes if id(type(v)) in BOUND)
             # One by one: there may be very many that last.
-            ending = {key for key in ending if key not in self._lasting and key not in self._reached}
+            ending = {key for key in ending if key not in self._unchanging and key not in self._reached}
             if ending:
                 self._reached |= reached(ending, self._static, self._overwritten)
                 ending -= self._reached

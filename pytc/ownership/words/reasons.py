@@ -78,7 +78,7 @@ def _reason(
         )
         if found is not None:
             vaguely = f"{found.text}, and something may read it before the result is there"
-            return variables.lasting(found, frame, look.refusals) or dataclasses.replace(found, text=vaguely)
+            return variables.reworded(found, frame, look.refusals) or dataclasses.replace(found, text=vaguely)
         if named := variables.in_handlers(frame, value):
             if who := interrupter():
                 return Held("thread", f"{named}: {who} may raise an exception in the midst of the call")
@@ -121,7 +121,7 @@ def glance(
                 or variables.in_members(frame, value, roots)
                 or variables.in_members_above(frame, value)
             )
-            if held is not None and (told := variables.lasting(held, frame, refusals)) is not None:
+            if held is not None and (told := variables.reworded(held, frame, refusals)) is not None:
                 found[i] = told
                 break
     return found

@@ -16,9 +16,9 @@ from collections.abc import Sequence, Set
 from types import FrameType
 from typing import Any, TypeAlias
 
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow, by_local
-from pytc.ownership.bytecode.sites import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
@@ -295,7 +295,7 @@ def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
     return Held("item", f"{named} of a {owner}", source=last)
 
 
-def lasting(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | None:
+def reworded(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | None:
     """`held`; if it is the place that the call loaded the value from, with the reason why that place is not dead, or
     None if none is known.
 
