@@ -664,3 +664,14 @@ def test_static_arguments_are_not_flattened():
         np.testing.assert_array_equal(run(deep, ONE), ONE * 16)
     assert not flattened
     assert all(seen)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int2", "uint2", "int4", "uint4", "float4_e2m1fn", "int8", "float8_e4m3fn", "bool", "int16"]
+)
+def test_a_leaf_has_the_bytes_that_xla_says(dtype):
+    """XLA packs elements of less than a byte."""
+    x = jnp.zeros((3, 333), dtype)
+    program = pytc.stage(lambda x: x[::-1], x)
+    compiled = jax.jit(lambda x: x[::-1]).lower(x).compile()
+    assert program.leaves[0].nbytes == compiled.memory_analysis().argument_size_in_bytes

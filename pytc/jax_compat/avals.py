@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pytc.errors import LeftToJit
@@ -60,7 +61,17 @@ def nbytes(aval: AbstractValue) -> int:
 
 @functools.lru_cache(1024)
 def _nbytes(shape: tuple[int, ...], dtype: Any) -> int:
-    return 0 if dtype == jax.dtypes.float0 else int(math.prod(shape) * np.dtype(dtype).itemsize)
+    return 0 if dtype == jax.dtypes.float0 else -(-math.prod(shape) * _bits(np.dtype(dtype)) // 8)
+
+
+@functools.cache
+def _bits(dtype: np.dtype[Any]) -> int:
+    """What an element takes in an array's buffer, in bits: XLA packs elements of two and of four."""
+    if dtype.itemsize > 1 or dtype.kind == "b":
+        return 8 * dtype.itemsize
+    info: Any = jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo
+    bits = int(info(dtype).bits)
+    return bits if bits in (2, 4) else 8
 
 
 def held_as(aval: AbstractValue) -> tuple[tuple[int, ...], Any]:
