@@ -11,7 +11,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ A, B, C = "a state", "another", "a third"
 def left() -> list[tuple[Any, bool]]:
     """What the iterators of the caller have left, and whether it is in a container."""
     frame = sys._getframe(1)
-    found = loops.handed_out(frame, site_of(frame).iterators)
+    found = loops.handed_out(frame, site_of(frame).iterators, site_of(frame).dead(True, True))
     return [(each.value, each.container is not None) for each in found]
 
 
@@ -155,10 +155,10 @@ def test_the_stack_is_looked_at_only_where_a_call_tells_how_high_it_is(monkeypat
     f = stub.compile(first)
     asked = []
 
-    def handed_out(frame: types.FrameType, positions: Iterable[int]) -> list[loops.Left]:
+    def handed_out(frame: types.FrameType, positions: Iterable[int], dead: Container[int]) -> list[loops.Left]:
         positions = [*positions]
         asked.append((frame.f_code.co_name, set(positions) <= set(site_of(frame).iterators), len(positions)))
-        return original(frame, positions)
+        return original(frame, positions, dead)
 
     original = loops.handed_out
     monkeypatch.setattr(loops, "handed_out", handed_out)
@@ -299,7 +299,7 @@ def starred() -> Any:
 def starred_itself() -> Any:
     def look(*_: Any, **__: Any) -> Any:
         frame = sys._getframe(1)
-        return loops.handed_out(frame, site_of(frame).iterators)
+        return loops.handed_out(frame, site_of(frame).iterators, site_of(frame).dead(True, True))
 
     names = {"k": B}
     for _ in [A]:
