@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import io
 import sys
 import textwrap
 import types
@@ -67,6 +68,38 @@ def test_methods_that_share_a_name_with_introspection(made: Functions) -> None:
     other.stack([]), other.trace([]), other.embed([])
     expect_dead(stub, 2)
     stub.read(x)
+
+
+TEXTS = {
+    "an assertion": "assert x is not None, 'x is none'",
+    "an error": "if x is None: raise ValueError('no x at %d' % i)",
+    "a loop over texts": "for name in ('x mean', 'x std'): pass",
+    "a comprehension over texts": "sorted([t.upper() for t in ('x mean', 'x std')])",
+    "a message": "print('x:', i, end='', file=nowhere)",
+    "a message in a block": "with nothing(): print('x:', i, end='', file=nowhere)",
+}
+KINDS = {
+    "function": ("def run(x):", "return"),
+    "generator": ("def run(x):", "yield"),
+    "coroutine": ("async def run(x):", "return"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("text", TEXTS)
+def test_texts_that_nobody_evaluates_with_the_variable(made: Functions, text: str, kind: str) -> None:
+    stub, f, _ = made
+    head, end = KINDS[kind]
+    body = f"for i in range(3):\n        {TEXTS[text]}\n        y = f(x)\n        len('')\n        x = y\n    {end} x"
+    space: dict[str, Any] = {"f": f, "nowhere": io.StringIO(), "nothing": contextlib.nullcontext}
+    exec(f"{head}\n    {body}", space)
+    ran = space["run"](stub.new())
+    if kind == "generator":
+        ran = list(ran)
+    elif kind == "coroutine":
+        ran = asyncio.run(ran)
+    expect_dead(stub, 3)
+    stub.read(ran)
 
 
 def test_a_module_loaded_when_it_is_needed_has_introspection_under_another_name(made: Functions) -> None:

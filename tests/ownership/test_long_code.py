@@ -142,6 +142,7 @@ LONG = {
     "calls": body("x, = step(x)"),
     "loops": body("for j{i} in range(1): pass"),
     "handlers": body("try: int(k)\n  except ValueError: print({i})"),
+    "texts": body("try: int('x + 1')\n  except ValueError as e: print('x failed', e) if k > {i} + 5 else 0"),
     "results": unpacked,
 }
 

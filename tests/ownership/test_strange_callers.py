@@ -1318,6 +1318,42 @@ PROGRAMS = {
             except Failed as formula:
                 y = f(x)
                 return formula.value()
+        class Failed(Formula, Exception): pass
+        def fail(text): raise Failed(text)
+        def of_an_exception_of_a_call():
+            x = new()
+            try: fail("[x]")
+            except Failed as formula: text = formula.text
+            y = f(x)
+            return value_of(text)
+        def of_an_exception_with_a_cause():
+            x = new()
+            try: raise Failed("[x]") from None
+            except Failed as formula: text = formula.text
+            y = f(x)
+            return value_of(text)
+        def of_an_exception_that_goes_on():
+            x = new()
+            try:
+                try: raise Failed("[x]")
+                finally: len("")
+            except Failed as formula: text = formula.text
+            y = f(x)
+            return value_of(text)
+        def of_an_exception_class():
+            found = []
+            def failing(text):
+                class Failing(Exception):
+                    def __init__(self): found.append(value_of(text))
+                return Failing
+            def run():
+                x = new()
+                failed = failing("[x]")
+                y = f(x)
+                raise failed
+            try: run()
+            except Exception: pass
+            return found
         def of_unpacking():
             x = new()
             formula, *_ = [Formula("[x]"), 1, 2]
@@ -1353,7 +1389,9 @@ PROGRAMS = {
             return eval(text, frame.f_globals, dict(frame.f_locals))
         for run in (
             of_a_with, of_a_with_around, of_a_generator, of_no_name, of_a_loop, of_a_loop_over_text,
-            of_a_loop_over_a_generator, of_a_match, of_an_exception, of_unpacking, of_calls_of_calls,
+            of_a_loop_over_a_generator, of_a_match, of_an_exception, of_an_exception_of_a_call,
+            of_an_exception_with_a_cause, of_an_exception_that_goes_on, of_an_exception_class,
+            of_unpacking, of_calls_of_calls,
             of_a_comprehension, of_a_generator_expression, of_a_lambda, of_a_default,
             lambda: asyncio.run(of_an_async_with()),
         ):
@@ -1391,7 +1429,30 @@ PROGRAMS = {
         def in_the_call():
             x = new()
             return evaluate_behind("[x]", x)
-        for run in (passed, one_of_two, made, by_stars, by_a_store, in_the_call):
+        def evaluate_all(names, value):
+            frame = sys._getframe(1)
+            return [frame.f_locals[name] for name in (names.values() if isinstance(names, dict) else names)]
+        def evaluate_named(value, name):
+            return evaluate_above(name)
+        def evaluate_above(name):
+            return sys._getframe(2).f_locals[name]
+        def in_a_list():
+            x, a, b = new(), 1, 2
+            return evaluate_all(["x", "a", "b"], f(x))
+        def in_a_set():
+            x, a, b = new(), 1, 2
+            return evaluate_all({"x", "a", "b"}, f(x))
+        def added_to_a_list():
+            x, others = new(), []
+            return evaluate_all([*others, "x"], f(x))
+        def in_a_dictionary():
+            x, others = new(), {}
+            return evaluate_all({**others, "k": "x"}, f(x))
+        def among_keywords():
+            x = new()
+            return evaluate_named(**{"name": "x"}, value=f(x))
+        for run in (passed, one_of_two, made, by_stars, by_a_store, in_the_call, in_a_list, in_a_set, added_to_a_list,
+                    in_a_dictionary, among_keywords):
             for _ in range(3): read(run())
         """,
     "a slot, and the object that it is in": """

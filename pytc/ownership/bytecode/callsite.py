@@ -41,7 +41,7 @@ class CallSite:
     """
 
     def __init__(self, flow: ControlFlow, lasti: int, names: Mapping[str, Any], builtins: Mapping[str, Any]):
-        """`names` are the globals that the code sees, and `builtins` those after them."""
+        """`names` are the globals that the code sees, and `builtins` what it finds where there is none."""
         code = flow.code
         self.of = flow.of
         """A weak reference to the code object."""

@@ -12,7 +12,8 @@ later, by anything that runs code: a call, an operator, a loop. So its taint goe
 - from what an instruction takes to what it puts there instead: the result of a call, what an iterator hands out, what
   a `with` statement binds;
 - into the local variable that such a value is stored in, and from there to wherever that is loaded;
-- stored anywhere else, or added to a container, to each instruction that may run code.
+- into the container that it is added to, and the exception that is raised where something is done with it;
+- stored anywhere else, to each instruction that may run code.
 
 It ends where a value is dropped, and so what a call does with a text whose result nobody has is not followed: most of
 these calls print.
@@ -23,6 +24,7 @@ What variables have is not told apart by the place (flow-insensitive): cheap, an
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -38,20 +40,25 @@ Taint: TypeAlias = int
 """Locals, as bits: those that single names name; and, further up, those that texts name."""
 Stack: TypeAlias = list[Taint]
 
-_LEAVE_THE_STACK = UNCONDITIONAL | {"NOP", "RESUME", "KW_NAMES", "MAKE_CELL", "COPY_FREE_VARS", "RETURN_CONST"}
-_LEAVE_THE_STACK |= {"DELETE_FAST", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_NAME", "SETUP_ANNOTATIONS"}
+_LEAVE_THE_STACK = UNCONDITIONAL | {"NOP", "RESUME", "KW_NAMES", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG"}
+_LEAVE_THE_STACK |= {"DELETE_FAST", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_NAME", "SETUP_ANNOTATIONS", "RETURN_CONST"}
 _PUT = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "PUSH_NULL", "LOAD_BUILD_CLASS", "RETURN_GENERATOR"}
 _PUT |= {"LOAD_ASSERTION_ERROR"}
 """Instructions that put something on the stack, and take nothing."""
-_DROP = {"POP_TOP", "POP_EXCEPT", "END_FOR", "RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "DELETE_SUBSCR", "DELETE_ATTR"}
+_DROP = {"POP_TOP", "POP_EXCEPT", "END_FOR", "RETURN_VALUE", "RERAISE", "DELETE_SUBSCR", "DELETE_ATTR"}
 _DROPS = ("POP_JUMP_", "JUMP_IF_")
 """Instructions, and how others begin, that take something from the stack and put nothing there."""
-_STORES = ("STORE_", "LIST_APPEND", "LIST_EXTEND", "SET_ADD", "SET_UPDATE", "MAP_ADD", "DICT_")
-"""How instructions begin that store a value, or add it to a container."""
-_DEEP = {"SEND", "END_ASYNC_FOR", "WITH_EXCEPT_START", "CLEANUP_THROW", "MATCH_KEYS", "CHECK_EG_MATCH"}
+_ADD = {"LIST_APPEND", "LIST_EXTEND", "SET_ADD", "SET_UPDATE", "MAP_ADD", "DICT_UPDATE", "DICT_MERGE"}
+"""Instructions that add something to a container on the stack."""
+_DEEP = {"SEND", "END_ASYNC_FOR", "CLEANUP_THROW", "MATCH_KEYS", "CHECK_EG_MATCH"}
 """Instructions that use what is further down the stack than what they take or replace."""
 _MADE_OF = ("BINARY_OP", "BUILD_", "FORMAT_", "CONVERT_", "PRECALL")
 """How instructions begin that make a value of others, in which these still are."""
+_TO_EXIT = slice(-4, -3)
+"""Where `WITH_EXCEPT_START` finds what it calls. What it passes, an exception, counts as used by nobody there: most
+blocks print something."""
+_ENDS_GENERATORS = "INTRINSIC_STOPITERATION_ERROR"
+"""What a generator does with an exception of its own, which runs nobody's code."""
 
 
 def evaluated(flow: ControlFlow, numbers: Mapping[str, int], loads: Sequence[int]) -> list[int]:
@@ -81,10 +88,12 @@ class _Taints:
         """By number, which may also be that of a cell."""
         self.stored: Taint = 0
         """That of what anybody may have."""
-        ahead = [0, *flow.handler_depths]
-        self.stacks: dict[int, Stack] = {at: [0] * (flow.heights[at] or 0) for at in ahead}
+        self._ahead = sorted([0, *flow.handler_depths])
+        """The instructions to be executed, as a heap: the first one first, so that most are executed once."""
+        self.stacks: dict[int, Stack] = {at: [0] * (flow.heights[at] or 0) for at in self._ahead}
         """By instruction: that of what is there before."""
-        self._ahead = ahead
+        self._grown: set[int] = set()
+        """The variables that have got more in this round."""
         self._loads: dict[int, list[int]] = {}
         """By variable: the instructions that load it."""
         for at, read in enumerate(loads):
@@ -100,31 +109,40 @@ class _Taints:
         return taint >> self.count << self.count
 
     def spread(self) -> None:
-        """To a fixed point."""
+        """To a fixed point: in rounds, after each of which the variables that have got more are loaded again."""
         while self._ahead:
-            at = self._ahead.pop()
-            for after, stack in self._step(at, self.stacks[at]):
-                known = self.stacks.get(after)
-                merged = stack if known is None else [a | b for a, b in zip(known, stack, strict=True)]
-                if merged != known:
-                    self.stacks[after] = merged
-                    self._ahead.append(after)
+            while self._ahead:
+                at = heapq.heappop(self._ahead)
+                if self._ahead[:1] == [at]:
+                    continue  # it is there twice
+                for after, stack in self._step(at, self.stacks[at]):
+                    known = self.stacks.get(after)
+                    merged = stack if known is None else [a | b for a, b in zip(known, stack, strict=True)]
+                    if merged != known:
+                        self.stacks[after] = merged
+                        heapq.heappush(self._ahead, after)
+            loads = {at for variable in self._grown for at in self._loads.get(variable, ()) if at in self.stacks}
+            self._grown.clear()
+            self._ahead = sorted(loads)
 
     def _step(self, at: int, stack: Stack) -> Iterator[tuple[int, Stack]]:
         """Execute an instruction: what may follow, each with the stack then."""
         flow = self.flow
+        name, argument = flow.instructions[at].opname, flow.instructions[at].arg or 0
+        if name == "RAISE_VARARGS":  # calls what is raised, if that is a class; without an argument, any may be
+            self._take(at, stack[-argument:])
         for after in flow.follows[at]:
             height = flow.heights[after] or 0
-            yield after, self._after(at, [*stack], height)
+            yield after, _fitted(self._after(at, [*stack], height), height)
         handler = flow.handlers[at]
         if handler is not None:
-            # On top comes the exception, which may be made of what is raised here.
-            raised = self.text(stack[-1]) if stack and flow.instructions[at].opname == "RAISE_VARARGS" else 0
+            # On top comes the exception, which may be made of what is used here, or is raised once more.
+            raised = self.text(stack[-1] if name == "RERAISE" else self.taken[at])
             left = stack[: flow.handler_keeps[handler]]
             yield handler, [*_fitted(left, flow.handler_depths[handler] - 1), raised]
 
     def _after(self, at: int, stack: Stack, height: int) -> Stack:
-        """The stack after an instruction, which is then so high."""
+        """The stack after an instruction, which is then so high: what is above that is gone."""
         name, argument = self.flow.instructions[at].opname, self.flow.instructions[at].arg or 0
         if name in TWO:
             first, second = name.split("_FAST_", 1)
@@ -138,14 +156,28 @@ class _Taints:
             stack.append(stack[-argument])
         elif name == "SWAP":
             stack[-1], stack[-argument] = stack[-argument], stack[-1]
-        elif name.startswith(_STORES):
-            self._take(at, stack[height:])
-            self.stored |= self.text(self.taken[at])
+        elif name == "FOR_ITER":
+            stack.append(self._take(at, stack[-1:]))
+        elif name.startswith("STORE_"):
+            self.stored |= self.text(self._take(at, stack[height:]))
+        elif name in _ADD:
+            added = self._take(at, stack[height:])
+            stack[height - argument] |= added
         elif name in _DROP or name.startswith(_DROPS):
             self._take(at, stack[height:] or stack[-1:])
-        elif not (name in _LEAVE_THE_STACK or name in _PUT or (name.startswith("BUILD_") and not argument)):
+        elif not self._takes_nothing(at):
             self._replace(at, stack, height)
-        return _fitted(stack, height)
+        return stack
+
+    def _takes_nothing(self, at: int) -> bool:
+        instruction = self.flow.instructions[at]
+        name = instruction.opname
+        return (
+            name in _LEAVE_THE_STACK
+            or name in _PUT
+            or (name.startswith("BUILD_") and not instruction.arg)
+            or instruction.argrepr == _ENDS_GENERATORS
+        )
 
     def _with_variable(self, does: str, variable: int, stack: Stack) -> None:
         """Load a variable, or store into it."""
@@ -153,13 +185,14 @@ class _Taints:
             stack.append(self.variables[variable])
         elif new := self.text(stack.pop()) & ~self.variables[variable]:
             self.variables[variable] |= new
-            self._ahead += [at for at in self._loads.get(variable, ()) if at in self.stacks]
+            self._grown.add(variable)
 
     def _replace(self, at: int, stack: Stack, height: int) -> None:
         """Take what is on top, all that is gone afterwards and one more, and put there what is made of it."""
         name = self.flow.instructions[at].opname
         base = max(min(len(stack), height) - 1, 0)
-        used = self._take(at, stack if name in _DEEP else stack[base:])
+        values = stack[_TO_EXIT] if name == "WITH_EXCEPT_START" else stack if name in _DEEP else stack[base:]
+        used = self._take(at, values)
         keeps_names = height >= len(stack) or name.startswith(_MADE_OF)
         stack[base:] = [used if keeps_names else self.text(used)] * (height - base)
 
