@@ -29,7 +29,7 @@ from pytc.calls import asking
 from pytc.calls.planner import Planner
 from pytc.emit import Emitted
 from pytc.ownership import proof
-from pytc.ownership.bytecode import sites
+from pytc.ownership.bytecode import analysed
 from tests.threads import another_thread
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
@@ -1254,6 +1254,33 @@ def halve_again(step, calls):
     return where
 
 
+def test_what_is_kept_as_too_many_are_alive_is_won_back_where_another_leaf_is_read():
+    step, others = pytc.compile(lambda x, y: (x * 2, y + 1)), [jnp.zeros(()) for _ in range(3000)]
+    x, y, where = jnp.zeros(100), jnp.ones(100), []
+    for k in range(40):
+        if k == 6:
+            others.clear()
+        new, y = step(x, y)
+        where.append(y.unsafe_buffer_pointer())
+        x.block_until_ready()
+        x = new
+    assert len({*where[:6]}) > 1
+    assert_in_place(where[-8:])
+
+
+def test_where_too_many_are_alive_no_leaf_takes_the_place_of_another():
+    grad, others = jax.jit(lambda p: p * 0.5), [jnp.zeros(()) for _ in range(3000)]
+    step = pytc.compile(lambda p, m, g: p * 2 + m + g)
+    p, m, g = (grad(jnp.zeros(100)) for _ in range(3))
+    before = len(compilations)
+    for _ in range(12):
+        p = step(p, m, g)
+        m, g = grad(p), grad(p)
+    assert len(compilations) - before == 1
+    assert sum(site.copied_calls for site in step.explain().sites) == 0
+    others.clear()
+
+
 def test_nor_if_the_others_come_later():
     step, others = make_step(), []
     state = start()
@@ -1395,18 +1422,18 @@ def test_nothing_is_left_behind_by_calls_that_copy():
 def test_liveness_is_computed_once_for_each_call_site(monkeypatch):
     made = []
 
-    class Counted(sites.CallSite):
+    class Counted(analysed.CallSite):
         def __init__(self, *args):
             made.append(1)
             super().__init__(*args)
 
-    class Flow(sites.ControlFlow):
+    class Flow(analysed.ControlFlow):
         def dead(self, *args, **kwargs):
             made.append(2)
             return super().dead(*args, **kwargs)
 
-    monkeypatch.setattr(sites, "CallSite", Counted)
-    monkeypatch.setattr(sites, "ControlFlow", Flow)
+    monkeypatch.setattr(analysed, "CallSite", Counted)
+    monkeypatch.setattr(analysed, "ControlFlow", Flow)
     step = pytc.compile(lambda x: x + 1)
 
     class Trainer:

@@ -1,7 +1,7 @@
 """What happens at each call of a compiled function.
 
 wrapper     the plain function that a user calls
-function    the call path after it, from top to bottom
+function    the call path from there on, from top to bottom
 direct      calls that go straight to `jax.jit`, with nothing flattened
 lookup      which staged program serves a call; lasting: and those that follow it
 plan        a program compiled to take over these leaves or those; planner: the plans of a signature

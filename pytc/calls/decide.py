@@ -65,10 +65,8 @@ def first_look(
     survivors = _survivors(planner, frame, args, kwargs, leaves, outcome)
     lives_on = _lives_on(planner, program, survivors.expected)
     keep = planner.never(program, are_arrays(leaves)) | lives_on
-    plan = planner.plan(signature, keep, leaves, patient=True)
-    dear = _too_dear(plan)
-    if dear:
-        plan = planner.plan(signature, keep | dear, leaves)
+    dear = _too_dear(planner, signature, keep)
+    plan = planner.plan(signature, keep | dear, leaves, patient=True)
     if len(signature.sites) >= MOST_SITES:
         signature.sites.clear()
     site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
@@ -80,13 +78,14 @@ def first_look(
     return site
 
 
-def _too_dear(plan: Plan) -> frozenset[int]:
-    """The leaves that a plan takes over, if to prove that they are dead takes longer than to copy them: then they are
-    better spared than copied at each call. Not if it is compiled already; nor where other processes, which may have
-    other arrays, run the same program."""
-    if plan.to_prove and plan.emitted.is_new and jax.process_count() == 1 and ownership.is_dear_now(plan.to_prove):
-        return frozenset(plan.to_prove)
-    return frozenset()
+def _too_dear(planner: Planner, signature: Signature, keep: frozenset[int]) -> frozenset[int]:
+    """The leaves that a plan which leaves `keep` alone would take over, if to prove that they are dead takes longer
+    than to copy them, and those that it would then take over in their place: they are better spared than copied at
+    each call. None where other processes, which may have other arrays, run the same program."""
+    dear = frozenset[int]()
+    while (wanted := planner.to_be_proven(signature, keep | dear)) and ownership.is_dear_now(wanted):
+        dear |= frozenset(wanted)
+    return dear if jax.process_count() == 1 else frozenset()
 
 
 def look_again(
@@ -111,7 +110,9 @@ def look_again(
     lives_on = _lives_on(planner, program, survivors.seen) & site.plan.program.keep
     dead = _dead_after_all(signature, site, lives_on, frame, args, kwargs, leaves)
     lives_on -= dead
-    plan = planner.plan(signature, planner.never(program, are_arrays(leaves)) | lives_on, leaves, alone=bool(dead))
+    keep = planner.never(program, are_arrays(leaves)) | lives_on
+    keep |= _too_dear(planner, signature, keep)
+    plan = planner.plan(signature, keep, leaves, alone=bool(dead) or len(signature.sites) == 1)
     if plan is not site.plan:
         if site.unseen:
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.

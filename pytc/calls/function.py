@@ -1,4 +1,4 @@
-"""A compiled function: the call path after `wrapper`, top to bottom.
+"""A compiled function: the call path from `wrapper` on, top to bottom.
 
 A call flattens its arguments once, looks up the plan for them, asks `ownership` which of the leaves that the plan
 would overwrite are still alive, gives the program private copies of those, and runs it. From where that has gone well

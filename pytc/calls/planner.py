@@ -196,6 +196,13 @@ class Planner:
         mode = self.policy.of(leaf.parameter)
         return "none" if mode == "auto" and ownership.refusal() else mode
 
+    def to_be_proven(self, signature: Signature, keep: frozenset[int]) -> ownership.Wanted:
+        """The leaves that a call must prove dead if nothing but `keep` is left alone; none if that is compiled already,
+        which is done."""
+        program = self._paired(signature.staged, keep)
+        done = any(_is_for(plan, program) and not plan.emitted.is_new for plan in signature.plans)
+        return ownership.Wanted(()) if done else self._to_prove(program)
+
     def _to_prove(self, program: Program) -> ownership.Wanted:
         """The leaves that a call must prove dead."""
         proven = [i for i in program.donated if self.mode(program.leaves[i]) in ("auto", "require")]
