@@ -206,7 +206,7 @@ def _assumption(modes: Collection[str]) -> str:
     """What the explanation assumes about the caller under these `donate` modes, in words."""
     if set(modes) == {"none"}:
         return _NOTHING
-    if "auto" in modes and ownership.refusal():
-        return _UNPROVEN
     promised, proven = bool({"all", "warn"} & set(modes)), bool({"auto", "require"} & set(modes))
+    if proven and ownership.refusal():
+        return _UNPROVEN
     return _MIXED if promised and proven else _PROMISE if promised else _BEST_CASE

@@ -59,12 +59,14 @@ def test_the_best_case_is_what_is_promised() -> None:
     printed = _runs("""
         print(pytc.explain(step, state(), jnp.ones(())).text(width=500))
         print(pytc.explain(pytc.compile(step, donate={"state": "all"}), state(), jnp.ones(())).text(width=500))
+        print(pytc.explain(pytc.compile(step, donate="require"), state(), jnp.ones(())).text(width=500))
     """)
-    unpromised, promised = printed.split("nearest jax.jit call")[:2]
-    for text in (unpromised, promised):
+    unpromised, promised, required = printed.split("nearest jax.jit call")[:3]
+    for text in (unpromised, promised, required):
         assert "Nothing is ever proven dead on this interpreter, so only what donate= promises is reused." in text
     assert unpromised.count(f"kept: {_WHY}; to free it: donate=") == 2
     assert "0 B reused" in unpromised
+    assert "0 B reused" in required
     assert "16 KiB reused" in promised
 
 

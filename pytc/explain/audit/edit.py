@@ -216,9 +216,9 @@ def _without(call: str, begin: int, end: int) -> str:
         after = call[end : following[1]] + call[following[2] :].lstrip(" \t")
     else:
         earlier = [token for token in _tokens(call) if token[2] <= begin]
-        text, at, end = earlier[-1]
+        text, at, until = earlier[-1]
         if text == ",":
-            before = call[:at] + call[end:begin]
+            before = call[:at] + call[until:begin]
         before = before.rstrip(" \t")
     line = before.rstrip(" \t")
     return (line.removesuffix("\n") if after.startswith("\n") else before) + after
