@@ -492,6 +492,30 @@ def test_a_deleted_argument_is_named():
         calls(step, [(state,) for state in states])
 
 
+def test_where_two_contexts_take_turns_one_goes_straight_and_nothing_is_learnt_anew(straight):
+    step, state, learnt = pytc.compile(increment), of_dicts(), []
+    of = direct.Direct.of
+
+    def counted(*arguments):
+        learnt.append(None)
+        return of(*arguments)
+
+    def both(state, times):
+        for k in range(2 * times):
+            with jax.default_matmul_precision("highest" if k % 2 else "default"):
+                state = step(state)
+        return state
+
+    with mock.patch.object(direct.Direct, "of", counted):
+        state = both(state, 20)
+        learnt.clear()
+        straight.clear()
+        state = both(state, 20)
+    assert len(straight) == 20
+    assert not learnt
+    equal(state, jax.tree.map(lambda x: x + 80, of_dicts()))
+
+
 def test_a_place_that_never_fits_stops_trying(straight):
     step = pytc.compile(lambda x: x * 2)
     both = [(jnp.ones(2),), (jnp.ones(3),)]

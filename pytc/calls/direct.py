@@ -211,7 +211,7 @@ class Ways(dict[tuple[int, int], Direct]):
         as may what is forgotten, and none may run between a call and the store of its result.
         """
         if not site.goes_well:
-            if site.missed >= MOST_MISSES:
+            if site.missed >= MOST_MISSES and self._is_for(site):
                 self.pop(site.place, None)
             return False
         site.goes_well = False
@@ -227,6 +227,11 @@ class Ways(dict[tuple[int, int], Direct]):
             known.site.miss()  # calls of two signatures, or in two contexts, come from there
         self[site.place] = direct
         return True
+
+    def _is_for(self, site: Site) -> bool:
+        """Whether calls of this very site go straight, rather than those of another signature from the same place."""
+        known = self.get(site.place)
+        return known is not None and known.site is site
 
     def went_well(self, site: Site, could_not_go_straight: bool) -> None:
         """Note that a call that took the usual path had nothing to copy, so that those after it may go straight. If it
