@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 _MANY = 64
@@ -20,4 +22,13 @@ def set_bits(number: int) -> list[int]:
     while at >= 0:
         found.append(at)
         at = digits.find("1", at + 1)
+    return found
+
+
+def by_member(sets: Iterable[int]) -> dict[int, list[int]]:
+    """By number: the places of the sets that have it, ascending."""
+    found: dict[int, list[int]] = {}
+    for place, each in enumerate(sets):
+        for number in set_bits(each):
+            found.setdefault(number, []).append(place)
     return found

@@ -83,9 +83,10 @@ def _too_dear(planner: Planner, signature: Signature, keep: frozenset[int]) -> f
     than to copy them, and those that it would then take over in their place: they are better spared than copied at
     each call. None where other processes, which may have other arrays, run the same program."""
     dear = frozenset[int]()
-    while (wanted := planner.to_be_proven(signature, keep | dear)) and ownership.is_dear_now(wanted):
-        dear |= frozenset(wanted)
-    return dear if jax.process_count() == 1 else frozenset()
+    if jax.process_count() == 1:
+        while (wanted := planner.to_be_proven(signature, keep | dear)) and ownership.is_dear_now(wanted):
+            dear |= frozenset(wanted)
+    return dear
 
 
 def look_again(

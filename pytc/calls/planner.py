@@ -194,7 +194,7 @@ class Planner:
         """What `donate=` says of a leaf. Where nothing can be proven, on some other interpreter, "auto" is "none": what
         takes a leaf over would copy it at each call."""
         mode = self.policy.of(leaf.parameter)
-        return "none" if mode == "auto" and ownership.refusal() else mode
+        return "none" if mode == "auto" and ownership.refusal else mode
 
     def to_be_proven(self, signature: Signature, keep: frozenset[int]) -> ownership.Wanted:
         """The leaves that a call must prove dead if nothing but `keep` is left alone; none if that is compiled already,

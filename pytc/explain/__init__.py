@@ -207,6 +207,6 @@ def _assumption(modes: Collection[str]) -> str:
     if set(modes) == {"none"}:
         return _NOTHING
     promised, proven = bool({"all", "warn"} & set(modes)), bool({"auto", "require"} & set(modes))
-    if proven and ownership.refusal():
+    if proven and ownership.refusal:
         return _UNPROVEN
     return _MIXED if promised and proven else _PROMISE if promised else _BEST_CASE

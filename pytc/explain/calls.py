@@ -218,8 +218,8 @@ def _report(
     ]
     unseen = {program.leaves[i].path for i in site.unseen}
     why = {i: found.text for i, found in site.why.items() if i in kept and i not in unfit}
-    if refusal := ownership.refusal():
-        why = dict.fromkeys((i for i in kept if planner.policy.of(leaves[i].parameter) == "auto"), refusal)
+    if ownership.refusal:
+        why = dict.fromkeys((i for i in kept if planner.policy.of(leaves[i].parameter) == "auto"), ownership.refusal)
     return SiteReport(
         where=where,
         arguments=arguments,

@@ -108,8 +108,8 @@ def kept_by_the_caller(policy: Policy, leaves: Sequence[Leaf], values: Sequence[
         mode = policy.of(leaf.parameter)
         if mode == "none":
             kept[first] = 'donate="none" says so', 'donate="auto"'
-        elif mode in ("auto", "require") and ownership.refusal():
-            kept[first] = ownership.refusal(), 'donate="all", if nobody reads it after a call'
+        elif mode in ("auto", "require") and ownership.refusal:
+            kept[first] = ownership.refusal, 'donate="all", if nobody reads it after a call'
         elif not is_plain(leaf):
             kept[first] = _no_plain_array(value)
     return kept

@@ -41,6 +41,7 @@ from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.analysed import known_site
 from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.cpython.interpreter import refusal
 from pytc.ownership.guesses.staying import staying
 from pytc.ownership.guesses.surviving import Surviving
 from pytc.ownership.guesses.survivors import survivors
@@ -49,7 +50,7 @@ from pytc.ownership.others.collector import resume as resume_collections
 from pytc.ownership.others.watchers import meddler
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.proof import all_dead, held
-from pytc.ownership.words.holders import Held, Remedy, refusal
+from pytc.ownership.words.holders import Held, Remedy
 from pytc.ownership.words.reasons import glance, reasons, where
 
 __all__ = [

@@ -79,15 +79,12 @@ def nothing_is_put_back() -> Any:
 
 def strings_read_nothing() -> Any:
     """Nobody evaluates a string in the frame of a caller."""
-    return _patches(
-        mock.patch.object(strings, "named_by", lambda flow, at, numbers: 0),
-        mock.patch.object(taint, "named_by", lambda flow, at, numbers: 0),
-    )
+    return mock.patch.object(strings, "named_by", lambda flow, at, numbers: 0)
 
 
 def strings_are_read_where_they_are_loaded() -> Any:
     """A string that has been loaded for a call is not evaluated by it."""
-    return mock.patch.object(taint, "evaluated", lambda flow, numbers, loads: [0] * len(loads))
+    return mock.patch.object(taint, "evaluated", lambda flow, named, loads, count: [0] * len(named))
 
 
 def strings_are_read_as_a_call_begins() -> Any:

@@ -497,12 +497,8 @@ def test_a_caller_that_is_a_coroutine_is_not_suspended(made: Functions) -> None:
             x = f(x)
         stub.read(x)
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: len(_))
-    try:
-        with contextlib.suppress(StopIteration):
-            serve().send(None)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with _a_handler_of_a_signal(), contextlib.suppress(StopIteration):
+        serve().send(None)
     stub.says("^`x` in test_reasons.py:[0-9]+, which an exception handler reads: a handler of SIG")
 
 

@@ -252,6 +252,10 @@ OF_INTEGERS = [
 ]  # fmt: skip
 
 
+def on_both_sides(operation, known):
+    return [lambda x: operation(known, x), lambda x: operation(x, known)]
+
+
 def claimed(fun, x):
     """Whether the result of the one equation of a function is told not to be known, where its argument is not."""
     jaxpr = jax.make_jaxpr(fun)(x).jaxpr
@@ -274,7 +278,7 @@ def test_what_is_not_known_of_numbers_depends_on_them(dtype, operation):
     everything = np.unique(np.arange(256).astype(dtype))
     told = 0
     for known in everything:
-        for fun in (lambda x, known=known: operation(known, x), lambda x, known=known: operation(x, known)):
+        for fun in on_both_sides(operation, known):
             if claimed(fun, dtype(0)):
                 told += 1
                 assert len(np.unique(jax.vmap(fun)(everything))) > 1, known
@@ -297,7 +301,7 @@ def test_what_changes_nothing_is_neutral(dtype, operation):
     everything = np.unique(np.arange(256).astype(dtype))
     changing_nothing = 0
     for known in everything:
-        for fun in (lambda x, known=known: operation(known, x), lambda x, known=known: operation(x, known)):
+        for fun in on_both_sides(operation, known):
             if (jax.vmap(fun)(everything) == everything).all():
                 (eqn,) = jax.make_jaxpr(fun)(dtype(0)).jaxpr.eqns
                 (literal,) = (atom for atom in eqn.invars if isinstance(atom, jaxprs.Literal))

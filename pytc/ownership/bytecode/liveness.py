@@ -20,7 +20,7 @@ import dis
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -37,7 +37,7 @@ from pytc.ownership.bytecode.instructions import (
     effect,
     exception_table,
 )
-from pytc.set_bits import set_bits
+from pytc.set_bits import by_member, set_bits
 
 T = TypeVar("T")
 
@@ -95,9 +95,10 @@ class ControlFlow:
             self.follows.append(after)
         effects = [effect(i) for i in self.instructions]
         numbers = {name: number for number, name in enumerate(code.co_varnames)}
-        self.reads = [r | strings.named_by(self, at, numbers) for at, (r, _) in enumerate(effects)]
+        named = [strings.named_by(self, at, numbers) for at in range(len(effects))]
+        self.reads = [read | by_name for (read, _), by_name in zip(effects, named, strict=True)]
         self.writes = [w for _, w in effects]
-        self._by_strings = taint.evaluated(self, numbers, [r for r, _ in effects])
+        self._by_strings = taint.evaluated(self, named, [read for read, _ in effects], len(numbers))
         """What each instruction may read through strings, if it may run code: all that those name that are passed to
         it, or in what is passed to it, or were stored."""
         self.live = self._solve_with_comprehensions()
@@ -304,16 +305,8 @@ class ControlFlow:
 
 
 def _readers(flow: ControlFlow) -> dict[int, list[int]]:
-    return by_local(flow.reads)
-
-
-def by_local(sets: Sequence[int]) -> dict[int, list[int]]:
-    """By local: the instructions in whose set of locals, as bits, it is. There is a set for each instruction."""
-    found: dict[int, list[int]] = {}
-    for at, locals_of_it in enumerate(sets):
-        for local in set_bits(locals_of_it):
-            found.setdefault(local, []).append(at)
-    return found
+    """By local: the instructions that read it."""
+    return by_member(flow.reads)
 
 
 def _lines(flow: ControlFlow) -> list[int]:

@@ -84,11 +84,10 @@ def _within(flow: ControlFlow, heights: Sequence[int | None], loop: int) -> set[
         seen.add(n)
         if flow.instructions[n].opname == "SWAP" and height - (flow.instructions[n].arg or 0) < least:
             continue
+        ahead += flow.follows[n]
         handler = flow.handlers[n]
-        ahead += [
-            *flow.follows[n],
-            *([handler] if handler is not None and flow.handler_keeps[handler] >= least else []),
-        ]
+        if handler is not None and flow.handler_keeps[handler] >= least:
+            ahead.append(handler)
     return seen
 
 

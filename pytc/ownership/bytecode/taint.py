@@ -26,12 +26,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytc.ownership.bytecode.instructions import RUN_NO_CODE, TWO, UNCONDITIONAL
-from pytc.ownership.bytecode.strings import is_text, named_by
-from pytc.set_bits import set_bits
+from pytc.ownership.bytecode.strings import is_text
+from pytc.set_bits import by_member
 
 if TYPE_CHECKING:
     from pytc.ownership.bytecode.liveness import ControlFlow
@@ -42,6 +42,7 @@ Stack: TypeAlias = list[Taint]
 
 _LEAVE_THE_STACK = UNCONDITIONAL | {"NOP", "RESUME", "KW_NAMES", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG"}
 _LEAVE_THE_STACK |= {"DELETE_FAST", "DELETE_GLOBAL", "DELETE_DEREF", "DELETE_NAME", "SETUP_ANNOTATIONS", "RETURN_CONST"}
+"""Instructions that take nothing from the stack, and put nothing there."""
 _PUT = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "PUSH_NULL", "LOAD_BUILD_CLASS", "RETURN_GENERATOR"}
 _PUT |= {"LOAD_ASSERTION_ERROR"}
 """Instructions that put something on the stack, and take nothing."""
@@ -61,13 +62,12 @@ _ENDS_GENERATORS = "INTRINSIC_STOPITERATION_ERROR"
 """What a generator does with an exception of its own, which runs nobody's code."""
 
 
-def evaluated(flow: ControlFlow, numbers: Mapping[str, int], loads: Sequence[int]) -> list[int]:
-    """For each instruction the locals, as bits, that strings name which it may evaluate. `loads` are the locals, as
-    bits, that each instruction loads."""
-    named = {at: bits for at in range(len(flow.instructions)) if (bits := named_by(flow, at, numbers))}
-    if not named:
-        return [0] * len(flow.instructions)
-    taints = _Taints(flow, named, loads, len(numbers))
+def evaluated(flow: ControlFlow, named: Sequence[int], loads: Sequence[int], count: int) -> list[int]:
+    """For each instruction the locals, as bits, that strings name which it may evaluate. `named` are those that are
+    named in the strings that each instruction loads, `loads` those that it loads itself, and `count` all there are."""
+    if not any(named):
+        return [0] * len(named)
+    taints = _Taints(flow, named, loads, count)
     taints.spread()
     return [
         0 if instruction.opname in RUN_NO_CODE else taints.names(taint | taints.stored)
@@ -78,9 +78,9 @@ def evaluated(flow: ControlFlow, numbers: Mapping[str, int], loads: Sequence[int
 class _Taints:
     """The taint of everything in a function."""
 
-    def __init__(self, flow: ControlFlow, named: Mapping[int, int], loads: Sequence[int], count: int) -> None:
+    def __init__(self, flow: ControlFlow, named: Sequence[int], loads: Sequence[int], count: int) -> None:
         self.flow, self.count = flow, count
-        self.loaded = {at: bits << count * is_text(flow, at) for at, bits in named.items()}
+        self.loaded = {at: bits << count * is_text(flow, at) for at, bits in enumerate(named) if bits}
         """That of the constants, by instruction."""
         self.taken: list[Taint] = [0] * len(flow.instructions)
         """By instruction: that of what it uses."""
@@ -94,11 +94,8 @@ class _Taints:
         """By instruction: that of what is there before."""
         self._grown: set[int] = set()
         """The variables that have got more in this round."""
-        self._loads: dict[int, list[int]] = {}
+        self._loads = by_member(loads)
         """By variable: the instructions that load it."""
-        for at, read in enumerate(loads):
-            for variable in set_bits(read):
-                self._loads.setdefault(variable, []).append(at)
 
     def names(self, taint: Taint) -> int:
         """The locals that are named."""

@@ -315,6 +315,7 @@ def _why_not() -> str:
 
 
 refusal = _why_not()
+"""Why nothing can ever be proven on this interpreter; empty where that is not so."""
 first_local = 0
 copies_of_unpacked = 0
 dictionary_before = 0

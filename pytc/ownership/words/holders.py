@@ -286,14 +286,9 @@ def oddity(value: Any) -> Held | None:
     return None
 
 
-def refusal() -> str:
-    """Why nothing can ever be proven on this interpreter, or an empty string."""
-    return interpreter.refusal
-
-
 def explain_interpreter() -> Held | None:
     """Why nothing at all can be proven now, if so."""
-    if refusal():
-        return Held("interpreter", refusal(), remedy="none")
+    if interpreter.refusal:
+        return Held("interpreter", interpreter.refusal, remedy="none")
     observer = interpreter.observer()
     return Held("observer", observer, remedy="watch") if observer else None

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.events import Place, Step, fast
-from pytc.ownership.bytecode.liveness import ControlFlow, by_local
+from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
@@ -38,6 +38,7 @@ from pytc.ownership.words.holders import (
     length,
     place_in,
 )
+from pytc.set_bits import by_member
 
 _MOST_ITEMS = 20_000
 """So many items of what one variable has are looked at."""
@@ -194,7 +195,8 @@ def _jumps_backward(flow: ControlFlow) -> list[int]:
 
 
 def _writers(flow: ControlFlow) -> dict[int, list[int]]:
-    return by_local(flow.writes)
+    """By local: the instructions that write it."""
+    return by_member(flow.writes)
 
 
 def letting_go(frame: FrameType) -> frozenset[Reference]:
