@@ -166,7 +166,7 @@ class Told(np.ndarray):
 def with_a_slot(take: Callable[[Any], Any], call: int) -> None:
     holder = types.SimpleNamespace(x=jnp.zeros(1000))
     for n in range(6):
-        told = jax.device_put(np.ones(4).view(Told))
+        told = jax.block_until_ready(jax.device_put(np.ones(4).view(Told)))  # else the transfer has it for a while
         if n == call:
             ARMED.append(take)
         del told
