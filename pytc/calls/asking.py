@@ -10,9 +10,7 @@ would count. (A `with` statement holds nothing.)
 from __future__ import annotations
 
 import time
-import types
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from pytc import ownership
 from pytc.interrupt import is_from_outside
@@ -38,56 +36,34 @@ class _Ended:
 _WHATEVER_IT_RAISES = _Ended()
 
 
-def held(
-    wanted: ownership.Wanted,
-    outcome: ownership.Outcome,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-) -> Collection[int]:
+def held(call: ownership.Call, wanted: ownership.Wanted, outcome: ownership.Outcome) -> Collection[int]:
     """Those of the leaves `wanted` that are not proven dead; all where to find out raises."""
     with _WHATEVER_IT_RAISES:
-        return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
+        return ownership.held(call, wanted, outcome)
     return wanted
 
 
-def staying(
-    frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-) -> frozenset[int] | None:
+def staying(call: ownership.Call) -> frozenset[int] | None:
     """The leaves that will be the same at the next call, if the result of this one goes back to where others came from;
     None if it does not, or where to find out raises."""
     with _WHATEVER_IT_RAISES:
-        return ownership.staying(frame, args, kwargs, leaves)
+        return ownership.staying(call)
     return None
 
 
-def survivors(
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    outcome: ownership.Outcome,
-) -> ownership.Surviving:
+def survivors(call: ownership.Call, outcome: ownership.Outcome) -> ownership.Surviving:
     """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
     with _WHATEVER_IT_RAISES:
-        return ownership.survivors(frame, args, kwargs, leaves, outcome)
+        return ownership.survivors(call, outcome)
     return ownership.Surviving(frozenset(), frozenset())
 
 
-def reasons(
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    wanted: Sequence[int],
-    outcome: ownership.Outcome,
-) -> dict[int, ownership.Held]:
+def reasons(call: ownership.Call, wanted: Sequence[int], outcome: ownership.Outcome) -> dict[int, ownership.Held]:
     """For each leaf of `wanted` that is not proven dead, what holds it; for none where to find out raises."""
     started = time.perf_counter()
     try:
         with _WHATEVER_IT_RAISES:
-            return ownership.reasons(frame, args, kwargs, leaves, wanted, outcome)
+            return ownership.reasons(call, wanted, outcome)
         return {}
     finally:
         _looking[0] += time.perf_counter() - started
@@ -99,15 +75,8 @@ def has_time() -> bool:
     return _looking[0] < FIRST_SECONDS + SHARE * (time.perf_counter() - _STARTED)
 
 
-def glance(
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    wanted: Sequence[int],
-    outcome: ownership.Outcome,
-) -> dict[int, ownership.Held]:
+def glance(call: ownership.Call, wanted: Sequence[int], outcome: ownership.Outcome) -> dict[int, ownership.Held]:
     """For each leaf of `wanted`, what holds it as far as variables show; for none where to find out raises."""
     with _WHATEVER_IT_RAISES:
-        return ownership.glance(frame, args, kwargs, leaves, wanted, outcome)
+        return ownership.glance(call, wanted, outcome)
     return {}

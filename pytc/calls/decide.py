@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
-import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -45,36 +44,29 @@ TOO_MANY = ownership.Held(
 """Why leaves are kept where `ownership.is_dear`."""
 
 
-def first_look(
-    planner: Planner,
-    signature: Signature,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-) -> Site:
+def first_look(planner: Planner, signature: Signature, call: ownership.Call) -> Site:
     """Decide, from what the caller's code does after the call, which plan a new call site uses. One that a wrapper has
     left which is gone keeps its plan, and is looked at again where that is due, or may gain something."""
-    site = signature.resumed(frame.f_code, frame.f_lasti)
+    site = signature.resumed(call.frame.f_code, call.frame.f_lasti)
     if site is not None:
         if site.to_be_looked_at() or (site.plan.spared and not site.unseen):
-            look_again(planner, signature, site, frame, args, kwargs, leaves, asks=False)
+            look_again(planner, signature, site, call, asks=False)
         return site
     program = signature.program
-    outcome = outcome_of(program, leaves, signature.staged.unflattening.doubt)
-    survivors = _survivors(planner, frame, args, kwargs, leaves, outcome)
+    outcome = outcome_of(program, call.leaves, signature.staged.unflattening.doubt)
+    survivors = _survivors(planner, call, outcome)
     lives_on = _lives_on(planner, program, survivors.expected)
-    keep = planner.never(program, are_arrays(leaves)) | lives_on
+    keep = planner.never(program, are_arrays(call.leaves)) | lives_on
     dear = _too_dear(planner, signature, keep)
-    plan = planner.plan(signature, keep | dear, leaves, patient=True)
+    plan = planner.plan(signature, keep | dear, call.leaves, patient=True)
     if len(signature.sites) >= MOST_SITES:
         signature.sites.clear()
-    site = Site(frame.f_code, frame.f_lasti, ownership.where(frame), plan)
+    site = Site(call.frame.f_code, call.frame.f_lasti, ownership.where(call.frame), plan)
     site.unseen = dear | lives_on - _lives_on(planner, program, survivors.seen)
     site.why = dict.fromkeys(dear, TOO_MANY)
     site = signature.sites.setdefault(site.place, site)
     site.lives_on = lives_on
-    _say_why(site, program, frame, args, kwargs, leaves, asks=False)
+    _say_why(site, program, call, asks=False)
     return site
 
 
@@ -89,17 +81,7 @@ def _too_dear(planner: Planner, signature: Signature, keep: frozenset[int]) -> f
     return dear
 
 
-def look_again(
-    planner: Planner,
-    signature: Signature,
-    site: Site,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    *,
-    asks: bool = True,
-) -> None:
+def look_again(planner: Planner, signature: Signature, site: Site, call: ownership.Call, *, asks: bool = True) -> None:
     """Find leaves that the code lets go of after all, so this only ever adds to what is taken over. `asks` says that
     it may take long to find what holds the others.
 
@@ -107,72 +89,48 @@ def look_again(
     next call; it is copied this once.
     """
     program = signature.program
-    survivors = _survivors(planner, frame, args, kwargs, leaves, site.plan.outcome)
+    survivors = _survivors(planner, call, site.plan.outcome)
     lives_on = _lives_on(planner, program, survivors.seen) & site.plan.program.keep
-    dead = _dead_after_all(signature, site, lives_on, frame, args, kwargs, leaves)
+    dead = _dead_after_all(signature, site, lives_on, call)
     lives_on -= dead
-    keep = planner.never(program, are_arrays(leaves)) | lives_on
+    keep = planner.never(program, are_arrays(call.leaves)) | lives_on
     keep |= _too_dear(planner, signature, keep)
-    plan = planner.plan(signature, keep, leaves, alone=bool(dead) or len(signature.sites) == 1)
+    plan = planner.plan(signature, keep, call.leaves, alone=bool(dead) or len(signature.sites) == 1)
     if plan is not site.plan:
         if site.unseen:
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
             site.streak = PATIENCE - 1
         site.use(plan)
     site.lives_on = lives_on
-    _say_why(site, program, frame, args, kwargs, leaves, asks=asks)
+    _say_why(site, program, call, asks=asks)
 
 
-def _survivors(
-    planner: Planner,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    outcome: ownership.Outcome,
-) -> ownership.Surviving:
+def _survivors(planner: Planner, call: ownership.Call, outcome: ownership.Outcome) -> ownership.Surviving:
     """The leaves that live on after the call, as far as the code shows.
 
     None where other processes run the same program: what is read later may differ between them, and the executables
     must not. All take over what they can, and copy what they have to.
     """
     if "auto" in planner.policy.modes and jax.process_count() == 1:
-        return asking.survivors(frame, args, kwargs, leaves, outcome)
+        return asking.survivors(call, outcome)
     return ownership.Surviving(frozenset(), frozenset())
 
 
-def _say_why(
-    site: Site,
-    program: Program,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    *,
-    asks: bool,
-) -> None:
+def _say_why(site: Site, program: Program, call: ownership.Call, *, asks: bool) -> None:
     """Note what holds the largest leaves that live on, as far as the code shows; if that shows nothing and `asks`, once
     also what all objects there are tell."""
     plan = site.plan
     copies = not site.lives_on.isdisjoint(plan.to_prove)
     if (plan.spared or copies) and (unknown := site.lives_on.difference(site.why)):
         largest = _largest(program, unknown, MOST_GLANCED)
-        found = asking.glance(frame, args, kwargs, leaves, largest, plan.outcome)
+        found = asking.glance(call, largest, plan.outcome)
         if asks and not (found or site.asked) and asking.has_time():
             site.asked = True
-            found = asking.reasons(frame, args, kwargs, leaves, largest[:MOST_EXPLAINED], plan.outcome)
+            found = asking.reasons(call, largest[:MOST_EXPLAINED], plan.outcome)
         site.why = site.why | found
 
 
-def _dead_after_all(
-    signature: Signature,
-    site: Site,
-    lives_on: frozenset[int],
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-) -> frozenset[int]:
+def _dead_after_all(signature: Signature, site: Site, lives_on: frozenset[int], call: ownership.Call) -> frozenset[int]:
     """Those of the leaves that seem to live on that are proven dead, whatever the caller's code looked like.
 
     None where only some are and there are other sites: a plan for these alone would be the last one, and come between
@@ -181,24 +139,16 @@ def _dead_after_all(
     asked = lives_on.difference(signature.keys)  # the proof takes keys as their bits, which these are not yet
     if not asked:
         return frozenset()
-    held = asking.held(ownership.Wanted(sorted(asked)), site.plan.outcome, frame, args, kwargs, leaves)
+    held = asking.held(call, ownership.Wanted(sorted(asked)), site.plan.outcome)
     ownership.resume_collections()
     return asked.difference(held) if not held or len(signature.sites) == 1 else frozenset()
 
 
-def prove(
-    planner: Planner,
-    signature: Signature,
-    site: Site,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-) -> tuple[Plan, Sequence[Any]]:
+def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Call) -> tuple[Plan, Sequence[Any]]:
     """The plan for a call, and the leaves to run it with: of each leaf that the plan takes over and that is not
     proven dead, a private copy.
 
-    `leaves` has PRNG keys as their bits. The plan is read from the site once, and proven and returned together with
+    The call has PRNG keys as their bits. The plan is read from the site once, and proven and returned together with
     its leaves, since another thread may change the site's plan at any moment; so may this function. Raises
     `DonationError` naming each leaf that is not proven dead under `donate="require"`.
     """
@@ -206,54 +156,46 @@ def prove(
     if site.collects:
         _collect()
     on_trial = plan.emitted.is_new and site.streak == PATIENCE - 1
-    held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
+    held, outcome = _held(plan, call, on_trial)
     if held and (site.streak == PATIENCE - 1 or _required(planner, program, held)) and _collect():
         # Perhaps only garbage in a cycle refers to them: `flax.nnx.state(model)` leaves such behind at each call.
-        held, outcome = _held(plan, frame, args, kwargs, leaves, on_trial)
+        held, outcome = _held(plan, call, on_trial)
         site.collects = not held
     if not held:
         site.streak, site.unseen = 0, site.unseen & plan.program.keep
-        return plan, leaves
+        return plan, call.leaves
     if required := _required(planner, program, held):
-        why = asking.reasons(frame, args, kwargs, leaves, required, plan.outcome)
+        why = asking.reasons(call, required, plan.outcome)
         raise _donation_error(program, required, why)
     site.streak += 1
     at_first = held
     if site.has_lost_patience() and jax.process_count() == 1:
         # The caller's code lets go of these, but something else has held on to them each time. (Where there are
         # other processes, see `_survivors`.)
-        keep = planner.never(program, are_arrays(leaves)) | site.lives_on | site.unseen | frozenset(held)
-        plan = planner.plan(signature, keep, leaves, alone=len(signature.sites) == 1)
+        keep = planner.never(program, are_arrays(call.leaves)) | site.lives_on | site.unseen | frozenset(held)
+        plan = planner.plan(signature, keep, call.leaves, alone=len(signature.sites) == 1)
         site.use(plan)
         site.unseen |= plan.program.keep.intersection(held)
-        held, outcome = _held(plan, frame, args, kwargs, leaves)
+        held, outcome = _held(plan, call)
     first = plan.emitted.is_new
     if (first or not site.asked) and (unknown := [i for i in at_first if i not in site.why]):
         site.asked = not first  # what holds leaves at the first call alone is mostly a name for the first state
-        site.why = site.why | _why(plan, not first, frame, args, kwargs, leaves, unknown)
+        site.why = site.why | _why(plan, not first, call, unknown)
         # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
-        held = {*held, *asking.held(plan.to_prove, outcome, frame, args, kwargs, leaves)}
-    return plan, _with_copies(leaves, held, program)
+        held = {*held, *asking.held(call, plan.to_prove, outcome)}
+    return plan, _with_copies(call.leaves, held, program)
 
 
-def _why(
-    plan: Plan,
-    everywhere: bool,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    held: Sequence[int],
-) -> dict[int, ownership.Held]:
+def _why(plan: Plan, everywhere: bool, call: ownership.Call, held: Sequence[int]) -> dict[int, ownership.Held]:
     """For the largest of the leaves that are held, what holds them; what is not seen is left out.
     `everywhere` says that it may take long."""
     few, more = (_largest(plan.program, held, most) for most in (MOST_EXPLAINED, MOST_GLANCED))
     if ownership.is_dear(plan.to_prove):
         return dict.fromkeys(held, TOO_MANY)
     outcome = plan.outcome_ahead if plan.emitted.is_new else plan.outcome
-    found = asking.glance(frame, args, kwargs, leaves, more, outcome)
+    found = asking.glance(call, more, outcome)
     if everywhere and asking.has_time():
-        found |= asking.reasons(frame, args, kwargs, leaves, few, outcome)
+        found |= asking.reasons(call, few, outcome)
     return found
 
 
@@ -306,14 +248,7 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
     return given
 
 
-def _held(
-    plan: Plan,
-    frame: types.FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    on_trial: bool = False,
-) -> tuple[Collection[int], ownership.Outcome]:
+def _held(plan: Plan, call: ownership.Call, on_trial: bool = False) -> tuple[Collection[int], ownership.Outcome]:
     """The leaves that the plan takes over and that are not proven dead, and the outcome that this holds for.
 
     A plan's first call compiles, and returns through Python code of JAX, which may have to keep leaves that a
@@ -321,18 +256,18 @@ def _held(
     (Not if it is `on_trial` and will not be used, since that would not prove all.)
     """
     outcome = plan.outcome_now
-    held = asking.held(plan.to_prove, outcome, frame, args, kwargs, leaves)
+    held = asking.held(call, plan.to_prove, outcome)
     if not held or outcome is plan.outcome:
         return held, outcome
-    held_ahead = asking.held(plan.to_prove, plan.outcome_ahead, frame, args, kwargs, leaves)
+    held_ahead = asking.held(call, plan.to_prove, plan.outcome_ahead)
     ownership.resume_collections()
     if on_trial and held_ahead:
         return held_ahead, outcome
     if len(held_ahead) == len(held) or not has_room():
         return held, outcome
-    plan.emitted.compile(leaves)
+    plan.emitted.compile(call.leaves)
     outcome = plan.outcome_ahead  # a listener of JAX's may have started a thread
-    return asking.held(plan.to_prove, outcome, frame, args, kwargs, leaves), outcome
+    return asking.held(call, plan.to_prove, outcome), outcome
 
 
 def _collect() -> bool:

@@ -10,7 +10,6 @@ time (`ownership.Walk`). Static arguments are compared here. A call that is not 
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,15 +48,7 @@ class Direct:
     twice, or something may have come into them that `jax.jit` runs users' code for."""
 
     @classmethod
-    def of(
-        cls,
-        signature: Signature,
-        site: Site,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        share: bool,
-    ) -> Direct | None:
+    def of(cls, signature: Signature, site: Site, call: ownership.Call, share: bool) -> Direct | None:
         """For calls with arguments like these; None where such calls cannot go straight."""
         plan = site.plan
         emitted = plan.emitted
@@ -69,10 +60,11 @@ class Direct:
         must = [key for key, leaves in arguments if not set(plan.to_prove).isdisjoint(tree_leaves(leaves))]
         static = {key: number for key, number in arguments if key in emitted.static}
         rest = [key for key, _ in arguments if key not in must and key not in emitted.static]
+        args, kwargs = call.args, call.kwargs
         proven, others = (ownership.Walk(keys) for keys in (must, rest))
         if not (proven.learn(args, kwargs) and others.learn(args, kwargs)):
             return None
-        place = ownership.known_site(frame)
+        place = ownership.known_site(call.frame)
         if proven.count and place is None:
             return None
         return cls(
@@ -88,9 +80,7 @@ class Direct:
             else None,
         )
 
-    def call(
-        self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]
-    ) -> bool | None:
+    def call(self, call: ownership.Call, landed: list[Any]) -> bool | None:
         """Make the call, if it is like those before it at this site.
 
         True: it was made, and `landed` is [emitted, (), results]. False: not this time (the proof failed, JAX is set to
@@ -106,19 +96,18 @@ class Direct:
             if self.settings != settings():
                 return False
             # The names of arguments may be of a user's class derived from `str`: `jax.jit` compares them.
-            if kwargs and not _STRINGS.issuperset(map(id, map(type, kwargs))):
+            if call.kwargs and not _STRINGS.issuperset(map(id, map(type, call.kwargs))):
                 return False
             # The proof comes last: nothing is looked into between it and the call.
-            if self.static is not None and not self.static.are_in(args, kwargs):
+            if self.static is not None and not self.static.are_in(call.args, call.kwargs):
                 return False
             # After users' `__hash__`, which may change a class.
-            if not emitted.are_as_staged() or not (self.others is None or self.others.is_as_before(args, kwargs)):
+            others, proven = self.others, self.proven
+            if not emitted.are_as_staged() or not (others is None or others.is_as_before(call.args, call.kwargs)):
                 return False
-            if self.proven is not None:
-                walk, place = self.proven
-                if ownership.is_dear(plan.to_prove) or not ownership.all_dead(
-                    frame, args, kwargs, walk, place, plan.outcome
-                ):
+            if proven is not None:
+                walk, place = proven
+                if ownership.is_dear(plan.to_prove) or not ownership.all_dead(call, walk, place, plan.outcome):
                     return False
         except Exception as error:
             # Looking at the arguments raised: they are not a tree like the last (`LookupError`), or of users' classes,
@@ -130,7 +119,7 @@ class Direct:
         try:
             landed[:] = emitted, ()
             collections = ownership.collections_so_far()
-            emitted.call_whole(args, kwargs, landed)
+            emitted.call_whole(call.args, call.kwargs, landed)
         except (Retrace, TypeError, LookupError) as error:
             if len(landed) > 2 or is_from_outside(error):
                 raise
@@ -141,7 +130,7 @@ class Direct:
                 if is_of_no_tracing(error):
                     landed.clear()
                     return None
-                leaves = tree_leaves(emitted.without_static(args, kwargs))
+                leaves = tree_leaves(emitted.without_static(call.args, call.kwargs))
                 check_not_deleted(error, [plan.program.leaves[i] for i in plan.program.passed], leaves)
             raise
         in_one_go = not (plan.outcome.calls_python or ownership.collected_since(collections))
@@ -196,14 +185,7 @@ class Ways(dict[tuple[int, int], Direct]):
         if len(self) >= MOST_SITES:
             self.clear()
 
-    def learn(
-        self,
-        signature: Signature,
-        site: Site,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> bool:
+    def learn(self, signature: Signature, site: Site, call: ownership.Call) -> bool:
         """Let the calls after this one go straight if those before it have gone well, and return whether these have. If
         calls cannot go straight, that is a miss; those of a site that has been given up never will again.
 
@@ -218,7 +200,7 @@ class Ways(dict[tuple[int, int], Direct]):
         leaves = signature.program.leaves
         # `jax.jit` does not tell a Python scalar from an array of a weak type.
         tells = self._python_scalars != "static" or not any(getattr(leaf.aval, "weak_type", False) for leaf in leaves)
-        direct = Direct.of(signature, site, frame, args, kwargs, self._share) if tells else None
+        direct = Direct.of(signature, site, call, self._share) if tells else None
         if direct is None:
             site.miss()
             return True

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import types
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -47,6 +46,7 @@ from pytc.jax_compat.running import config, is_of_no_tracing
 from pytc.jax_compat.warned import unusable_donations_ignored
 from pytc.move import Moved, moved_leaves, unmoved, use_up
 from pytc.options import Options
+from pytc.ownership import Call
 from pytc.stage import Stageable
 from pytc.stage_mapped import MappedStageable
 
@@ -111,47 +111,41 @@ class Function:
 
     # -- a call, the fast way ------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        signature: Signature,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[Any],
-        landed: list[Any],
-    ) -> Any:
+    def run(self, signature: Signature, call: Call, landed: list[Any]) -> Any:
         """Run the plan for this call site and return the result; raises `Retrace` if it is not for these leaves.
 
         `landed` has [emitted, handed back] when the program is about to run, and [emitted, handed back, results] once
         it has taken over its arguments: from then on the call must return a result, whatever is raised. (What it hands
-        back it does not take over: whoever has got hold of `landed` finds nothing deleted.) PRNG keys in `leaves` are
-        replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
+        back it does not take over: whoever has got hold of `landed` finds nothing deleted.) PRNG keys among the leaves
+        are replaced by their bits, to which nothing but the keys themselves must refer for them to be dead.
         """
         keys = signature.keys
-        if keys and [leaves[i].dtype for i in keys] != signature.key_dtypes:
+        if keys and [call.leaves[i].dtype for i in keys] != signature.key_dtypes:
             raise Retrace
-        site = signature.sites.get((id(frame.f_code), frame.f_lasti))
+        site = signature.sites.get((id(call.frame.f_code), call.frame.f_lasti))
         is_due = site is None or site.to_be_looked_at()
         if site is None:
             self.directly.make_room()
-            site = decide.first_look(self.planner, signature, frame, args, kwargs, leaves)
+            site = decide.first_look(self.planner, signature, call)
         elif is_due:
-            decide.look_again(self.planner, signature, site, frame, args, kwargs, leaves)
-        could_not_go_straight = self.directly.learn(signature, site, frame, args, kwargs) or is_due
+            decide.look_again(self.planner, signature, site, call)
+        could_not_go_straight = self.directly.learn(signature, site, call) or is_due
         for i in keys:
-            leaves[i] = bits_of(leaves[i])
+            call.leaves[i] = bits_of(call.leaves[i])
         # Two keys may hold the same bits; then there are more references to these than from one key and `leaves`.
         may_share = (
-            not self.share or signature.passes_one_twice or (keys and any(sys.getrefcount(leaves[i]) > 3 for i in keys))
+            not self.share
+            or signature.passes_one_twice
+            or (keys and any(sys.getrefcount(call.leaves[i]) > 3 for i in keys))
         )
         given: Sequence[Any]
         try:
             plan = site.plan
             if plan.to_prove:
-                plan, given = decide.prove(self.planner, signature, site, frame, args, kwargs, leaves)
+                plan, given = decide.prove(self.planner, signature, site, call)
             else:
-                given = leaves
-            emitted = plan.emitted
+                given = call.leaves
+            emitted, leaves = plan.emitted, call.leaves
             copied = [] if given is leaves else [i for i in emitted.program.donated if given[i] is not leaves[i]]
             if may_share:
                 given = decide.apart(given, emitted.program)
@@ -164,12 +158,12 @@ class Function:
                 in_one_go = not (plan.outcome.calls_python or ownership.collected_since(collections))
                 emitted.remember(landed[2], in_one_go)
         except Retrace:
-            self._start_over(signature, args, kwargs, leaves, landed)
+            self._start_over(signature, call, landed)
             raise
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
                 may_be_traced_anew = len(landed) == 2 and warm
-                self._say_why(error, may_be_traced_anew, signature, args, kwargs, leaves, landed)
+                self._say_why(error, may_be_traced_anew, signature, call, landed)
             raise
         finally:
             site.go_back()
@@ -177,109 +171,73 @@ class Function:
             self.directly.went_well(site, could_not_go_straight)
         return emitted.result(landed[2], landed[1])
 
-    def run_moved(
-        self,
-        moved: frozenset[int],
-        signature: Signature,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[Any],
-        landed: list[Any],
-    ) -> Any:
+    def run_moved(self, moved: frozenset[int], signature: Signature, call: Call, landed: list[Any]) -> Any:
         """As `run`, where the caller has moved these leaves: a plan that takes over exactly those, with no proof."""
         try:
-            emitted = self.planner.plan_moved(signature, leaves, moved).emitted
-            given = [bits_of(leaf) for leaf in leaves]
+            emitted = self.planner.plan_moved(signature, call.leaves, moved).emitted
+            given = [bits_of(leaf) for leaf in call.leaves]
             results: list[Any] = []
             emitted.call(decide.apart(given, emitted.program), results)
             return emitted.result(results[0], emitted.hand_back(given))
         except (RuntimeError, ValueError) as error:
-            check_not_deleted(error, signature.program.leaves, leaves)
-            self._say_as_jit(error, args, kwargs)
+            check_not_deleted(error, signature.program.leaves, call.leaves)
+            self._say_as_jit(error, call)
             raise
 
     def _say_why(
-        self,
-        error: Exception,
-        may_be_traced_anew: bool,
-        signature: Signature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[Any],
-        landed: list[Any],
+        self, error: Exception, may_be_traced_anew: bool, signature: Signature, call: Call, landed: list[Any]
     ) -> None:
         """Raise what is to be raised in place of an error of a call that has taken over nothing: what `jax.jit(fun)`
         says, and `Retrace` where another program may serve."""
         other_may_serve = may_be_traced_anew and is_of_no_tracing(error)
         if not other_may_serve:
-            check_not_deleted(error, signature.program.leaves, leaves)
-            self._say_as_jit(error, args, kwargs)
-            other_may_serve = self.share and _shares_unseen(signature, leaves)
+            check_not_deleted(error, signature.program.leaves, call.leaves)
+            self._say_as_jit(error, call)
+            other_may_serve = self.share and _shares_unseen(signature, call.leaves)
         if other_may_serve:
-            self._start_over(signature, args, kwargs, leaves, landed)
+            self._start_over(signature, call, landed)
             raise Retrace from error
 
-    def _say_as_jit(self, error: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _say_as_jit(self, error: Exception, call: Call) -> None:
         """Raise what `jax.jit(fun)` raises if `error` is of its `out_shardings`: it names the outputs by their paths in
         the result, of which a program has only their numbers."""
         if self.stageable.out_shardings is not None and isinstance(error, ValueError):
             try:
-                self.lower(*args, **kwargs)
+                self.lower(*call.args, **call.kwargs)
             except ValueError as by_jit:
                 raise by_jit from None
 
-    def _start_over(
-        self,
-        signature: Signature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[Any],
-        landed: list[Any],
-    ) -> None:
-        """Undo what `run` has done to `leaves` and `landed`, so that another program can be tried."""
+    def _start_over(self, signature: Signature, call: Call, landed: list[Any]) -> None:
+        """Undo what `run` has done to the leaves and `landed`, so that another program can be tried."""
         landed.clear()  # now: it may hold the last reference to the program, which must not die after the next proof
         if signature.keys:
-            leaves[:] = tree_leaves(self.parameters.wrap_static(args, kwargs))
+            call.leaves[:] = tree_leaves(self.parameters.wrap_static(call.args, call.kwargs))
 
     # -- a call, the slow way round ------------------------------------------------------------------------------
 
-    def call(
-        self,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[Any],
-        tree: PyTreeDef,
-        landed: list[Any],
-    ) -> Any:
+    def call(self, call: Call, tree: PyTreeDef, landed: list[Any]) -> Any:
         """A call that the fast path does not serve: the first of its kind, one with `Moved` arguments, or one that is
         left to `jax.jit` (under a transformation, in a debugging mode)."""
         if config.jax_disable_jit:
-            return self.instead.without_jit(*unmoved(args, kwargs))
-        if any(type(leaf) is Moved for leaf in leaves):
-            return self.call_moved(frame, args, kwargs, landed)
-        signatures = self.lookup.signatures(args, kwargs, leaves, tree)
+            return self.instead.without_jit(*unmoved(call.args, call.kwargs))
+        if any(type(leaf) is Moved for leaf in call.leaves):
+            return self.call_moved(call, landed)
+        signatures = self.lookup.signatures(call, tree)
         if signatures is None:
-            return self.instead.call(args, kwargs, leaves)
+            return self.instead.call(call.args, call.kwargs, call.leaves)
+        return self._by_program(signatures, self.run, lambda: asking.staying(call), call, tree, landed)
 
-        def staying() -> Set[int] | None:
-            return asking.staying(frame, args, kwargs, leaves)
-
-        return self._by_program(signatures, self.run, staying, frame, args, kwargs, leaves, tree, landed)
-
-    def call_moved(
-        self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]
-    ) -> Any:
+    def call_moved(self, call: Call, landed: list[Any]) -> Any:
         """A call with arguments that the caller moved: exactly those are taken over, with no proof."""
-        moved = moved_leaves(*self.parameters.wrap_static(args, kwargs))
-        args, kwargs = unmoved(args, kwargs)
+        moved = moved_leaves(*self.parameters.wrap_static(call.args, call.kwargs))
+        args, kwargs = unmoved(call.args, call.kwargs)
         leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
-        signatures = self.lookup.signatures(args, kwargs, leaves, tree)
+        call = Call(call.frame, args, kwargs, leaves)
+        signatures = self.lookup.signatures(call, tree)
         if signatures is None:
             return self.instead.call(args, kwargs, leaves)
         run = functools.partial(self.run_moved, moved)
-        result = self._by_program(signatures, run, lambda: None, frame, args, kwargs, leaves, tree, landed)
+        result = self._by_program(signatures, run, lambda: None, call, tree, landed)
         use_up([leaves[i] for i in moved], result)
         return result
 
@@ -288,25 +246,18 @@ class Function:
         signatures: Signatures,
         run: Callable[..., Any],
         staying: Callable[[], Set[int] | None],
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: list[Any],
+        call: Call,
         tree: PyTreeDef,
         landed: list[Any],
     ) -> Any:
         """What `run` returns for the first program for such leaves by which it does not raise `Retrace`; where there is
-        none, what JAX returns. `staying` is what `Lookup.candidates` asks.
-
-        One variable has the frame, and one each has the arguments, as in every function on the way to the proof: it
-        counts these, too.
-        """
+        none, what JAX returns. `staying` is what `Lookup.candidates` asks."""
         try:
-            found = self.lookup.candidates(signatures, lambda: (args, kwargs, leaves, tree), staying)
+            found = self.lookup.candidates(signatures, lambda: (call, tree), staying)
             with contextlib.closing(found) as candidates:
                 for signature in candidates:
                     try:
-                        result = run(signature, frame, args, kwargs, leaves, landed)
+                        result = run(signature, call, landed)
                     except Retrace:
                         continue
                     signatures.add(signature)  # only now: a program that failed to compile is forgotten
@@ -319,7 +270,7 @@ class Function:
         # The function reads what only `jax.jit` can pass to it. Or JAX would trace it again for the very arguments that
         # it was staged for: such as it refuses, like an array that was put from a mesh of explicit axes onto one of its
         # devices. `jax.jit` says what is wrong.
-        return self.instead.call(args, kwargs, leaves)
+        return self.instead.call(call.args, call.kwargs, call.leaves)
 
     # -- ahead of time -------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from pytc.calls.layout import UNSHARED, Describe, Described, Layout
 from pytc.calls.planner import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
+from pytc.ownership import Call
 from pytc.program import Leaf, Program
 from pytc.stage import Stageable
 
@@ -70,19 +71,14 @@ class Lookup:
         signatures = layout.find(leaves, sharing)
         return None if signatures is None else signatures.find(leaves)
 
-    def signatures(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        tree: PyTreeDef,
-    ) -> Signatures | None:
+    def signatures(self, call: Call, tree: PyTreeDef) -> Signatures | None:
         """What is known of calls with this layout, static values and sharing; None where a transformation or a
         debugging mode is at work, under which a call is `jax.jit`'s, and of what only describes an array.
 
         Raises `StaticLeafError` naming a static leaf that cannot be hashed.
         """
-        kinds = self.stageable.kinds(*self.stageable.parameters.wrap_static(args, kwargs))
+        leaves = call.leaves
+        kinds = self.stageable.kinds(*self.stageable.parameters.wrap_static(call.args, call.kwargs))
         if "jit" in kinds or not executing_once() or config.jax_debug_key_reuse:
             return None
         types = (*map(type, leaves),)
@@ -95,7 +91,7 @@ class Lookup:
             values = layout.values(leaves)
             found = layout.get(values, sharing)
         except (TypeError, ValueError):  # the latter: of a `memoryview` that can be written
-            self.stageable.leaves(args, kwargs, share=False)  # names the leaf
+            self.stageable.leaves(call.args, call.kwargs, share=False)  # names the leaf
             raise
         if found is None:
             shared = self.known.setdefault((tree, types, mesh, values, sharing), Shared(self.describe))
@@ -105,7 +101,7 @@ class Lookup:
     def candidates(
         self,
         signatures: Signatures,
-        given: Callable[[], tuple[tuple[Any, ...], dict[str, Any], Sequence[Any], PyTreeDef]],
+        given: Callable[[], tuple[Call, PyTreeDef]],
         staying: Callable[[], Set[int] | None],
     ) -> Generator[Signature, None, None]:
         """The known signatures with leaves like these, those of programs that others have staged, those that serve
@@ -115,11 +111,11 @@ class Lookup:
         `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them. And where two traces
         would wait for each other, each calls the other's function, which one thread alone would do for ever.)
 
-        `given` returns the arguments, the keywords, their leaves and their tree, and `staying` the leaves that will be
-        the same at the next call, if the result goes back to where others came from. While this waits for the program
-        to run, it has none of these, nor the caller's frame: the proof counts the references to each.
+        `given` returns the call and the tree of its arguments, and `staying` the leaves that will be the same at the
+        next call, if the result goes back to where others came from. While this waits for the program to run, it has
+        no variable with the call: the proof counts the references to it.
         """
-        described = signatures.shared.describe_all(given()[2])
+        described = signatures.shared.describe_all(given()[0].leaves)
         known = signatures.alike(described)
         yield from known
         with signatures.shared.being_made(described):
@@ -151,12 +147,11 @@ class Lookup:
                 return (signature.handed_on(),)
         return ()
 
-    def of_other_kinds(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], tree: PyTreeDef
-    ) -> Sequence[Signature]:
+    def of_other_kinds(self, call: Call, tree: PyTreeDef) -> Sequence[Signature]:
         """Signatures made of those of calls with arrays where NumPy data or Python scalars are here, or the reverse,
         which `jax.jit` does not tell apart: a counter that begins as 0, a first batch. They are not staged again, and
         mostly not compiled again."""
+        leaves = call.leaves
         types = (*map(type, leaves),)
         mesh = self._mesh()
         own = self.layouts.get((tree, types, mesh))
@@ -170,7 +165,7 @@ class Lookup:
                 continue
             known = layout.find(leaves, None)
             for signature in () if known is None else known.newest:
-                named = named or self.stageable.leaves(args, kwargs, share=self.share)
+                named = named or self.stageable.leaves(call.args, call.kwargs, share=self.share)
                 program = signature.program.for_leaves(named)
                 if program is None or program.calls_python or not signature.staged.context.is_current():
                     continue
@@ -181,19 +176,13 @@ class Lookup:
         return found
 
     def of_other_sharing(
-        self,
-        signatures: Signatures,
-        described: Described,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        tree: PyTreeDef,
+        self, signatures: Signatures, described: Described, call: Call, tree: PyTreeDef
     ) -> Sequence[Signature]:
         """One of a program that was staged for leaves of which more are one array, and takes these for several."""
-        siblings = self._siblings(signatures, leaves, tree)
+        siblings = self._siblings(signatures, call.leaves, tree)
         if not siblings:
             return ()
-        named = self.stageable.leaves(args, kwargs, share=self.share)
+        named = self.stageable.leaves(call.args, call.kwargs, share=self.share)
         known = self._of_known_program(named, siblings, described)
         return () if known is None else (known,)
 
@@ -202,19 +191,18 @@ class Lookup:
         signatures: Signatures,
         described: Described,
         staying: Callable[[], Set[int] | None],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
+        call: Call,
         tree: PyTreeDef,
     ) -> Signature:
         """A newly staged one, for the calls that follow this one as well (`lasting`) if its result is fed back: with
         the program of these, if there is one."""
 
         def stage(parting: Parting | None) -> Program:
-            return self.planner.prepared(self.stageable.stage(args, kwargs, share=self.share, parting=parting))
+            staged = self.stageable.stage(call.args, call.kwargs, share=self.share, parting=parting)
+            return self.planner.prepared(staged)
 
         program, parting = staged_to_last(stage, staying)
-        siblings = [] if parting is None else self._siblings(signatures, leaves, tree)
+        siblings = [] if parting is None else self._siblings(signatures, call.leaves, tree)
         known = self._of_known_program(program.leaves, siblings, described)
         return Signature(Staged(program, self.describe, described)) if known is None else known
 

@@ -18,6 +18,7 @@ from pytc.calls.tracebacks import leave_out_own_frames
 from pytc.emit import Retrace
 from pytc.interrupt import deliver, is_from_outside
 from pytc.jax_compat.running import executing_once
+from pytc.ownership import Call
 from pytc.ownership.others import collector
 
 if TYPE_CHECKING:
@@ -36,38 +37,37 @@ def wrap(function: Function) -> Callable[..., Any]:
     def compiled(*args: Any, **kwargs: Any) -> Any:
         # `cloudpickle` copies this function with its globals, modules by reference. So whatever changes at run time is
         # in a module, or in `function`, and never a global here. (A comment in front would be `help`'s text.)
-        # The proof counts on what stands here: the references to the arguments are those of `args`, `kwargs` and
-        # `leaves`, and the caller is one frame up.
+        # The proof counts on what stands here: nothing but `args`, `kwargs` and `call` has the arguments; the caller is
+        # one frame up.
         try:
-            frame = sys._getframe(1)
+            call = Call(sys._getframe(1), args, kwargs, [])
         except ValueError as error:
             if is_from_outside(error):
                 raise
-            frame = None
-        if frame is None:
+            call = None
+        if call is None:
             return _called_from_nowhere(function, args, kwargs)
         function.kept_alive = []
         landed: list[Any] = []
-        leaves: list[Any] = []
         direct = tree = signature = None
         try:
-            direct = function.directly.get((id(frame.f_code), frame.f_lasti))
+            direct = function.directly.get((id(call.frame.f_code), call.frame.f_lasti))
             if direct is not None and executing_once():
-                if gone := direct.call(frame, args, kwargs, landed):
+                if gone := direct.call(call, landed):
                     return landed[0].result(landed[2], ())
                 if gone is None:
                     function.directly.stay_away(direct)
             direct = None  # what is forgotten dies before the call, not as this returns: it may run code
-            leaves, tree = tree_flatten(
+            call.leaves, tree = tree_flatten(
                 (args, kwargs) if (hidden := function.wrap_static) is None else hidden(args, kwargs)
             )
-            signature = function.lookup.find(leaves, tree)
+            signature = function.lookup.find(call.leaves, tree)
             if signature is not None:
                 try:
-                    return function.run(signature, frame, args, kwargs, leaves, landed)
+                    return function.run(signature, call, landed)
                 except Retrace:
                     signature = None  # as above
-            return function.call(frame, args, kwargs, leaves, tree, landed)
+            return function.call(call, tree, landed)
         except BaseException as raised:
             # Several may come at once: by different signals, from other threads, or one after the other.
             try:
@@ -80,7 +80,7 @@ def wrap(function: Function) -> Callable[..., Any]:
             if delivered:
                 return delivered[0]
             leave_out_own_frames(raised)
-            del args, kwargs, leaves, landed, frame  # the traceback, which people keep, has this frame
+            del args, kwargs, call, landed  # the traceback, which people keep, has this frame
             raise
         finally:
             # From here on nothing but operators and returns: no signal is looked for.

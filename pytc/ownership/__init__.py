@@ -4,7 +4,7 @@ Nothing sees the future of a Python program, but a call can count. All reference
 count. If each of them is accounted for, and the place it stands in is dead, the object is dead; a reference that
 is not accounted for means: keep. So ignorance is always safe. The places are
 
-- `args`, `kwargs` and `leaves` of this very call, and every container that only they refer to (`counts`);
+- the arguments and the leaves of this very call (`call`), and every container that only they refer to (`counts`);
 - local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
   the frame whether the object really stands there (`interpreter`);
 - fields of a container that a variable has, where only others are read again (`fields`, `replacing`);
@@ -23,7 +23,7 @@ variables by other means than its bytecode shows (`introspection`), and who else
 `docs/proof.md` has the whole argument, and where it gives up. From the question down to what answers it:
 
     proof            which leaves are dead: the quick look, where the call site is known; else the careful one, `look`
-    outcome          what the proof may assume of a call before it happens
+    call             who made the call, and with what; outcome: what the proof may assume of it before it happens
     callers, frames  the frames above a call, and the dead places in them; one such frame
     slots            what the next instructions overwrite, in objects
     arrays           the arrays among the arguments: where they stand, and who shares their buffers
@@ -41,6 +41,7 @@ from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.analysed import known_site
 from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.call import Call
 from pytc.ownership.cpython.interpreter import refusal
 from pytc.ownership.guesses.staying import staying
 from pytc.ownership.guesses.surviving import Surviving
@@ -54,6 +55,7 @@ from pytc.ownership.words.holders import Held, Remedy
 from pytc.ownership.words.reasons import glance, reasons, where
 
 __all__ = [
+    "Call",
     "CallSite",
     "Held",
     "Outcome",

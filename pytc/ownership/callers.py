@@ -20,6 +20,7 @@ from pytc.ownership.bytecode.analysed import NotTrusted
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.stack import HIGHEST
+from pytc.ownership.call import Call
 from pytc.ownership.cpython.interpreter import UNBOUND, getrefcount, variable, waits_for_c
 from pytc.ownership.frames import IN_SOME_WAY, dead_locals, looked_up, unread_in, waiting
 from pytc.ownership.others.watchers import Onlookers, onlookers
@@ -93,26 +94,21 @@ def _standing(
 
 
 def follow(
-    known: CallSite,
-    frame: FrameType,
-    references: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    outcome: Outcome,
-    walk: Walk | None,
+    call: Call, known: CallSite, depth: int, outcome: Outcome, walk: Walk | None
 ) -> tuple[list[Any], Slots | None]:
-    """The values of the dead places that the hint of `known`, the site of `frame`, names for these callers, or the
-    latest one if it has none for them; and the `Slots`, if slots are among these places.
+    """The values of the dead places that the hint of `known`, the site of the caller's frame, names for these callers,
+    or the latest one if it has none for them; and the `Slots`, if slots are among these places. The caller's frame is
+    `depth` frames above that of the function which calls this one.
 
     The `Slots` have not examined the end of those arguments that `walk` is about; the walk must do that. Raises
     `NotTrusted` if the places cannot be relied on at this call, and `LookupError` if the call has no such arguments.
     """
     found: list[Any] = []
+    frame = call.frame
     hinted = known.hinted_locals  # read once: another thread may change it at any moment
     if hinted is not None:
         # As in `looked_up`: nobody else may have the frame. That does not matter if no place is relied on.
-        if hinted and getrefcount(frame) != references + 3:
+        if hinted and getrefcount(frame) != 4:
             raise NotTrusted
         for number in hinted:
             if (value := variable(frame, number)) is not UNBOUND:
@@ -121,14 +117,14 @@ def follow(
     # Who comes by more ways than are remembered (a recursion) has mostly the same variables in each.
     route: Route = known.hints.get(_above(frame, known.above), known.latest)
     left: list[loops.Left] = []
-    below = sys._getframe(references)
-    references += 1  # the variable here
+    below = sys._getframe(depth)
+    references = 2  # the call, and the variable here
     atomic, lengths = outcome.atomic, outcome.lengths
     overwritten = None
     if True in [level.slots for level in route]:
         who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, outcome.made)
-        walked = walk.arguments(args, kwargs) if walk is not None else ()
-        overwritten = slots_of(args, kwargs, leaves, who, outcome, walked)
+        walked = walk.arguments(call.args, call.kwargs) if walk is not None else ()
+        overwritten = slots_of(call, who, outcome, walked)
         overwritten.call(below, 1 + waits_for_c(frame))
         del walked
     reader = ""
@@ -139,7 +135,7 @@ def follow(
         waits = (
             overwritten is not None or level.starred or level.containers or site.is_read_by_handlers or len(route) > 1
         )
-        given = args if level is route[0] else ()
+        given = call.args if level is route[0] else ()
         way = waiting(frame, site, below, readable, given, atomic, lengths) if waits else IN_SOME_WAY
         starred, at_once, atomic, lengths = way
         if overwritten is not None:  # first, because it counts the references to what the frame has, as loops do next
@@ -170,21 +166,14 @@ def follow(
     return found, overwritten
 
 
-def slots_of(
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    who: Onlookers,
-    outcome: Outcome,
-    walked: Iterable[Any] = (),
-) -> Slots:
+def slots_of(call: Call, who: Onlookers, outcome: Outcome, walked: Iterable[Any] = ()) -> Slots:
     """The `Slots` of a call, with no frame added yet.
 
     Among the roots are the names of keyword arguments, which may be of a user's class derived from `str`, and those of
     the `leaves` that a custom node's `tree_flatten` has made for this call: all of these die with the arguments.
     """
-    roots = [*args, *kwargs, *kwargs.values()]
-    roots += in_one_list(leaves)
+    roots = [*call.args, *call.kwargs, *call.kwargs.values()]
+    roots += in_one_list(call.leaves)
     return Slots(roots, who, outcome.classes, walked, outcome.static, outcome.unchanging)
 
 
@@ -204,22 +193,22 @@ class Found:
 
 
 def levels(
-    frame: FrameType,
-    references: int,
-    args: tuple[Any, ...],
+    call: Call,
+    depth: int,
     slots: Slots,
     outcome: Outcome,
     places: Sequence[Any],
     refusals: list[str],
 ) -> Iterator[list[Found]]:
-    """The dead places of each frame, from `frame` upwards; ends at a frame that cannot be analysed.
+    """The dead places of each frame, from the caller's upwards; ends at a frame that cannot be analysed. The caller's
+    frame is `depth` frames above that of the function which asks for them.
 
     Fills `slots`; and `refusals`, with the reasons why a frame's variables, or all slots, do not count as dead.
     `places` is the caller's list of values found so far, whose references the counts allow for. (This is a generator
     function rather than a class, so that it is known how many variables refer to the frame.)
     """
-    below = sys._getframe(references)
-    references += 1  # the variable here
+    frame, below = call.frame, sys._getframe(depth)
+    references = 2  # the call, and the variable here
     atomic, lengths = outcome.atomic, outcome.lengths
     slots.call(below, 1 + waits_for_c(frame))
     if slots.onlooker:
@@ -235,7 +224,7 @@ def levels(
         readable = reader = reader or readable  # whoever has a frame has those above it, by `f_back`
         if readable:
             refusals.append(readable)
-        given = args if level == 0 else ()
+        given = call.args if level == 0 else ()
         starred, at_once, atomic, lengths = waiting(frame, site, below, readable, given, atomic, lengths)
         known = len(slots.values)
         # First, because it counts the references to what the frame has, as loops do next. What a helper's starred call

@@ -6,10 +6,10 @@ It takes a tenth of a millisecond and more, and says where to look the next time
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 from pytc.ownership.arrays import buffers
+from pytc.ownership.call import Call
 from pytc.ownership.callers import Found, Level, Route, levels, slots_of
 from pytc.ownership.others.watchers import onlookers
 from pytc.ownership.outcome import Outcome
@@ -22,37 +22,28 @@ _MADE = 1500
 call of a program does."""
 
 
-def look_everywhere(
-    frame: FrameType,
-    references: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    outcome: Outcome,
-) -> Look:
-    """Look at each frame from `frame` up, until some in a row hold nothing of the arguments, and count.
-
-    `references` says how many frames up `frame` is; each frame in between refers to it by one variable.
-    """
+def look_everywhere(call: Call, depth: int, outcome: Outcome) -> Look:
+    """Look at each frame from the caller's up, until some in a row hold nothing of the arguments, and count. The
+    caller's frame is `depth` frames up."""
     who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, _MADE + 3 * outcome.made)
-    slots = slots_of(args, kwargs, leaves, who, outcome)
-    look = Look(args, kwargs, leaves)
-    for found in levels(frame, references, args, slots, outcome, look.places, look.refusals):
+    slots = slots_of(call, who, outcome)
+    look = Look(call)
+    for found in levels(call, depth, slots, outcome, look.places, look.refusals):
         if not look.add(found):
             break
     slots.values.clear()
     look.stands = slots.stands(look.places)
-    look.settle(args, kwargs)
+    look.settle()
     return look
 
 
 class Look:
     """The careful look at one call: `add` for each frame from the caller up, then `settle`, then `held`."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]):
-        self.leaves = leaves
+    def __init__(self, call: Call):
+        self._call = call
         # By id: while frames are looked at, nothing of ours may refer to what is in the arguments.
-        self.parts = counts.Census.of(args, kwargs, leaves).found()
+        self.parts = counts.Census.of(call).found()
         """The ids of the leaves and of all containers on the way to them."""
         self.census: counts.Census
         """The final count, from `settle` on."""
@@ -86,7 +77,7 @@ class Look:
             place.value = None
         return self.barren <= _BARREN
 
-    def settle(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def settle(self) -> None:
         """Count, now that all places are known: only then can it be told which containers, and so which iterators of
         loops, are dead."""
         dead = loops.dead([place.left for place in self.left if place.left is not None], self.places)
@@ -96,7 +87,7 @@ class Look:
         for place in self.left:
             place.left = None
         del dead
-        self.census = counts.Census.of(args, kwargs, self.leaves)
+        self.census = counts.Census.of(self._call)
         self.census.add(self.places)
         self.census.settle()
 
@@ -104,9 +95,10 @@ class Look:
         """The leaves among `wanted` that are not proven dead."""
         if not self.stands or not self.census.stands():
             return list(wanted)
-        inside = [i for i in wanted if self.census.is_inside(id(self.leaves[i]))]
+        leaves = self._call.leaves
+        inside = [i for i in wanted if self.census.is_inside(id(leaves[i]))]
         asked = getattr(wanted, "nbytes", None) is None  # by a person, or with `donate="require"`
-        shared = buffers.shared([self.leaves[i] for i in inside], at_any_price=asked)
+        shared = buffers.shared([leaves[i] for i in inside], at_any_price=asked)
         self.shared = {i for i, is_shared in zip(inside, shared, strict=True) if is_shared}
         dead = set(inside) - self.shared
         return [i for i in wanted if i not in dead]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from types import FrameType
 from typing import Any
 
 from pytc.interrupt import is_from_outside
@@ -14,6 +13,7 @@ from pytc.ownership.arrays.walk import Walk
 from pytc.ownership.arrays.wanted import Wanted
 from pytc.ownership.bytecode.analysed import NotTrusted, known_site, site_of
 from pytc.ownership.bytecode.callsite import CallSite
+from pytc.ownership.call import Call
 from pytc.ownership.callers import follow, remember
 from pytc.ownership.cpython import interpreter
 from pytc.ownership.frames import frames_beneath
@@ -23,73 +23,60 @@ from pytc.ownership.references import counts
 from pytc.ownership.slots import Slots
 
 
-def held(
-    frame: FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    wanted: Wanted,
-    outcome: Outcome,
-) -> Collection[int]:
+def held(call: Call, wanted: Wanted, outcome: Outcome) -> Collection[int]:
     """The leaves among `wanted` that are not proven dead once the call has begun; empty when all are.
 
-    `frame` is the frame that made the call. The counts rely on what the callers of this function hold: each frame
-    between `frame` and this one refers to `frame` by exactly one variable, and to the arguments by nothing but one
-    variable each for `args`, `kwargs` and `leaves`. A `Wanted` remembers shapes and dtypes, so `wanted` must not be
-    used for leaves of others.
+    The counts rely on what the callers of this function hold (`Call`). A `Wanted` remembers shapes and dtypes, so
+    `wanted` must not be used for leaves of others.
 
     The quick look follows the route that the last careful one has left at this site. If it does not prove everything,
     or there is none yet, the careful look decides, and leaves a new route.
     """
     if not wanted or interpreter.refusal or interpreter.observer() or is_dear(wanted):
         return wanted
-    beneath = frames_beneath(frame)
-    references = len(beneath)
-    site = known_site(frame)
+    beneath = frames_beneath(call.frame)
+    site = known_site(call.frame)
     if site is not None and site.hints:
         try:
             walk = wanted.walk  # a finaliser that runs before slots are counted may itself make a call, and change it
-            places, slots = follow(site, frame, references, args, kwargs, leaves, outcome, walk)
-            if _all_dead(args, kwargs, places, slots, leaves, wanted, walk, site) and _stand(slots, places):
-                return wanted if _is_taken(beneath, args, kwargs, leaves) else ()
+            places, slots = follow(call, site, len(beneath), outcome, walk)
+            if _all_dead(call, places, slots, wanted, walk, site) and _stand(slots, places):
+                return wanted if _is_taken(call, beneath) else ()
             del places, slots  # which has that list, too
         except (NotTrusted, LookupError) as error:
             if is_from_outside(error):
                 raise
-    look = look_everywhere(frame, references + 1, args, kwargs, leaves, outcome)
+    look = look_everywhere(call, len(beneath) + 1, outcome)
     kept, route = look.held(wanted), look.route()
-    del look  # which has `leaves`, too
+    del look  # which has the call, too
     if site is None:
-        site = site_of(frame)
-    remember(route, site, frame)
-    _look_further(site, wanted.take(leaves))
-    return wanted if _is_taken(beneath, args, kwargs, leaves) else kept
+        site = site_of(call.frame)
+    remember(route, site, call.frame)
+    _look_further(site, wanted.take(call.leaves))
+    return wanted if _is_taken(call, beneath) else kept
 
 
-def all_dead(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], walk: Walk, site: CallSite, outcome: Outcome
-) -> bool:
+def all_dead(call: Call, walk: Walk, site: CallSite, outcome: Outcome) -> bool:
     """Whether every array in the arguments that `walk` is about is proven dead once the call has begun, provided that
     these have the tree that `walk` was made for: `jax.jit` checks that before it donates. Where the answer is no,
     `held` looks more closely.
 
-    Requires what `held` requires, except that there is no list of leaves; `frame` must be three frames up, and `site`
-    the `known_site` of it.
+    Requires what `held` requires; the caller's frame must be three frames up, and `site` the `known_site` of it.
     """
     if not site.hints or interpreter.refusal or interpreter.observer():
         return False
-    beneath = frames_beneath(frame)
+    beneath = frames_beneath(call.frame)
     if len(beneath) != 3:
         return False
     try:
-        places, slots = follow(site, frame, 3, args, kwargs, (), outcome, walk)
+        places, slots = follow(call, site, 3, outcome, walk)
         ending = slots.dying.die_quietly if slots is not None else None
-        inside = walk.all_inside(args, kwargs, places, site.executions, ending=ending)
+        inside = walk.all_inside(call.args, call.kwargs, places, site.executions, ending=ending)
         return (
             inside is not None
             and (not inside[1] or _on_their_own(*inside, walk))
             and _stand(slots, places)
-            and not _is_taken(beneath, args, kwargs, ())
+            and not _is_taken(call, beneath)
         )
     except (NotTrusted, LookupError) as error:
         if is_from_outside(error):
@@ -97,22 +84,24 @@ def all_dead(
         return False
 
 
-def _is_taken(beneath: list[int], args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> bool:
+def _is_taken(call: Call, beneath: list[int]) -> bool:
     """Whether somebody has a part of the call itself, which is there until it returns: the frame of one of pytc's own
-    functions `beneath` the caller's, and with it that of the caller, by `f_back`; or the tuple, the dictionary or the
-    list of the arguments.
+    functions `beneath` the caller's, and with it that of the caller, by `f_back`; the tuple, the dictionary or the list
+    of the arguments; or what has all of these.
 
     Users' code that ran beneath these functions (a `tree_flatten`, the `__hash__` of a static argument, a finaliser)
     can have taken one from the interpreter or the garbage collector. So this is asked last. Cost: 0.3 us.
     """
     if not interpreter.have_one_reference(beneath):  # the interpreter's
         return True
-    # A variable of each of these functions and of this one, and `getrefcount`'s argument.
-    count, most = interpreter.getrefcount, len(beneath) + 2
+    # Each has `getrefcount`'s argument; the call, a variable of each of these functions and of this one; its parts, the
+    # call, and the arguments also variables of the function that was called.
+    count = interpreter.getrefcount
     return (
-        count(kwargs) > most
-        or (count(args) > most and args != ())  # there is but one empty tuple
-        or (count(leaves) > most and leaves != ())
+        count(call) > len(beneath) + 2
+        or count(call.leaves) > 2
+        or count(call.kwargs) > 3
+        or (count(call.args) > 3 and call.args != ())  # there is but one empty tuple
     )
 
 
@@ -140,11 +129,9 @@ def _look_further(site: CallSite, leaves: Sequence[Any]) -> None:
 
 
 def _all_dead(
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    call: Call,
     places: list[Any],
     slots: Slots | None,
-    leaves: Sequence[Any],
     wanted: Wanted,
     walk: Walk | None,
     site: CallSite,
@@ -156,29 +143,30 @@ def _all_dead(
     In three steps, from the quickest on: by position (`walk`), by counting (`counts.remainder`) with the age of the
     buffers, and by counting with their addresses.
     """
-    lists, every = 1, leaves
+    leaves: Sequence[Any] = call.leaves
+    lists = 1
     if len(leaves) != len(wanted):
         leaves, lists = wanted.take(leaves), 2
     leads_there = walk is not None
     if walk is not None:
         ending = slots.dying.die_quietly if slots is not None else None
         try:
-            inside = walk.all_inside(args, kwargs, places, site.executions, leaves, lists, ending)
+            inside = walk.all_inside(call.args, call.kwargs, places, site.executions, leaves, lists, ending)
         except LookupError as error:
             if is_from_outside(error):
                 raise
             inside, leads_there = None, False
         if inside is not None:
             return _on_their_own(*inside, wanted)
-        if slots is not None and not slots.dying.end_quietly(walk.arguments(args, kwargs)):
+        if slots is not None and not slots.dying.end_quietly(walk.arguments(call.args, call.kwargs)):
             return False
     if counts.weakly_referenced(leaves):
         return False
     unshared = executions.fresh(site.executions).arrays
-    if not counts.remainder(args, kwargs, places, leaves, lists, unshared):
+    if not counts.remainder(call.args, call.kwargs, places, leaves, lists, unshared):
         # Proven by counting. Looking for the positions, for the next call, flattens the arguments once more, which may
         # run the code of users' own nodes, so afterwards the careful look decides.
-        if wanted.seek(leaves, args, kwargs, every):
+        if wanted.seek(leaves, call.args, call.kwargs, call.leaves):
             return False
         del unshared
         others = executions.fresh(site.executions).others
@@ -186,9 +174,9 @@ def _all_dead(
         # array on the buffers.
         return not counts.weakly_referenced(leaves) and _on_their_own(leaves, others, wanted)
     del unshared
-    if counts.remainder(args, kwargs, places, leaves, lists, list(leaves)):
+    if counts.remainder(call.args, call.kwargs, places, leaves, lists, list(leaves)):
         if not leads_there:
-            wanted.seek(leaves, args, kwargs, every)  # it may account for more the next time
+            wanted.seek(leaves, call.args, call.kwargs, call.leaves)  # it may account for more the next time
         return False
     # Everything is accounted for, but not all of it came out of executions that are remembered.
     _look_further(site, leaves)

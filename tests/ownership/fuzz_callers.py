@@ -404,15 +404,15 @@ class Beside:
         self.wrong = 0
         """How many leaves were given away, and how many of them the thread could have read."""
 
-    def held(self, frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
+    def held(self, call: Any, wanted: Any, outcome: Any) -> Any:
         """As `ownership.held`."""
-        kept = ownership.held(frame, args, kwargs, leaves, wanted, outcome)
+        kept = ownership.held(call, wanted, outcome)
         dead = [i for i in wanted if i not in kept]
         if dead:
-            programs = [space for space in _globals_above(frame) if space["__name__"] == "program"]
+            programs = [space for space in _globals_above(call.frame) if space["__name__"] == "program"]
             reached = buffers_from([*programs, *Finalised.all, *Dying.all], (Stub,))
             self.given_away += len(dead)
-            self.wrong += sum(leaves[i].unsafe_buffer_pointer() in reached for i in dead)
+            self.wrong += sum(call.leaves[i].unsafe_buffer_pointer() in reached for i in dead)
         return kept
 
 

@@ -47,7 +47,7 @@ class TooLarge(ValueError):
 
 
 @dataclasses.dataclass
-class Call:
+class Called:
     """What happened at one call."""
 
     leaves: dict[int, jax.Array]
@@ -61,7 +61,7 @@ class Stub:
     def __init__(self, prover: Callable[..., Any] | None = ownership.held, keeps: bool = False):
         self.prover = prover
         self.keeps = keeps
-        self.calls: list[Call] = []
+        self.calls: list[Called] = []
         self.reads: list[Any] = []
         """The values read; with `keeps`, pairs of the number of calls so far and the array."""
         self.seen: list[bool] = []
@@ -95,29 +95,30 @@ class Stub:
         def compiled(*args: Any, **kwargs: Any) -> Any:
             _check_size((args, kwargs))
             leaves, tree = tree_flatten((args, kwargs))
-            frame = sys._getframe(1)
-            return self._run(frame, args, kwargs, leaves, tree, combine, atomic)
+            call = ownership.Call(sys._getframe(1), args, kwargs, leaves)
+            del leaves
+            return self._run(call, tree, combine, atomic)
 
         return compiled
 
-    def _run(self, frame: Any, args: Any, kwargs: Any, leaves: list[Any], tree: Any, combine: Any, atomic: bool) -> Any:
-        wanted = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
+    def _run(self, call: ownership.Call, tree: Any, combine: Any, atomic: bool) -> Any:
+        wanted = tuple(i for i, leaf in enumerate(call.leaves) if isinstance(leaf, jax.Array))
         wanted = self.wanted.setdefault(wanted, ownership.Wanted(wanted))
         if len(wanted) > _MOST:
             raise TooLarge("a program that doubles its state in every round would compile for hours")
-        if any(leaves[i].is_deleted() for i in wanted):
+        if any(call.leaves[i].is_deleted() for i in wanted):
             raise RuntimeError("an argument has been deleted")
         dead: frozenset[int] = frozenset()
         if self.prover is not None:
             lengths, classes = getattr(combine, "lengths", None), getattr(combine, "classes", frozenset())
             outcome = ownership.Outcome(calls_python=False, lengths=lengths, atomic=atomic, classes=classes)
-            dead = frozenset(wanted).difference(self.prover(frame, args, kwargs, leaves, wanted, outcome))
-            for leaf in leaves:
+            dead = frozenset(wanted).difference(self.prover(call, wanted, outcome))
+            for leaf in call.leaves:
                 if isinstance(leaf, int):
                     int(leaf)  # as JAX asks numbers for their values
         else:
-            self.reads.extend((len(self.calls), leaves[i]) for i in wanted if self.keeps)
-        self.calls.append(Call({i: leaves[i] for i in wanted} if self.keeps else {}, dead))
+            self.reads.extend((len(self.calls), call.leaves[i]) for i in wanted if self.keeps)
+        self.calls.append(Called({i: call.leaves[i] for i in wanted} if self.keeps else {}, dead))
         collections = ownership.collections_so_far()
         landed = _maker(len(wanted))(np.int32(-len(self.calls))) if wanted else []
         in_one_go = not ownership.collected_since(collections)
@@ -126,9 +127,9 @@ class Stub:
         )
         made = iter(landed)
         del landed
-        results = [next(made) if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
+        results = [next(made) if isinstance(leaf, jax.Array) else leaf for leaf in call.leaves]
         for i in dead:
-            leaves[i].delete()
+            call.leaves[i].delete()
         new_args, new_kwargs = tree_unflatten(tree, results)
         try:
             result = combine(*new_args, **new_kwargs)

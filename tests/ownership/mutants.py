@@ -589,11 +589,9 @@ def _add_always(self: Any, frame: Any, site: CallSite, length: Any, *_: Any) -> 
 def routes_are_not_checked() -> Any:
     """What was dead at this site the last time is taken for dead again, whoever called."""
 
-    def follow(
-        known: CallSite, frame: Any, references: int, args: Any, kwargs: Any, leaves: Any, outcome: Any, walked: Any
-    ) -> Any:
+    def follow(call: Any, known: CallSite, depth: int, outcome: Any, walk: Any) -> Any:
         with mock.patch.object(CallSite, "dead", lambda site, *_: _Everything()):
-            return _follow(known, frame, references + 1, args, kwargs, leaves, outcome, walked)
+            return _follow(call, known, depth + 1, outcome, walk)
 
     return _patches(
         mock.patch.object(proof, "follow", follow),
@@ -1192,8 +1190,8 @@ def _looked_at(s: Stub, look: Callable[[], Any]) -> Iterator[None]:
     prover = s.prover
     assert prover is not None
 
-    def looking(frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
-        kept = prover(frame, args, kwargs, leaves, wanted, outcome)
+    def looking(call: Any, wanted: Any, outcome: Any) -> Any:
+        kept = prover(call, wanted, outcome)
         begin.set()
         thread.join()
         return kept

@@ -37,6 +37,7 @@ from typing import Any
 
 import jax
 
+from pytc import ownership
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.cpython.interpreter import UNBOUND, first_local, variable, words
 from tests.ownership.syntax import Liveness, Point, has_known_length
@@ -73,17 +74,15 @@ class Oracle:
         self.holders: list[dict[int, str]] = []
         """For each call, what holds the leaves that are not dead."""
 
-    def held(
-        self, frame: types.FrameType, args: Any, kwargs: Any, leaves: Sequence[Any], wanted: Sequence[int], outcome: Any
-    ) -> list[int]:
+    def held(self, call: ownership.Call, wanted: Sequence[int], outcome: Any) -> list[int]:
         """The leaves (of `wanted`) that something may read once the call has begun."""
         seen: set[int] = set()
         holders: dict[int, str] = {}
-        by_kind, spared = self._roots(frame)
+        by_kind, spared = self._roots(call.frame)
         for kind, roots in by_kind.items():
             reached = buffers_from(roots, self.opaque, spared, seen)
             for i in wanted:
-                if leaves[i].unsafe_buffer_pointer() in reached:
+                if call.leaves[i].unsafe_buffer_pointer() in reached:
                     holders.setdefault(i, kind)
         self.holders.append(holders)
         return list(holders)

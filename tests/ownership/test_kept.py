@@ -306,14 +306,14 @@ def test_call_that_may_raise_after_donating(made: Functions) -> None:
     nothing_dead(stub)
 
 
-def careful_held(frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
+def careful_held(call: Any, wanted: Any, outcome: Any) -> Any:
     outcome = ownership.Outcome(calls_python=False, lengths=outcome.lengths)
-    return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
+    return ownership.held(call, wanted, outcome)
 
 
 def test_program_that_calls_back(made: Functions) -> None:
-    def calling_back(frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
-        return ownership.held(frame, args, kwargs, leaves, wanted, ownership.Outcome(calls_python=True, atomic=True))
+    def calling_back(call: Any, wanted: Any, outcome: Any) -> Any:
+        return ownership.held(call, wanted, ownership.Outcome(calls_python=True, atomic=True))
 
     stub = Stub(calling_back)
     f = stub.compile(first)

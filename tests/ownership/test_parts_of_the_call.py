@@ -1,5 +1,6 @@
 """Somebody who has a part of the call itself: the frame of a function beneath the caller's, which is pytc's own, has
-the caller's by `f_back`; and the tuple, the dictionary and the list of the arguments have the arrays."""
+the caller's by `f_back`; the tuple, the dictionary and the list of the arguments have the arrays; and one object has
+all of these."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import pytc
+from pytc.ownership import Call
 
 KEPT: list[Any] = []
 ARMED: list[Callable[[Any], Any]] = []
@@ -90,7 +92,12 @@ def keep_the_lists(part: Any) -> None:
 
 def keep_the_variables(_: Any) -> None:
     if (frame := beneath("with_its_variables")) is not None:
-        KEPT.extend(frame.f_locals.get(name) for name in ("args", "kwargs", "leaves"))
+        KEPT.extend(frame.f_locals.get(name) for name in ("args", "kwargs"))
+
+
+def keep_the_call(_: Any) -> None:
+    if (frame := beneath("with_the_call")) is not None:
+        KEPT.append(frame.f_locals.get("call"))
 
 
 def keep_what_lands(_: Any) -> None:
@@ -126,6 +133,15 @@ def with_its_variables() -> None:
     read_all()
 
 
+def with_the_call() -> None:
+    STEP(jnp.zeros(1000), static=Static(keep_the_call))
+    for call in [call for call in KEPT if call is not None]:
+        KEPT.extend((call.args, call.kwargs, call.leaves))
+        assert call.frame is sys._getframe()
+        KEPT.remove(call)
+    read_all()
+
+
 def with_what_lands() -> None:
     kept = jnp.zeros(1000)
     BOTH(jnp.zeros(1000), kept, static=Static(keep_what_lands))
@@ -145,7 +161,8 @@ def read_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "use", [with_a_frame, with_a_tuple, with_a_dictionary, with_a_list, with_its_variables, with_what_lands]
+    "use",
+    [with_a_frame, with_a_tuple, with_a_dictionary, with_a_list, with_its_variables, with_the_call, with_what_lands],
 )
 def test_nothing_that_is_in_it_is_taken_over(use: Any) -> None:
     for _ in range(6):
@@ -175,12 +192,14 @@ def with_a_slot(take: Callable[[Any], Any], call: int) -> None:
 
 
 @pytest.mark.parametrize("call", range(1, 6))
-@pytest.mark.parametrize("take", [lambda frame: frame, lambda frame: frame.f_locals["args"]])
+@pytest.mark.parametrize(
+    "take", [lambda frame: frame, lambda frame: frame.f_locals["args"], lambda frame: frame.f_locals["call"]]
+)
 def test_nor_what_a_finaliser_takes_while_it_is_proven(take: Callable[[Any], Any], call: int) -> None:
     KEPT.clear()
     with_a_slot(take, call)
     for part in KEPT:
-        (array,) = part if type(part) is tuple else part.f_locals["args"]
+        (array,) = part if type(part) is tuple else part.args if type(part) is Call else part.f_locals["args"]
         assert float(array[0]) == call
     assert KEPT
     KEPT.clear()

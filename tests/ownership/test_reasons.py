@@ -45,12 +45,12 @@ class Asking(Stub):
         self.survivors: list[frozenset[int]] = []
         self.where: list[str] = []
 
-    def _ask(self, frame: Any, args: Any, kwargs: Any, leaves: Any, wanted: Any, outcome: Any) -> Any:
-        self.where.append(ownership.where(frame))
-        self.survivors.append(ownership.survivors(frame, args, kwargs, leaves, outcome).expected)
-        self.glances.append(ownership.glance(frame, args, kwargs, leaves, wanted, outcome))
-        self.why.append(ownership.reasons(frame, args, kwargs, leaves, wanted, outcome))
-        return ownership.held(frame, args, kwargs, leaves, wanted, outcome)
+    def _ask(self, call: Any, wanted: Any, outcome: Any) -> Any:
+        self.where.append(ownership.where(call.frame))
+        self.survivors.append(ownership.survivors(call, outcome).expected)
+        self.glances.append(ownership.glance(call, wanted, outcome))
+        self.why.append(ownership.reasons(call, wanted, outcome))
+        return ownership.held(call, wanted, outcome)
 
     def says(self, pattern: str) -> None:
         """That the last call was told so of its first leaf."""

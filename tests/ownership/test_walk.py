@@ -62,18 +62,17 @@ def test_only_a_call_from_where_it_is_expected_is_proven():
     walk, wanted = learnt(remembered(of_dicts())), ownership.Wanted(range(3))
     answers = []
 
-    def between(frame, args, kwargs, site):
-        return ownership.all_dead(frame, args, kwargs, walk, site, ownership.Outcome())
+    def between(call, site):
+        return ownership.all_dead(call, walk, site, ownership.Outcome())
 
     def compiled(*args, **kwargs):
-        frame = sys._getframe(1)
-        leaves = jax.tree.leaves(args)
-        dead = not ownership.held(frame, args, kwargs, leaves, wanted, ownership.Outcome())
-        del leaves
-        site = ownership.known_site(frame)
-        directly = between(frame, args, kwargs, site)
-        somebody = [frame]
-        answers.append((dead, directly, ownership.all_dead(frame, args, kwargs, walk, site, ownership.Outcome())))
+        call = ownership.Call(sys._getframe(1), args, kwargs, jax.tree.leaves(args))
+        dead = not ownership.held(call, wanted, ownership.Outcome())
+        call.leaves = []
+        site = ownership.known_site(call.frame)
+        directly = between(call, site)
+        somebody = [call.frame]
+        answers.append((dead, directly, ownership.all_dead(call, walk, site, ownership.Outcome())))
         del somebody
         return remembered(of_dicts())
 

@@ -176,10 +176,9 @@ class WatchedFunction:
         except Exception as error:  # noqa: BLE001 - a fault of ours is for the report, and must not end the script
             self.failed(error)
 
-    # The proof relies on this: each frame between the caller's and `ownership` refers to the caller's frame by exactly
-    # one variable, and nothing but `args`, `kwargs` and `leaves` refers to the arguments.
+    # What comes next is on the way to the proof, and refers to the call by one variable each (`ownership.Call`).
 
-    def arrive(self, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Examined | None:
+    def arrive(self, call: ownership.Call) -> Examined | None:
         """Examine a call that is about to be made; None if it is only counted.
 
         Raises what tracing the function raises, as the call itself would.
@@ -187,67 +186,60 @@ class WatchedFunction:
         if not executing():
             self.inner_calls += 1
             return None
-        site = self.sites.get((id(frame.f_code), frame.f_lasti))
+        place = id(call.frame.f_code), call.frame.f_lasti
+        site = self.sites.get(place)
         if site is None:
-            site = Caller(frame.f_code, place_of(frame))
-            self.sites[id(frame.f_code), frame.f_lasti] = site
+            self.sites[place] = site = Caller(call.frame.f_code, place_of(call.frame))
         site.calls += 1
         if self.trouble or (site.calls > FIRST and not self._clock.allows()):
             return None
-        return self._look(site, frame, args, kwargs)
+        return self._look(site, call)
 
-    def _look(
-        self, site: Caller, frame: types.FrameType, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Examined | None:
+    def _look(self, site: Caller, call: ownership.Call) -> Examined | None:
         started = time.perf_counter()
         try:
-            leaves, tree = tree_flatten(self.parameters.wrap_static(args, kwargs))
+            call.leaves, tree = tree_flatten(self.parameters.wrap_static(call.args, call.kwargs))
             # Fast path: what a program returned has the very same aval objects at every call.
-            types_now = [getattr(leaf, "aval", None) for leaf in leaves]
+            types_now = [getattr(leaf, "aval", None) for leaf in call.leaves]
             known = self._last.get(tree)
             if known is not None and None not in types_now and all(map(operator.is_, types_now, known[0])):
-                return self._record(known[1], site, frame, args, kwargs, leaves, started)
-            key = tree, tuple(map(_kind, leaves))
+                return self._record(known[1], site, call, started)
+            key = tree, tuple(map(_kind, call.leaves))
             signature = self.signatures.get(key)
-            again: Any = tree if signature is not None else tree_structure(self.parameters.wrap_static(args, kwargs))
+            again: Any = tree
+            if signature is None:
+                again = tree_structure(self.parameters.wrap_static(call.args, call.kwargs))
             if again != tree:
                 return None  # flattening made another tree, so the call would not reuse a trace that is made now
         except Exception as error:  # arguments that cannot be hashed or compared: the call itself will complain
             if is_from_outside(error):
                 raise
             return None
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
+        if any(isinstance(leaf, Tracer) for leaf in call.leaves):
             self.inner_calls += 1
             site.calls -= 1
             return None
         stage = None
         if signature is None and self._tracing is not None:
-            stage = self._tracing.trace(args, kwargs)
+            stage = self._tracing.trace(call.args, call.kwargs)
             started = time.perf_counter()  # tracing is not charged: the call would have done it
         if signature is None:
             try:
-                signature = self._new_signature(args, kwargs, leaves, stage)
+                signature = self._new_signature(call.args, call.kwargs, call.leaves, stage)
             except Exception as error:  # noqa: BLE001 - a fault of ours is for the report, and must not end the script
                 self.failed(error)
                 return None
             self.signatures[key] = signature
         self._last[tree] = types_now, signature
-        return self._record(signature, site, frame, args, kwargs, leaves, started)
+        return self._record(signature, site, call, started)
 
     def _record(
-        self,
-        signature: WatchedSignature,
-        site: Caller,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
-        started: float,
+        self, signature: WatchedSignature, site: Caller, call: ownership.Call, started: float
     ) -> Examined | None:
         try:
             seen = signature.seen.setdefault(site, Seen())
-            renewed = {} if self._renewed is None else self._renewed(args, kwargs, leaves)
-            return self._count(signature, seen, frame, args, kwargs, leaves, renewed)
+            renewed = {} if self._renewed is None else self._renewed(call.args, call.kwargs, call.leaves)
+            return self._count(signature, seen, call, renewed)
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
             return None
@@ -287,13 +279,11 @@ class WatchedFunction:
         self,
         signature: WatchedSignature,
         seen: Seen,
-        frame: types.FrameType,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        leaves: Sequence[Any],
+        call: ownership.Call,
         renewed: Mapping[int, list[Any]],
     ) -> Examined:
-        held = list(ownership.held(frame, args, kwargs, leaves, signature.arrays, signature.outcome))
+        held = list(ownership.held(call, signature.arrays, signature.outcome))
+        leaves = call.leaves
         ownership.resume_collections()
         if renewed:
             held = [i for i in held if i not in renewed] + _held_elsewhere(leaves, renewed)
@@ -306,11 +296,9 @@ class WatchedFunction:
             seen.held[i] = seen.held.get(i, 0) + 1
         asked = self._to_explain(signature, seen, held)
         if asked:
-            why = ownership.reasons(
-                frame, args, kwargs, leaves, [i for i in asked if i not in renewed], signature.outcome
-            )
+            why = ownership.reasons(call, [i for i in asked if i not in renewed], signature.outcome)
             for i in asked:
-                found = _who_else(leaves[i], frame, leaves, renewed[i]) if i in renewed else why.get(i)
+                found = _who_else(leaves[i], call.frame, leaves, renewed[i]) if i in renewed else why.get(i)
                 seen.why[i] = found or _SHARED
         return Examined(signature, seen)
 

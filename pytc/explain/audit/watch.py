@@ -21,6 +21,7 @@ from typing import Any
 import jax
 from jax.tree_util import tree_leaves
 
+from pytc import ownership
 from pytc.attributes import give
 from pytc.explain.audit.record import Clock, Examined, Tracing, WatchedFunction
 from pytc.explain.audit.traced import Jit, Pmap
@@ -94,10 +95,10 @@ class Watch:
         from_inside = tracing is None
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(1)
+            call = ownership.Call(sys._getframe(1), args, kwargs, [])
             try:
-                look = function.arrive(frame, args, kwargs)
-                del frame
+                look = function.arrive(call)
+                del call
                 if look is None:
                     return made(*args, **kwargs)
                 if from_inside and look.signature.traced is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -22,32 +22,32 @@ from pytc.ownership.bytecode.events import Place
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import HIGHEST_READ
 from pytc.ownership.bytecode.symbolic import loaded, passed
+from pytc.ownership.call import Call
 from pytc.ownership.guesses.loop import loop_around
 
 Leaves = frozenset[int]
 
 
-def staying(frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Leaves | None:
+def staying(call: Call) -> Leaves | None:
     """The leaves (numbers) of arguments that will be the same at the next call, if the result of this one, or a part of
     it, is stored where the call has loaded something from; None if it is not, or that cannot be told."""
-    same = fed_back(frame)
+    same = fed_back(call.frame)
     if same is None:
         return None
-    found = [numbers for key, numbers in _by_argument(args, kwargs, leaves).items() if key in same]
+    found = [numbers for key, numbers in _by_argument(call).items() if key in same]
     return Leaves().union(*found)
 
 
-def twins(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]
-) -> list[dict[Place, Leaves]]:
+def twins(call: Call) -> list[dict[Place, Leaves]]:
     """For each frame from the one that called upwards, by the place that an argument has come from: leaves that are one
     array with leaves of it, but have come from elsewhere. What is there now is not there for them."""
+    leaves = call.leaves
     by_array: dict[int, set[int]] = {}
     for i, leaf in enumerate(leaves):
         by_array.setdefault(id(leaf), set()).add(i)
-    of_arguments = _by_argument(args, kwargs, leaves)
+    of_arguments = _by_argument(call)
     found: list[dict[Place, Leaves]] = []
-    for source in _sources(frame):
+    for source in _sources(call.frame):
         own: dict[Place, set[int]] = {}
         for key, place in source.places.items():
             for end in range(1, len(place) + 1):  # what leads to it stands for it, too
@@ -57,10 +57,11 @@ def twins(
     return found
 
 
-def _by_argument(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> dict[int | str, Leaves]:
+def _by_argument(call: Call) -> dict[int | str, Leaves]:
     """The leaves of each argument, by position (-1 is the last one) or keyword. A static argument is one leaf, whatever
     it is. Nothing where users' code that takes arguments apart does it another way each time."""
-    given: dict[int | str, Any] = {**dict(enumerate(args, -len(args))), **dict(sorted(kwargs.items()))}
+    leaves = call.leaves
+    given: dict[int | str, Any] = {**dict(enumerate(call.args, -len(call.args))), **dict(sorted(call.kwargs.items()))}
     found: dict[int | str, Leaves] = {}
     end = 0
     for key, argument in given.items():

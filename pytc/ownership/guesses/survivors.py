@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from types import FrameType
 from typing import Any
 
 import jax
 from jax.tree_util import all_leaves, tree_leaves
 
 from pytc.arguments.leaves import ends
+from pytc.ownership.call import Call
 from pytc.ownership.guesses.staying import twins
 from pytc.ownership.guesses.surviving import Surviving, surviving
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.words import holders
 
 
-def survivors(
-    frame: FrameType, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any], outcome: Outcome
-) -> Surviving:
+def survivors(call: Call, outcome: Outcome) -> Surviving:
     """The leaves (indices) that outlive the call for reasons that its site alone shows, without counting.
 
     `params` in `grads = grad_fn(params, batch)` where the variable is read later; an attribute that the next
@@ -27,16 +25,16 @@ def survivors(
     """
     if holders.explain_interpreter() is not None:
         return Surviving(frozenset(), frozenset())
+    leaves, roots = call.leaves, [*call.args, *call.kwargs.values()]
     numbers: dict[int, frozenset[int]] = {}
     for i, leaf in enumerate(leaves):
         numbers[id(leaf)] = numbers.get(id(leaf), frozenset()) | {i}
-    roots = [*args, *kwargs.values()]
     parts = dict(numbers)
     for value in _nodes(roots, ends(leaves)):
         parts[id(value)] = frozenset().union(*(numbers.get(id(leaf), frozenset()) for leaf in tree_leaves(value)))
     arrays = frozenset(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
-    alike = twins(frame, args, kwargs, leaves) if len(numbers) < len(leaves) else []
-    seen, expected = surviving(frame, roots, parts, alike, outcome)
+    alike = twins(call) if len(numbers) < len(leaves) else []
+    seen, expected = surviving(call.frame, roots, parts, alike, outcome)
     return Surviving(seen & arrays, expected & arrays)
 
 

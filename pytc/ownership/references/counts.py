@@ -32,6 +32,7 @@ import numpy as np
 
 from pytc.classes import defines, ids_of
 from pytc.jax_compat.keys import bits_of
+from pytc.ownership.call import Call
 from pytc.ownership.cpython.facts import Fact
 from pytc.ownership.cpython.interpreter import getrefcount, may_share_attributes, share_attributes
 from pytc.ownership.cpython.native import is_counted
@@ -245,18 +246,18 @@ class Census:
     Exact, and leaf by leaf, unlike `remainder`, but slower.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]):
+    def __init__(self, call: Call):
         self._found: dict[int, list[Any]] = {}
         self._new: set[int] = set()
         self._opened: set[int] = set()
-        self._account(leaves)
-        self._account(args)
-        self._account(kwargs.values())
+        self._account(call.leaves)
+        self._account(call.args)
+        self._account(call.kwargs.values())
 
     @classmethod
-    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequence[Any]) -> Census:
-        """The census of these arguments, with all of their containers opened that nothing else refers to."""
-        census = cls(args, kwargs, leaves)
+    def of(cls, call: Call) -> Census:
+        """The census of the arguments, with all of their containers opened that nothing else refers to."""
+        census = cls(call)
         census.settle()
         return census
 

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from pytc.arguments.leaves import ends
+from pytc.ownership.call import Call
 from pytc.ownership.cpython.interpreter import waits_for_c
 from pytc.ownership.frames import frames_beneath
 from pytc.ownership.look import Look, look_everywhere
@@ -21,32 +22,26 @@ from pytc.ownership.words.referrers import Referrers
 from pytc.ownership.words.variables import Insides
 
 
-def reasons(
-    frame: FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    wanted: Sequence[int],
-    outcome: Outcome,
-) -> dict[int, Held]:
+def reasons(call: Call, wanted: Sequence[int], outcome: Outcome) -> dict[int, Held]:
     """For each leaf of `wanted` that is not proven dead, what holds it. Slow; for messages to people."""
     everywhere = holders.explain_interpreter()
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
     paused = collector.STATE.paused
-    look = look_everywhere(frame, len(frames_beneath(frame)) + 1, args, kwargs, leaves, outcome)
+    look = look_everywhere(call, len(frames_beneath(call.frame)) + 1, outcome)
     if not paused:
         collector.resume()
     kept = look.held(wanted)
-    roots = [*args, *kwargs.values()]
+    leaves, roots = call.leaves, [*call.args, *call.kwargs.values()]
     paths = [_held_from(path, look) for path in paths_to([leaves[i] for i in kept], roots, ends(leaves))]
-    ours = {id(args), id(kwargs), id(leaves), id(look.places), id(roots), *look.census.tables(), *map(id, paths)}
+    own = call.args, call.kwargs, leaves, roots, look.places, *paths
+    ours = {*map(id, own), *look.census.tables()}
     referrers = Referrers([path[-1] for path in paths if path], ours)
     insides = Insides()
     return {
         i: Held("buffer", "another array on the same buffer")
         if i in look.shared
-        else _reason(path, frame, look, referrers, insides, outcome)
+        else _reason(path, call.frame, look, referrers, insides, outcome)
         for i, path in zip(kept, paths, strict=True)
     }
 
@@ -95,20 +90,13 @@ def _reason(
     return Held("unknown", f"{holders.BY_C}, or a suspended function", remedy="call")
 
 
-def glance(
-    frame: FrameType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    leaves: Sequence[Any],
-    wanted: Sequence[int],
-    outcome: Outcome,
-) -> dict[int, Held]:
+def glance(call: Call, wanted: Sequence[int], outcome: Outcome) -> dict[int, Held]:
     """For each leaf of `wanted`, what holds it as far as the callers' variables and the code of the call show. Quick,
     unlike `reasons`, which looks at every object there is; what is not seen so is left out."""
     everywhere = holders.explain_interpreter()
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
-    roots = [*args, *kwargs.values()]
+    frame, leaves, roots = call.frame, call.leaves, [*call.args, *call.kwargs.values()]
     found: dict[int, Held] = {}
     insides = Insides()
     who = in_program(outcome.calls_python, outcome.atomic, outcome.doubt) or onlooker() or variables.meddling(frame)
