@@ -217,7 +217,7 @@ def test_the_first_call_returns_through_python():
 
 
 def test_that_a_first_call_could_be_lost():
-    with mock.patch.object(sites.ownership, "meddler", return_value=""):
+    with mock.patch.object(sites.ownership, "onlooking_thread", return_value=""):
         assert first_call_is_lost(compiled())
 
 

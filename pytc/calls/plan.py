@@ -38,7 +38,7 @@ class Plan:
     def outcome_ahead(self) -> ownership.Outcome:
         """`outcome` for a first call that was compiled ahead, while no handler of a signal runs. Another thread may
         raise an exception in the Python code of JAX through which it returns."""
-        atomic = self.outcome.atomic and not ownership.meddler()
+        atomic = self.outcome.atomic and not ownership.onlooking_thread()
         return dataclasses.replace(self.outcome, atomic=atomic)
 
     def anew(self) -> Plan:

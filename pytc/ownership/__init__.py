@@ -48,7 +48,7 @@ from pytc.ownership.guesses.surviving import Surviving
 from pytc.ownership.guesses.survivors import survivors
 from pytc.ownership.others.collector import collected_since, collections_so_far
 from pytc.ownership.others.collector import resume as resume_collections
-from pytc.ownership.others.watchers import meddler
+from pytc.ownership.others.watchers import onlooking_thread
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.proof import all_dead, held
 from pytc.ownership.words.holders import Held, Remedy
@@ -72,7 +72,7 @@ __all__ = [
     "is_dear",
     "is_dear_now",
     "known_site",
-    "meddler",
+    "onlooking_thread",
     "reasons",
     "refusal",
     "resume_collections",

@@ -122,7 +122,7 @@ def follow(
     atomic, lengths = outcome.atomic, outcome.lengths
     overwritten = None
     if True in [level.slots for level in route]:
-        who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, outcome.made)
+        who = onlookers(outcome, outcome.made)
         walked = walk.arguments(call.args, call.kwargs) if walk is not None else ()
         overwritten = slots_of(call, who, outcome, walked)
         overwritten.call(below, 1 + waits_for_c(frame))

@@ -12,7 +12,7 @@ from pytc.ownership.bytecode.fields import unread
 from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.stack import HIGHEST, Starred
 from pytc.ownership.cpython.interpreter import calls_directly, getrefcount, variable
-from pytc.ownership.others.watchers import interrupter, interruptible
+from pytc.ownership.others.watchers import may_be_interrupted, raising_handler
 from pytc.ownership.references.counts import PLAIN
 from pytc.ownership.references.private import addresses, held_by_others
 from pytc.ownership.references.starred import called_from_the_stack
@@ -71,8 +71,8 @@ def waiting(
     if starred is not None and (readable or not called_from_the_stack(frame, starred, below, args)):
         starred = None
     direct = starred is not None or calls_directly(frame, below)
-    at_once = direct and (starred is None or not interruptible())
-    atomic = atomic and at_once and not (site.is_read_by_handlers and interrupter())
+    at_once = direct and (starred is None or not may_be_interrupted())
+    atomic = atomic and at_once and not (site.is_read_by_handlers and raising_handler())
     return Waiting(starred, at_once, atomic, lengths if direct else None)
 
 
@@ -127,7 +127,7 @@ def unread_in(
         return []
     read = site.members_read(flow, local, atomic, fits)
     # A handler of signals may raise in the midst of the call, once that has donated.
-    if atomic and read != (handled := site.members_read(flow, local, False, fits)) and interrupter():
+    if atomic and read != (handled := site.members_read(flow, local, False, fits)) and raising_handler():
         read = handled
     if read is None:
         return []

@@ -25,7 +25,7 @@ call of a program does."""
 def look_everywhere(call: Call, depth: int, outcome: Outcome) -> Look:
     """Look at each frame from the caller's up, until some in a row hold nothing of the arguments, and count. The
     caller's frame is `depth` frames up."""
-    who = onlookers(outcome.calls_python, outcome.atomic, outcome.doubt, _MADE + 3 * outcome.made)
+    who = onlookers(outcome, _MADE + 3 * outcome.made)
     slots = slots_of(call, who, outcome)
     look = Look(call)
     for found in levels(call, depth, slots, outcome, look.places, look.refusals):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytc.ownership.others.watchers import meddler, onlooker
+from pytc.ownership.others.watchers import onlooker_anywhere, onlooking_thread
 from pytc.uncollected import uncollected as without_collections
 from tests.ownership.harness import Functions, Stub, both, first
 
@@ -22,7 +22,7 @@ def _quickly(_quickly_compiled: None) -> None:
 def pytest_runtest_makereport() -> Iterator[Any]:
     """A failed test tells who may look at everything, since nothing that others can reach is dead then."""
     report = yield
-    if report.failed and (found := onlooker() or meddler()):
+    if report.failed and (found := onlooker_anywhere() or onlooking_thread()):
         report.sections.append(("somebody may look", found))
     return report
 

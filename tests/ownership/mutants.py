@@ -721,12 +721,12 @@ def a_store_does_not_load() -> Any:
 
 def nobody_interrupts() -> Any:
     """Handlers of signals that raise are ignored."""
-    return mock.patch.object(frames, "interrupter", lambda: "")
+    return mock.patch.object(frames, "raising_handler", lambda: "")
 
 
 def ctrl_c_waits_for_the_store() -> Any:
     """That the interpreter looks for signals behind calls through C is not thought of."""
-    return mock.patch.object(frames, "interruptible", lambda: False)
+    return mock.patch.object(frames, "may_be_interrupted", lambda: False)
 
 
 def starred_calls_are_never_over() -> Any:

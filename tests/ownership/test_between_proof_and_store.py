@@ -687,11 +687,11 @@ def test_no_garbage_is_collected_while_it_is_asked_who_may_look(monkeypatch):
 
     for _ in range(3):  # the first call looks at the place
         advance()
-    monkeypatch.setattr(watchers, "other_thread", lambda: "another")
+    monkeypatch.setattr(watchers, "unknown_thread", lambda: "another")
     answer = [True]
 
     def alone():
-        asking = sys._getframe(2)  # `meddler` is in between
+        asking = sys._getframe(2)  # `onlooking_thread` is in between
         if asking.f_code is watchers.onlookers.__code__:  # the proof; a look at the caller's code asks as well
             collecting.append(gc.isenabled())
         return answer[0]

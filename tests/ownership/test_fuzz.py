@@ -77,7 +77,7 @@ def gives_away_too_much(seed: int) -> bool:
 LAZY: dict[str, Callable[[], Any]] = {
     "slots": lambda: mock.patch.object(look, "onlookers", lambda *_: watchers.Onlookers("somebody", "")),
     "frames above": lambda: mock.patch.object(callers, "HIGHEST", 1),
-    "handlers": lambda: mock.patch.object(frames, "interrupter", lambda: "somebody"),
+    "handlers": lambda: mock.patch.object(frames, "raising_handler", lambda: "somebody"),
 }
 
 

@@ -23,7 +23,7 @@ import pytc
 from pytc.calls import cache
 from pytc.jax_compat.origins import home
 from pytc.ownership.others import compared
-from pytc.ownership.others.watchers import onlooker
+from pytc.ownership.others.watchers import onlooker_anywhere
 from tests import interpreters
 from tests.ownership.odd_objects import Node
 
@@ -530,12 +530,12 @@ functools.update_wrapper(_is_of_jax, jax.jit)
 def test_a_callback_of_the_collector_that_nobody_knows(callback: Any) -> None:
     gc.callbacks.append(callback)
     try:
-        assert "callback of the garbage collector" in onlooker()
+        assert "callback of the garbage collector" in onlooker_anywhere()
         BOX.a = jnp.ones(N)
         check(lambda x: x * 2, lambda _: (), 5)
     finally:
         gc.callbacks.remove(callback)
-    assert onlooker() == ""
+    assert onlooker_anywhere() == ""
 
 
 class Counting(metaclass=Unhashable):

@@ -47,7 +47,7 @@ def running(work: Callable[[], Any], wake: Callable[[], Any], seconds: float = 1
 def settle(seconds: float = 1.0) -> None:
     """Let the other threads come to wait, as far as they do in that time."""
     until = time.monotonic() + seconds
-    while watchers.other_thread() and time.monotonic() < until:
+    while watchers.unknown_thread() and time.monotonic() < until:
         time.sleep(0.001)
 
 

@@ -40,7 +40,7 @@ from pytc.ownership.guesses.loop import Loop, loop_around
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.guesses.repeats import is_once, is_stored_after
 from pytc.ownership.guesses.staying import parameters
-from pytc.ownership.others.watchers import interrupter, interruptible, meddler, onlooker
+from pytc.ownership.others.watchers import may_be_interrupted, onlooker_anywhere, onlooking_thread, raising_handler
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.references.private import StackVariables
 from pytc.ownership.slots import Slots
@@ -147,8 +147,8 @@ class _Survey:
         loaded_here = dict.fromkeys(loaded(flow, site.at))
         overwritten = {event.place for event in site.events if event.does == "store"} if self.straight else set()
         # After C code a Ctrl-C may come before the store.
-        at_once = not (waits_for_c(frame) and interruptible())
-        self.atomic = self.atomic and at_once and not (site.is_read_by_handlers and interrupter())
+        at_once = not (waits_for_c(frame) and may_be_interrupted())
+        self.atomic = self.atomic and at_once and not (site.is_read_by_handlers and raising_handler())
         by_handlers = site.dead(True, True) - site.dead(self.atomic, True)
         dead = site.dead(self.atomic, True) | {
             place[0].name for place in overwritten if _is_local(place) and place[0].name not in by_handlers
@@ -199,7 +199,7 @@ class _Survey:
 
     def _onlooker(self, slots: Slots, frame: FrameType, place: Place) -> str:
         """Who may read a place before it is overwritten, in words; empty if nobody."""
-        return onlooker() or ("" if slots.is_private(frame, place, self.stack) else meddler())
+        return onlooker_anywhere() or ("" if slots.is_private(frame, place, self.stack) else onlooking_thread())
 
     def _variable(self, place: Place, value: Any, site: CallSite, loop: Loop) -> None:
         """Ask what a variable has that is read later, or the member of it at this place."""

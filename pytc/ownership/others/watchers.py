@@ -27,6 +27,7 @@ from pytc.ownership.others.compared import odd_setting, odd_sharding
 from pytc.ownership.others.service_threads import is_harmless, wakes_nobody
 from pytc.ownership.others.signal_handlers import flags_of
 from pytc.ownership.others.waiting_threads import all_wait
+from pytc.ownership.outcome import Outcome
 from pytc.provenance import package_of
 
 _NOT_HANDLED = frozenset(map(id, (_signal.SIG_DFL, _signal.SIG_IGN, None)))
@@ -55,14 +56,14 @@ class Onlookers(NamedTuple):
 NOBODY = Onlookers("", "")
 
 
-def onlookers(calls_python: bool, atomic: bool, doubt: str, made: int) -> Onlookers:
-    """Who may read a slot before it is overwritten.
+def onlookers(outcome: Outcome, made: int) -> Onlookers:
+    """Who may read a slot before it is overwritten; up to then so many objects are `made`, at the most.
 
-    The arguments are what is known of the call's outcome (`Outcome`). If there is nobody, garbage collections
-    are put off until the result is returned, or `collector.resume` is called. Beside another thread, which may collect
-    garbage at any moment, they are not: the finalisers, too, find only what can be reached.
+    If there is nobody, garbage collections are put off until the result is returned, or `collector.resume` is called.
+    Beside another thread, which may collect garbage at any moment, they are not: the finalisers, too, find only what
+    can be reached.
     """
-    if caller := in_program(calls_python, atomic, doubt):
+    if caller := onlooker_in_program(outcome):
         return Onlookers(caller, "")
     if not let_go():
         return Onlookers("JAX may let go of an object whose finaliser reads it", "")
@@ -70,33 +71,35 @@ def onlookers(calls_python: bool, atomic: bool, doubt: str, made: int) -> Onlook
     if not collector.pause(made):
         collector.resume()
         return Onlookers("a finaliser may read it, as garbage is collected whenever a few objects have been made", "")
-    handler, flags = _interrupters()
-    anywhere, thread = _onlooker(handler), meddler()
+    handler, flags = _handlers()
+    anywhere, thread = _onlooker_anywhere(handler), onlooking_thread()
     if not anywhere and not thread:
         return Onlookers("", "", flags) if flags else NOBODY
     collector.resume()
     return Onlookers(anywhere, thread)
 
 
-def in_program(calls_python: bool, atomic: bool, doubt: str) -> str:
+def onlooker_in_program(outcome: Outcome) -> str:
     """Who of them is a part of the program that is called; empty if nobody."""
-    if calls_python:
+    if outcome.calls_python:
         return (
             "the compiled program may call Python while it runs (jax.debug.print, a callback), or is called by way of "
             "Python (it has a `jax.Ref`), which may read it"
         )
-    if doubt:
-        return f"{doubt} may raise, or read it, as it puts the result together"
-    return "" if atomic else "the call may raise after it has donated, and the old value would then still be there"
+    if outcome.doubt:
+        return f"{outcome.doubt} may raise, or read it, as it puts the result together"
+    return (
+        "" if outcome.atomic else "the call may raise after it has donated, and the old value would then still be there"
+    )
 
 
-def onlooker() -> str:
+def onlooker_anywhere() -> str:
     """Who of them may do so whatever the program is, besides other threads; empty if nobody."""
-    return _onlooker(interrupter())
+    return _onlooker_anywhere(raising_handler())
 
 
-def _onlooker(handler: str) -> str:
-    """The same, if this is the `interrupter`."""
+def _onlooker_anywhere(handler: str) -> str:
+    """The same, if this is the `raising_handler`."""
     if handler:
         return f"{handler} may read it"
     if not _collect_quietly(gc.callbacks):
@@ -120,30 +123,30 @@ def _collect_quietly(callbacks: Sequence[Any]) -> bool:
     return quiet
 
 
-def interruptible() -> bool:
+def may_be_interrupted() -> bool:
     """Whether a Ctrl-C or another thread may raise an exception after a call made by the interpreter's own C code
     (`f(*args)`), which looks for these before the result is stored."""
-    return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED or bool(meddler())
+    return id(_signal.getsignal(_signal.SIGINT)) not in _NOT_HANDLED or bool(onlooking_thread())
 
 
-def meddler() -> str:
+def onlooking_thread() -> str:
     """The thread that may read anything at any time, and raise exceptions in this one (`PyThreadState_SetAsyncExc`), in
     words; empty if there is none."""
-    if not interpreter.alone() and (name := other_thread()):
+    if not interpreter.alone() and (name := unknown_thread()):
         return f"another thread, {name}, may read it"
     if callbacks.are_there():
         return "another compiled program, which calls Python (jax.debug.print, a callback), may still run and read it"
     return ""
 
 
-def interrupter() -> str:
+def raising_handler() -> str:
     """The handler of a signal that may raise an exception in the midst of a call, after it has donated; empty if there
     is none. (The default Ctrl-C, and what another thread raises, are put off until the result is stored.)"""
-    return _interrupters()[0]
+    return _handlers()[0]
 
 
-def _interrupters() -> tuple[str, frozenset[str | int]]:
-    """The `interrupter`; and, if there is none, what the handlers that only set flags may set, by name."""
+def _handlers() -> tuple[str, frozenset[str | int]]:
+    """The `raising_handler`; and, if there is none, what the handlers that only set flags may set, by name."""
     ctrl_c = _signal.getsignal(_signal.SIGINT)
     put_off = is_ctrl_c(ctrl_c)  # asked each time, as that of asyncio is one only at times
     known = put_off or id(ctrl_c) in _NOT_HANDLED
@@ -177,7 +180,7 @@ def other_frames() -> dict[int, FrameType]:
     return frames
 
 
-def other_thread() -> str:
+def unknown_thread() -> str:
     """The name of a thread that may read anything at any time, besides this one; empty if there is none."""
     frames = other_frames()
     threads = len([*interpreter.states()])

@@ -13,7 +13,7 @@ from pytc.ownership.cpython.interpreter import waits_for_c
 from pytc.ownership.frames import frames_beneath
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.others import collector
-from pytc.ownership.others.watchers import in_program, interrupter, onlooker
+from pytc.ownership.others.watchers import onlooker_anywhere, onlooker_in_program, raising_handler
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.words import holders, variables
 from pytc.ownership.words.holders import Held
@@ -75,7 +75,7 @@ def _reason(
             vaguely = f"{found.text}, and something may read it before the result is there"
             return variables.reworded(found, frame, look.refusals) or dataclasses.replace(found, text=vaguely)
         if named := variables.in_handlers(frame, value):
-            if who := interrupter():
+            if who := raising_handler():
                 return Held("thread", f"{named}: {who} may raise an exception in the midst of the call")
             if outcome.doubt:
                 return Held("variable", f"{named}: {outcome.doubt} may raise as it puts the result together")
@@ -99,7 +99,7 @@ def glance(call: Call, wanted: Sequence[int], outcome: Outcome) -> dict[int, Hel
     frame, leaves, roots = call.frame, call.leaves, [*call.args, *call.kwargs.values()]
     found: dict[int, Held] = {}
     insides = Insides()
-    who = in_program(outcome.calls_python, outcome.atomic, outcome.doubt) or onlooker() or variables.meddling(frame)
+    who = onlooker_in_program(outcome) or onlooker_anywhere() or variables.thread_that_may_read(frame)
     refusals = [who] if who else []
     paths = paths_to([leaves[i] for i in wanted], roots, ends(leaves))
     for i, path in zip(wanted, paths, strict=True):

@@ -24,7 +24,7 @@ from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
 from pytc.ownership.cpython.plain import stores_by
 from pytc.ownership.guesses.read_again import ReadAgain
-from pytc.ownership.others.watchers import interruptible, meddler, other_frames
+from pytc.ownership.others.watchers import may_be_interrupted, onlooking_thread, other_frames
 from pytc.ownership.references.private import StackVariables
 from pytc.ownership.slots import Slots
 from pytc.ownership.words.holders import (
@@ -317,7 +317,7 @@ def reworded(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | No
     if setter := _setter(frame, held.source):
         why = f", whose class has {setter} run as the result is stored there, which may read it"
         return dataclasses.replace(held, text=held.text + why)
-    if waits_for_c(frame) and interruptible():
+    if waits_for_c(frame) and may_be_interrupted():
         why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
         return dataclasses.replace(held, text=held.text + why, remedy="call")
     return None
@@ -333,10 +333,10 @@ def _setter(frame: FrameType, attribute: Step) -> str:
     return ""
 
 
-def meddling(frame: FrameType) -> str:
+def thread_that_may_read(frame: FrameType) -> str:
     """Another thread that may read a place that the instructions after the call overwrite, in words; empty if there is
     none, or all these are out of its reach."""
-    if not (thread := meddler()):
+    if not (thread := onlooking_thread()):
         return ""
     try:
         places = [event.place for event in site_of(frame).events if event.does == "store"]
