@@ -15,7 +15,7 @@ from pytc.move import unmoved
 from pytc.passes.finalise import finalise as finalise_program
 from pytc.passes.finalise import finalise_jaxpr
 from pytc.program import Computed, Kept, Program
-from pytc.stage import Returned, Stageable, refuse_namesakes, stageable_of
+from pytc.stage import Returned, Stageable, refuse_namesakes, stageable_of, with_its_object
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,7 +53,7 @@ def finalise(what: Any, /) -> Any:
 
 def _function(fun: F) -> F:
     def finalised(*args: Any, **kwargs: Any) -> Any:
-        stageable, (args, kwargs) = stageable_of(fun), unmoved(args, kwargs)
+        stageable, (args, kwargs) = stageable_of(fun), unmoved(with_its_object(fun, args), kwargs)
         try:
             program = stageable.stage(args, kwargs, share=True)
         except LeftToJit:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -355,13 +356,20 @@ def stage(fun: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Program:
     if not callable(fun):
         raise TypeError(f"pytc.stage takes a function, not {fun!r}")
     compiled = getattr(fun, "__pytc__", None)
-    return stageable_of(fun).stage(*unmoved(args, kwargs), share=compiled is None or compiled.share)
+    args, kwargs = unmoved(with_its_object(fun, args), kwargs)
+    return stageable_of(fun).stage(args, kwargs, share=compiled is None or compiled.share)
 
 
 def stageable_of(fun: Callable[..., Any]) -> Stageable:
     """A function ready to be staged: with the options of `pytc.compile`, where that made it."""
     compiled = getattr(fun, "__pytc__", None)
     return Stageable(fun, Parameters(fun)) if compiled is None else compiled.stageable
+
+
+def with_its_object(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The positional arguments that the function which `pytc.compile` made gets as `fun(*args)` is called: of a bound
+    method, its object first."""
+    return (fun.__self__, *args) if inspect.ismethod(fun) and hasattr(fun, "__pytc__") else args
 
 
 _DATA = ("__jax_array__", "__array__", "__dlpack__")

@@ -666,6 +666,25 @@ def test_static_arguments_are_not_flattened():
     assert all(seen)
 
 
+def test_a_bound_method_that_is_compiled_gets_its_object():
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Scaled:
+        by: Any
+
+        @pytc.compile
+        def times(self, x, *, plus=0.0):
+            return x * self.by + plus
+
+    scaled = Scaled(jnp.full(3, 2.0))
+    program = pytc.stage(scaled.times, ONE, plus=1.0)
+    assert [leaf.path for leaf in program.leaves] == ["self.by", "x", "plus"]
+    again = pytc.stage(Scaled.times, scaled, ONE, plus=1.0)
+    assert str(again.jaxpr) == str(program.jaxpr)
+    for finalised in (pytc.finalise(scaled.times), functools.partial(pytc.finalise(Scaled.times), scaled)):
+        np.testing.assert_array_equal(finalised(ONE, plus=1.0), ONE * 2 + 1)
+
+
 @pytest.mark.parametrize(
     "dtype", ["int2", "uint2", "int4", "uint4", "float4_e2m1fn", "int8", "float8_e4m3fn", "bool", "int16"]
 )

@@ -46,6 +46,7 @@ from pytc.explain.largest import LargestBatch
 from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.subject import Subject
 from pytc.move import unmoved
+from pytc.stage import with_its_object
 
 __all__ = [
     "ByHand",
@@ -164,7 +165,7 @@ def compiled_function(fun: Callable[..., Any], args: tuple[Any, ...]) -> tuple[F
     function = getattr(fun, "__pytc__", None)
     if function is None:
         return pytc_compile(fun).__pytc__, args  # type: ignore[attr-defined]
-    return function, (fun.__self__, *args) if inspect.ismethod(fun) else args
+    return function, with_its_object(fun, args)
 
 
 def _names_free_in(fun: Callable[..., Any]) -> tuple[str, ...]:
