@@ -282,9 +282,11 @@ class WatchedFunction:
         call: ownership.Call,
         renewed: Mapping[int, list[Any]],
     ) -> Examined:
-        held = list(ownership.held(call, signature.arrays, signature.outcome))
+        try:
+            held = list(ownership.held(call, signature.arrays, signature.outcome))
+        finally:
+            ownership.resume_collections()
         leaves = call.leaves
-        ownership.resume_collections()
         if renewed:
             held = [i for i in held if i not in renewed] + _held_elsewhere(leaves, renewed)
         held += [i for i in repeated(leaves, signature.arrays) if i not in held]

@@ -28,9 +28,11 @@ def reasons(call: Call, wanted: Sequence[int], outcome: Outcome) -> dict[int, He
     if everywhere is not None:
         return dict.fromkeys(wanted, everywhere)
     paused = collector.STATE.paused
-    look = look_everywhere(call, len(frames_beneath(call.frame)) + 1, outcome)
-    if not paused:
-        collector.resume()
+    try:
+        look = look_everywhere(call, len(frames_beneath(call.frame)) + 1, outcome)
+    finally:
+        if not paused:
+            collector.resume()
     kept = look.held(wanted)
     leaves, roots = call.leaves, [*call.args, *call.kwargs.values()]
     paths = [_held_from(path, look) for path in paths_to([leaves[i] for i in kept], roots, ends(leaves))]

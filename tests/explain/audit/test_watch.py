@@ -1,9 +1,11 @@
 """What stands in the place of `jax.jit` behaves as what it stands for, and what is written down of its calls is so."""
 
 import functools
+import gc
 import inspect
 import signal
 import traceback
+import types
 import warnings
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from pytc.explain.audit import advice, record
 from pytc.explain.audit.report import FunctionReport
 from pytc.explain.audit.watch import Watch
+from pytc.ownership import callers
 
 
 @pytest.fixture(name="watch")
@@ -330,11 +333,12 @@ class Ringing:
         return cls(*children)
 
 
+def rings(number: int, frame: Any) -> None:
+    raise TimeoutError("time is up")
+
+
 @pytest.mark.parametrize("at", range(1, 5))
 def test_what_the_handler_of_a_signal_raises_is_the_scripts(jit: Any, at: int) -> None:
-    def rings(number: int, frame: Any) -> None:
-        raise TimeoutError("time is up")
-
     step = jit(lambda state: state)
     state = step(Ringing(jnp.ones(3)))
 
@@ -350,3 +354,33 @@ def test_what_the_handler_of_a_signal_raises_is_the_scripts(jit: Any, at: int) -
     finally:
         signal.signal(signal.SIGALRM, handler)
         Ringing.at = 0
+
+
+@pytest.mark.parametrize("ring_in", [(callers.Slots, "add"), (callers.Slots, "stands")])
+def test_garbage_is_collected_again_where_a_call_is_looked_at_in_vain(
+    jit: Any, monkeypatch: pytest.MonkeyPatch, ring_in: tuple[type, str]
+) -> None:
+    """Slots are looked at while no garbage is collected."""
+    real, states = getattr(*ring_in), []
+
+    def ringing(*args: Any) -> Any:
+        states.append(gc.isenabled())
+        signal.signal(signal.SIGALRM, rings)  # only now: slots are not looked at where a handler may raise
+        signal.raise_signal(signal.SIGALRM)
+        return real(*args)
+
+    def go() -> None:
+        holder.state = step(holder.state)
+
+    step, holder = jit(lambda state: state + 1), types.SimpleNamespace(state=jnp.ones(3))
+    for _ in range(3):
+        go()
+    handler = signal.getsignal(signal.SIGALRM)
+    monkeypatch.setattr(*ring_in, ringing)
+    try:
+        with pytest.raises(TimeoutError, match="time is up"):
+            go()
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert states == [False]
+    assert gc.isenabled()
