@@ -141,7 +141,9 @@ class Mapped:
             devices = jax.devices(self.backend)
         which = next(iter(rows), "axis_size")
         if not size:
-            raise ValueError(f"{self.called} has no rows (`{which}`)")
+            raise ValueError(
+                f"{self.called} has no rows (`{which}`): it needs one; give in_axes=None for what is not mapped"
+            )
         if size > len(devices):
             there, noun = ("is", "device") if len(devices) == 1 else ("are", "devices")
             raise ValueError(
@@ -177,7 +179,9 @@ class Mapped:
         (size,) = sizes
         if self.axis_size is not None and jax.process_count(self.backend) == 1 and size != self.axis_size:
             (paths,) = sizes.values()
-            raise ValueError(f"axis_size is {self.axis_size}, and {paths[0]} has {size} rows")
+            raise ValueError(
+                f"axis_size is {self.axis_size}, and {paths[0]} has {size} rows: give axis_size={size}, or leave it out"
+            )
         return size
 
 

@@ -85,8 +85,9 @@ class Missing(enum.Enum):
 def check_function(decorator: Callable[..., Any], fun: Any) -> None:
     """Raises `TypeError` where a decorator of pytc is given what is no function."""
     name = decorator.__name__
-    if isinstance(fun, staticmethod):
-        raise TypeError(f"pytc.{name} takes a function, not {fun!r}: put @staticmethod above @pytc.{name}")
+    for outer in (staticmethod, classmethod, property):
+        if isinstance(fun, outer):
+            raise TypeError(f"pytc.{name} takes a function, not {fun!r}: put @{outer.__name__} above @pytc.{name}")
     if not callable(fun):
         raise TypeError(f"pytc.{name} takes a function, not {fun!r}")
 

@@ -149,10 +149,11 @@ def test_what_is_no_function_is_refused(wrong):
             take(wrong)
 
 
-def test_a_static_method_is_compiled_beneath():
+@pytest.mark.parametrize("outer", [staticmethod, classmethod, property])
+def test_what_makes_a_method_of_a_function_is_put_above(outer):
     for take in (pytc.compile, pytc.pmap):
-        with pytest.raises(TypeError, match=f"put @staticmethod above @pytc.{take.__name__}$"):
-            take(staticmethod(lambda x: x))
+        with pytest.raises(TypeError, match=f"put @{outer.__name__} above @pytc.{take.__name__}$"):
+            take(outer(lambda x: x))
 
     class Holder:
         @staticmethod
@@ -160,7 +161,19 @@ def test_a_static_method_is_compiled_beneath():
         def double(x):
             return x * 2
 
+        @classmethod
+        @pytc.compile
+        def named(cls, x):
+            return {cls.__name__: x * 2}
+
+        @property
+        @functools.partial(pytc.compile, static_argnums=0)
+        def three(self):
+            return jnp.arange(3)
+
     assert Holder.double(1) == Holder().double(1) == 2
+    assert Holder.named(1) == Holder().named(1) == {"Holder": 2}
+    assert [*Holder().three] == [0, 1, 2]
 
 
 # -- retracing --------------------------------------------------------------------------------------------------------

@@ -190,7 +190,8 @@ class Parameters:
     def _check_numbers(self, option: str, numbers: tuple[int, ...]) -> None:
         for i in numbers:
             if not self.takes_positional(i + 1 if i >= 0 else -i):
-                raise ValueError(f"{option} names argument {i}, but the function takes {len(self.positional)}")
+                known = f": {', '.join(self.positional)}" if self.positional else ""
+                raise ValueError(f"{option} names argument {i}, but the function takes {len(self.positional)}{known}")
 
     def check_names(self, option: str, names: Collection[str]) -> None:
         """Raises `ValueError` when `names`, given as `option`, are not all parameters of the function, and `TypeError`
