@@ -870,8 +870,13 @@ def test_a_static_function_may_be_a_compiled_one_or_a_partial_that_has_captured_
     weights = x + 1
     inner = pytc.compile(lambda x: x * weights)
     for function in (inner, functools.partial(jnp.multiply, weights)):
-        for call in calls_of(pytc.compile(lambda x, f: f(x)), function).values():
-            call(x)
+        calls = calls_of(pytc.compile(lambda x, f: f(x)), function)
+        for how in calls:
+            expected = calls_of(jax.jit(lambda x, f: x * weights, static_argnums=1), function)[how](x)
+            if how in ("lower", "trace"):
+                assert jax.tree.leaves(calls[how](x).out_info) == jax.tree.leaves(expected.out_info)
+            else:
+                np.testing.assert_array_equal(calls[how](x), expected)
         np.testing.assert_array_equal(pytc.compile(lambda x, f: f(x))(x, function), x * weights)
 
 

@@ -1467,15 +1467,22 @@ def in_threads(count, call):
 
 
 def test_threads_that_call_first_at_the_same_time_compile_once():
-    traces = []
+    traces, calling = [], []
 
     @pytc.compile
     def step(state):
         traces.append(None)
-        time.sleep(0.05)
+        while len(calling) < 4:
+            time.sleep(0.001)
+        time.sleep(0.05)  # the other three are about to call: now they do
         return state + 1
 
-    results = in_threads(4, lambda i: step(jnp.full(4, i)))
+    def call(i):
+        state = jnp.full(4, i)
+        calling.append(None)
+        return step(state)
+
+    results = in_threads(4, call)
     assert [result.tolist() for result in results] == [[i + 1] * 4 for i in range(4)]
     assert len(traces) == step._cache_size() == 1
 

@@ -12,8 +12,9 @@ often it is called, and a thousand copies of one would be slower to compile.
 
 What a loop, a branch or a `jit` hands on unchanged is read where it came from, not from its result.
 
-In a `Program`, which is to be compiled, every inner `jit` stays. JAX emits an inner `jit` as a call of a function. XLA
-begins to simplify each function by itself and inlines calls only later. So what it fuses, and what it computes while it
+In a `Program`, which is to be compiled, an inner `jit` stays, unless it has `inline=True`: JAX 0.12 emits the body of
+such a one where it stands, and before 0.12 none is in a jaxpr. Any other JAX emits as a call of a function. XLA begins
+to simplify each function by itself and inlines calls only later. So what it fuses, and what it computes while it
 compiles, depends on where the calls are, and with that the last bits: `jnp.maximum(x, 0)` under a `jit` of its own may
 round otherwise than without. For the same reason what is handed on is read where it came from only where nothing is
 computed from it: a result of the program that is an argument. Of `x + 0.1`, handed on by a loop, and `0.3` added to
@@ -49,7 +50,7 @@ _FINALISATIONS: dict[Primitive, Callable[..., Any]] = {}
 
 
 def finalise(program: Program) -> Program:
-    """The program without custom primitives and wrappers; its inner `jit`s stay.
+    """The program without custom primitives and wrappers; its inner `jit`s stay, but for those with `inline=True`.
 
     Raises `TypeError` where a registered rule's result does not have the type of what it replaces, or a rule uses what
     it replaces, and `LeftToJit` where something has an effect that its equation does not have. What a rule itself
