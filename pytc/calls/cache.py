@@ -48,8 +48,8 @@ class Staged:
     """`describe` of each leaf that it was staged for."""
     compiled: dict[tuple[int, ...], Emitted] = dataclasses.field(default_factory=dict)
     """Executables, by the leaves that the flow of the data would have them take over (`Plan.could_donate`)."""
-    moved: dict[frozenset[int], Plan] = dataclasses.field(default_factory=dict)
-    """Plans for calls in which these leaves (indices) were passed by `pytc.move`."""
+    moved: dict[frozenset[int], Emitted] = dataclasses.field(default_factory=dict)
+    """Executables for calls in which these leaves (indices) were passed by `pytc.move`."""
     paired: dict[frozenset[int], Program] = dataclasses.field(default_factory=dict)
     """The program with its aliases, by the leaves that are left alone."""
     context: Context = dataclasses.field(default_factory=Context)

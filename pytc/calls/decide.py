@@ -66,7 +66,7 @@ def first_look(planner: Planner, signature: Signature, call: ownership.Call) -> 
     site.why = dict.fromkeys(dear, TOO_MANY)
     site = signature.sites.setdefault(site.place, site)
     site.lives_on = lives_on
-    _say_why(site, program, call, asks=False)
+    _note_holders(site, program, call, asks=False)
     return site
 
 
@@ -102,7 +102,7 @@ def look_again(planner: Planner, signature: Signature, site: Site, call: ownersh
             site.streak = PATIENCE - 1
         site.use(plan)
     site.lives_on = lives_on
-    _say_why(site, program, call, asks=asks)
+    _note_holders(site, program, call, asks=asks)
 
 
 def _survivors(planner: Planner, call: ownership.Call, outcome: ownership.Outcome) -> ownership.Surviving:
@@ -116,7 +116,7 @@ def _survivors(planner: Planner, call: ownership.Call, outcome: ownership.Outcom
     return ownership.Surviving(frozenset(), frozenset())
 
 
-def _say_why(site: Site, program: Program, call: ownership.Call, *, asks: bool) -> None:
+def _note_holders(site: Site, program: Program, call: ownership.Call, *, asks: bool) -> None:
     """Note what holds the largest leaves that live on, as far as the code shows; if that shows nothing and `asks`, once
     also what all objects there are tell."""
     plan = site.plan

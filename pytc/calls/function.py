@@ -163,7 +163,7 @@ class Function:
         except (RuntimeError, ValueError) as error:
             if len(landed) < 3:
                 may_be_traced_anew = len(landed) == 2 and warm
-                self._say_why(error, may_be_traced_anew, signature, call, landed)
+                self._raise_instead(error, may_be_traced_anew, signature, call, landed)
             raise
         finally:
             site.go_back()
@@ -172,9 +172,9 @@ class Function:
         return emitted.result(landed[2], landed[1])
 
     def run_moved(self, moved: frozenset[int], signature: Signature, call: Call, landed: list[Any]) -> Any:
-        """As `run`, where the caller has moved these leaves: a plan that takes over exactly those, with no proof."""
+        """As `run`, where the caller has moved these leaves: exactly those are taken over, with no proof."""
         try:
-            emitted = self.planner.plan_moved(signature, call.leaves, moved).emitted
+            emitted = self.planner.emitted_moved(signature, call.leaves, moved)
             given = [bits_of(leaf) for leaf in call.leaves]
             results: list[Any] = []
             emitted.call(decide.apart(given, emitted.program), results)
@@ -184,7 +184,7 @@ class Function:
             self._say_as_jit(error, call)
             raise
 
-    def _say_why(
+    def _raise_instead(
         self, error: Exception, may_be_traced_anew: bool, signature: Signature, call: Call, landed: list[Any]
     ) -> None:
         """Raise what is to be raised in place of an error of a call that has taken over nothing: what `jax.jit(fun)`

@@ -120,8 +120,8 @@ class Planner:
         """Whether the caller has promised that this leaf is not read after a call."""
         return self.mode(leaf) in ("all", "warn")
 
-    def plan_moved(self, signature: Signature, leaves: Sequence[Any], moved: frozenset[int]) -> Plan:
-        """The plan that takes over exactly what the caller moved."""
+    def emitted_moved(self, signature: Signature, leaves: Sequence[Any], moved: frozenset[int]) -> Emitted:
+        """The program compiled to take over exactly what the caller moved."""
         staged = signature.staged
         if moved not in staged.moved:
             if not (staged.context.is_current() and signature.is_for(leaves)):
@@ -129,16 +129,7 @@ class Planner:
             same_as = [leaf.same_as for leaf in staged.program.leaves]
             keep = {i if same is None else same for i, same in enumerate(same_as)}
             keep -= {i for i in moved if isinstance(leaves[i], jax.Array)}
-            paired = self._paired(staged, frozenset(keep))
-            program = staged.program
-            emitted = self.emitted(staged, paired, leaves)
-            staged.moved[moved] = Plan(
-                emitted,
-                ownership.Wanted(()),
-                outcome_of(program, leaves, staged.unflattening.doubt),
-                spared=False,
-                could_donate=paired.donated,
-            )
+            staged.moved[moved] = self.emitted(staged, self._paired(staged, frozenset(keep)), leaves)
         return staged.moved[moved]
 
     def prepared(self, staged: Program) -> Program:

@@ -12,6 +12,7 @@ from typing import Any
 from pytc.arguments.leaves import static_in
 from pytc.ownership.arrays.buffers import Kinds
 from pytc.ownership.arrays.walk import Walk
+from pytc.ownership.call import Call
 from pytc.picking import Picker, picker
 
 
@@ -38,11 +39,10 @@ class Wanted(tuple[int, ...]):
         self.kinds, self.walk, self.tries = None, None, 3
         return self
 
-    def seek(self, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any], every: Sequence[Any]) -> bool:
+    def seek(self, leaves: Sequence[Any], call: Call) -> bool:
         """Look for the way to these arrays, because none is known or the known one no longer leads there; and return
-        whether that was done. After a few times it is not: a way that keeps changing costs more than it saves. `every`
-        leaf of the call tells which arguments are static."""
+        whether that was done. After a few times it is not: a way that keeps changing costs more than it saves."""
         seeks = self.tries > 0
-        self.walk = Walk.to(leaves, args, kwargs, static_in(every)) if seeks else None
+        self.walk = Walk.to(leaves, call.args, call.kwargs, static_in(call.leaves)) if seeks else None
         self.tries -= seeks
         return seeks
