@@ -142,8 +142,8 @@ class Shared:
     _known: _Alike = dataclasses.field(init=False, default_factory=_Alike)
     """The newest signature of each staged program."""
     _replaced: set[Signature] = dataclasses.field(init=False, default_factory=set)
-    """Those that the latest has replaced, with their call sites. They are let go of when room is made, since what goes
-    with them may run code: not after a call."""
+    """Those that the latest has replaced, with their call sites. They are dropped when room is made, before a call:
+    what dies with them may run code, and none may run right after a call."""
     _being_made: dict[Described, contextlib.AbstractContextManager[Any]] = dataclasses.field(
         init=False, default_factory=dict
     )

@@ -45,8 +45,9 @@ TOO_MANY = ownership.Held(
 
 
 def first_look(planner: Planner, signature: Signature, call: ownership.Call) -> Site:
-    """Decide, from what the caller's code does after the call, which plan a new call site uses. One that a wrapper has
-    left which is gone keeps its plan, and is looked at again where that is due, or may gain something."""
+    """Decide, from what the caller's code does after the call, which plan a new call site uses. If an earlier wrapper
+    of the same function, which is gone, has left the site here, it keeps its plan, and is looked at again where that
+    is due, or may gain something."""
     site = signature.resumed(call.frame.f_code, call.frame.f_lasti)
     if site is not None:
         if site.to_be_looked_at() or (site.plan.spared and not site.unseen):

@@ -4,6 +4,13 @@ A call flattens its arguments once, looks up the plan for them, asks `ownership`
 would overwrite are still alive, gives the program private copies of those, and runs it. From where that has gone well
 with nothing to copy, the next call goes straight to `jax.jit` if it can (`direct`).
 
+    seen from here    wrapper.compiled   -> Direct.call
+    known leaves      wrapper.compiled   -> Lookup.find -> Function.run
+    anything else     wrapper.compiled   -> Function.call -> Lookup.candidates -> Function.run
+    in run            decide.first_look, look_again   which plan this place in the caller's code uses (`planner`)
+                      decide.prove                    what of it is dead: `ownership.held`; copies of the rest
+                      Emitted.call, Emitted.result    `jax.jit` runs it; the result is put together
+
     layout      the tree of the arguments and the types of their leaves
     signature   a layout with static values, sharing of arrays, shapes, dtypes and meshes: one staged program
     plan        a signature with a choice of what may be donated: one compiled executable
@@ -74,10 +81,10 @@ class Function:
             self.instead = PmapInstead(self.stageable, self.planner)
         self.directly = Ways(options.share, options.python_scalars)
         self.kept_alive: list[Any] = []
-        """What the latest call has found its way by: the tree of its arguments, of which a custom node's auxiliary data
-        may have been made anew by its `tree_flatten`; the program; what told that this is the one. Let go of as the
-        next call begins, since code may run when it dies: that must not be between the proof and the store. (Caches
-        have most of it, but who is asked as a call is looked up may clear them, or make another call.)"""
+        """What the latest call has used: the tree of its arguments (a custom node's `tree_flatten` may make its
+        auxiliary data anew each time), its signature, its direct way. Kept until the next call begins, since code may
+        run when it dies (a `__del__`), and none may between the proof and the store of the result. (Caches have most of
+        it; but what runs while a call is looked up may clear them, or make another call.)"""
         has_static = bool(self.parameters.static_argnums or self.parameters.static_argnames)
         self.wrap_static = self.parameters.wrap_static if has_static else None
 

@@ -108,8 +108,8 @@ class Lookup:
         them too, then a newly staged one: JAX accepts one of them.
 
         Threads that call for the first time at once stage and compile once: all but the first wait for it, as under
-        `jax.jit`. (Not while a program runs that calls Python, which may wait for one of them. And where two traces
-        would wait for each other, each calls the other's function, which one thread alone would do for ever.)
+        `jax.jit`. (They do not wait while a program runs that calls Python, which may itself wait for one of them. Two
+        traces that would wait for each other call each other's function, which is an endless recursion anyway.)
 
         `given` returns the call and the tree of its arguments, and `staying` the leaves that will be the same at the
         next call, if the result goes back to where others came from. While this waits for the program to run, it has

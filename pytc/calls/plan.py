@@ -21,8 +21,8 @@ class Plan:
     spared: bool
     """Whether it leaves leaves alone that the program could take over, because they seemed to outlive the call."""
     could_donate: tuple[int, ...]
-    """Leaves that the flow of the data would have it take over: what plans are told apart by. With `effort="high"` the
-    compiler may have found others better, and `program.donated` has those."""
+    """Leaves that it would take over by the flow of the data: plans are compared by these. Those that it does take over
+    are `program.donated`: with `effort="high"` the compiler may have found others better."""
     inherited: bool = False
     """Whether it was compiled for another signature, with other kinds of leaves (a counter that begins as 0)."""
 

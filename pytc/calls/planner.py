@@ -1,8 +1,8 @@
 """The plans that there are for a signature: programs compiled to take over these leaves or those.
 
 One executable serves every call of a signature where it can. Where callers go on to hold leaves that it takes over, one
-more is compiled, and never a third (`decide` says when); one of the two takes over whatever can be. What callers `move`
-is another matter: each choice of it has an executable of its own.
+more is compiled, and never a third (`decide` says when); one of the two takes over every leaf that can be taken over.
+Besides these, each set of leaves that callers `move` has an executable of its own.
 """
 
 from __future__ import annotations

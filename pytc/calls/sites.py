@@ -83,8 +83,8 @@ class Site:
     """Leaves (indices) that seemed to live on when the code was last looked at. The plan may spare others, for the sake
     of another place."""
     unseen: frozenset[int] = frozenset()
-    """Leaves (indices) that the plan spares though the code lets go of them: something was found to hold them at each
-    call, or is expected to."""
+    """Leaves (indices) that the plan spares although the caller's code does not read them again: something else was
+    found to hold them at each call, or is expected to."""
     changed: bool = False
     """Whether some calls have used another plan than `plan`."""
     ran_before: Plan | None = None

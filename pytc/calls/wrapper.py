@@ -83,9 +83,10 @@ def wrap(function: Function) -> Callable[..., Any]:
             del args, kwargs, call, landed  # the traceback, which people keep, has this frame
             raise
         finally:
-            # From here on nothing but operators and returns: no signal is looked for.
+            # CPython looks for pending signals after calls and at jumps backwards, and not after operators. A handler
+            # that ran here would still see a slot's old value, which has been donated. So from here to the store there
+            # are operators and returns alone: what follows is `collector.resume`, where `-X` calls a function in C.
             function.kept_alive += tree, signature, direct
-            # `-X` calls a function with no call, after which one would be looked for (`collector`): this is `resume`.
             if collector.STATE.paused:
                 collector.STATE.paused = False
                 collector.STATE.ballast = ()

@@ -30,7 +30,7 @@ _ROOM_FOR_KEYS = 12
 _ROOM_FOR_TRANSFERS = 30
 """And more than it takes to put these onto other devices before."""
 _SHALLOW = 4
-"""Fewer frames than the proof has had before: for so many there is room."""
+"""So many more frames need no check whether the stack has room: the proof has just used more."""
 
 
 class Retrace(Exception):

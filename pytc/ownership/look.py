@@ -18,8 +18,8 @@ from pytc.ownership.references import counts, loops
 _BARREN = 2
 """How many frames without anything of the arguments are passed over on the way up."""
 _MADE = 1500
-"""More objects than the analysis of a call site leaves, mostly; with three for each of the result, more than the first
-call of a program does."""
+"""At most so many objects are made and kept as a call site is analysed, in nearly all cases; with three for each of the
+result, at most so many are by the first call of a program."""
 
 
 def look_everywhere(call: Call, depth: int, outcome: Outcome) -> Look:

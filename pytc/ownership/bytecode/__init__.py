@@ -16,4 +16,8 @@ events           the words in which this is told
 lengths          how the call's result can be taken apart
 fields           what is read of a variable's container, and so what is not
 replacing        functions that make a changed copy of a container, and what they read of it
+
+Code is followed symbolically in four places, each with values of its own kind: `symbolic` (which place a value comes
+from), `taint` (whether it may have a certain string), `others.signal_handlers` (whether a handler does more than set
+flags) and `calls.building` (whether a function only puts objects together).
 """
