@@ -28,7 +28,7 @@ class Context:
 
     def is_current(self) -> bool:
         """Whether the settings are these now."""
-        return self._trace() is self._traced()
+        return self.settings == settings() and self._trace() is self._traced()
 
     def is_spent(self) -> bool:
         """Whether JAX has let go of what it traced there (`jax.clear_caches`), so that it would trace anew in any

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import lax, monitoring
 
 import pytc
 from pytc.calls.lookup import Lookup
@@ -221,6 +221,34 @@ def test_a_program_that_failed_before_it_was_compiled(x64):
     with jax.enable_x64(not x64):
         (_, y), _ = reads_one_later()
         np.testing.assert_array_equal(y, jax.jit(function)(*start())[1])
+
+
+EVENTS: list[str] = []
+monitoring.register_event_duration_secs_listener(lambda event, *_, **__: EVENTS.append(event.split("/")[-1]))
+
+
+@pytest.mark.parametrize("donate", ["auto", "none"])
+def test_a_program_is_compiled_once_for_each_of_many_contexts(donate):
+    """And tried in no other, which takes a trace each time."""
+    others, user = 70, jax.make_user_context()
+
+    def around(f, x):
+        traces = []
+        for k in range(others):
+            before = EVENTS.count("jaxpr_trace_duration")
+            with user(k):
+                x = f(x)
+            traces.append(EVENTS.count("jaxpr_trace_duration") - before)
+        return x, traces
+
+    step = pytc.compile(lambda x: x * 2 - 1, donate=donate)
+    x, traces = around(step, start() * 0 + 1)
+    assert max(traces[1:]) == traces[1]
+    before = EVENTS.count("backend_compile_duration")
+    x, traces = around(step, x)
+    assert EVENTS.count("backend_compile_duration") == before
+    assert traces == [0] * others
+    np.testing.assert_array_equal(x, 1)
 
 
 def test_what_jax_has_let_go_of_is_let_go_of():

@@ -216,6 +216,33 @@ def test_one_wrapper_keeps_what_another_gives_away():
     np.testing.assert_array_equal(np.stack(kept)[:, 0], [1, 3, 5, 7])
 
 
+def keeping_some(kept):
+    """A loop that makes a wrapper of its own, and reads some of four arguments again."""
+    body = "".join(f"        {name} = new_{name}\n" for name in "abcd" if name not in kept)
+    code = f"def run(wrapper, a, b, c, d):\n    for _ in range(6):\n        new_a, new_b, new_c, new_d = wrapper(a, b, c, d)\n{body}    return a, b, c, d\n"  # noqa: E501
+    space = {}
+    exec(code, space)
+    return space["run"]
+
+
+@pytest.mark.parametrize("go_on", [True, False], ids=["that go on", "that are gone"])
+def test_wrappers_whose_callers_keep_different_arguments_share_two_executables(go_on):
+    def update(*arrays):
+        return [x + k for k, x in enumerate(arrays, 1)]
+
+    executables, wrappers = set(), []
+    for keeps in range(16):
+        kept = [name for k, name in enumerate("abcd") if keeps >> k & 1]
+        wrapper = pytc.compile(update)
+        got = keeping_some(kept)(wrapper, *(jnp.zeros(100) for _ in "abcd"))
+        for k, (name, x) in enumerate(zip("abcd", got, strict=True), 1):
+            np.testing.assert_array_equal(x, 0 if name in kept else 6 * k)
+        for signature in wrapper.__pytc__.signatures():
+            executables |= {id(plan.emitted) for plan in signature.plans if not plan.emitted.is_new}
+        wrappers += [wrapper] if go_on else []
+    assert len(executables) == 2
+
+
 def test_call_sites_are_of_each_wrapper(traces):
     first, second = pytc.compile(traces.function), pytc.compile(traces.function)
     for _ in range(3):

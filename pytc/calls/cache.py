@@ -33,9 +33,9 @@ from pytc.program import Program
 MOST_HANDED_ON = 64
 """Call sites that are remembered of wrappers that are gone."""
 
-MOST_ALIKE = 64
+MOST_ALIKE = 1024
 """Signatures that are kept for leaves of the same description: one for each of JAX's contexts (64-bit mode, meshes,
-...)."""
+default devices, contexts of users' own)."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,12 +85,13 @@ class Signature:
         """Whether an array at two leaves is passed twice."""
 
     def handed_on(self) -> Signature:
-        """For a wrapper made anew: a signature of the same program; if the wrapper that this one belonged to is gone,
-        with all that its calls have shown."""
+        """For a wrapper made anew: a signature of the same program with the same executables; if the wrapper that this
+        one belonged to is gone, with all that its calls have shown."""
+        plans = list(self.plans)
         if self.owner is None or self.owner() is not None:
-            return Signature(self.staged)
+            return Signature(self.staged, [plan.anew() for plan in plans])
         before = {**self.before, **self.sites}
-        return Signature(self.staged, before=dict([*before.items()][-MOST_HANDED_ON:]))
+        return Signature(self.staged, plans, before=dict([*before.items()][-MOST_HANDED_ON:]))
 
     def resumed(self, code: types.CodeType, lasti: int) -> Site | None:
         """The call site at an instruction, as a wrapper that is gone left it; None if none has called there."""
@@ -259,13 +260,13 @@ class Signatures:
         if found is None or not self._differ_in_context:
             return found
         # It is the newest of its description, and `jax.jit` takes milliseconds to refuse one of another context.
-        now = settings()
-        alike = self._alike.get(found.described, ())
-        return next((each for each in alike if each.staged.context.settings == now), found)
+        return next(iter(self.alike(found.described)), None)
 
     def alike(self, described: Described) -> tuple[Signature, ...]:
-        """Every signature for leaves like these, newest first."""
-        return self._alike.get(described, ())
+        """Every signature for leaves like these that was staged with JAX set as it is now, newest first. (To refuse one
+        that was not takes `jax.jit` a trace.)"""
+        now = settings()
+        return tuple(each for each in self._alike.get(described, ()) if each.staged.context.settings == now)
 
     def make_room(self, signature: Signature) -> None:
         """Drop what no call will use any more, and the oldest of many like this new one: its context may be gone for
