@@ -153,6 +153,58 @@ def test_large_numpy_data_that_becomes_arrays_is_donated(counted: Any) -> None:
     assert counted() == 0
 
 
+@pytest.mark.parametrize("donate", ["auto", "all"])
+def test_a_state_that_was_loaded_is_compiled_for_once(counted: Any, donate: Any) -> None:
+    """It is put on the device as it comes, in memory of its own, and taken over at once."""
+    step = pytc.compile(lambda state: State(state.step + 1, long(state.params)), donate=donate)
+    loaded = State(np.int32(3), np.linspace(0, 1, N, dtype=np.float32))
+
+    def run(step: Any) -> tuple[State, list[int], list[int]]:
+        state: Any = loaded
+        compiled, places = [], []
+        counted()
+        for _ in range(4):
+            state = step(state)
+            compiled.append(counted())
+            places.append(state.params.unsafe_buffer_pointer())
+        return state, compiled, places
+
+    expected, *_ = run(jax.jit(step.__wrapped__))
+    first, compiled, places = run(step)
+    assert compiled == [1, 0, 0, 0]
+    assert len({*places}) == 1
+    second, compiled, places = run(step)  # another time that one is loaded, too, it is the same program, or one more
+    assert sum(compiled) <= 1
+    assert len({*places}) <= 2
+    for result in (first, second):
+        np.testing.assert_array_equal(result.params, expected.params)
+        assert int(result.step) == 7
+    np.testing.assert_array_equal(loaded.params, np.linspace(0, 1, N, dtype=np.float32))
+
+
+def test_numpy_data_that_come_back_each_time(counted: Any) -> None:
+    """The result goes where the data came from, and becomes NumPy data there."""
+
+    @pytc.compile
+    def step(x: Any) -> Any:
+        return long(x)
+
+    expected: Any = np.linspace(0, 1, N, dtype=np.float32)
+    x = expected
+    compiled = []
+    counted()
+    for _ in range(5):
+        x = step(x)
+        x = np.asarray(x)
+        compiled.append(counted())
+    plain = jax.jit(step.__wrapped__)
+    for _ in range(5):
+        expected = np.asarray(plain(expected))
+    np.testing.assert_array_equal(x, expected)
+    assert sum(compiled) <= 2
+    assert sum(compiled[2:]) == 0
+
+
 def test_what_is_returned_as_it_is() -> None:
     """An array comes back as the same object, NumPy data as an array."""
 

@@ -140,6 +140,52 @@ def test_one_process_may_keep_what_another_lets_go(tmp_path):
     assert lets_go[::2] == ["default COPIED 0 KEPT 0 PLANS 1", "high COPIED 0 KEPT 0 PLANS 1"]
 
 
+NUMPY_DATA = """
+import sys
+
+import jax
+
+port, me = sys.argv[1], int(sys.argv[2])
+jax.config.update("jax_platforms", "cpu")
+jax.distributed.initialize(f"localhost:{port}", num_processes=2, process_id=me, initialization_timeout=60)
+
+import jax.numpy as jnp
+import numpy as np
+
+import pytc
+
+split = jax.NamedSharding(jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P("data"))
+numbers = np.arange(8, dtype=np.float32)
+
+
+@pytc.compile
+def train(state, rate, key):
+    return state * rate - state.mean(), rate * 0.5, jax.random.split(key)[0]
+
+
+state = jax.make_array_from_callback((8,), split, lambda index: numbers[index])
+rate, key = np.float32(2) if me else jnp.float32(2), jax.random.key(0)
+for number in range(4):
+    state, other, key = train(state, rate, key)
+    numbers = (numbers * np.float32(rate) - numbers.mean()).astype(np.float32)
+    for shard in state.addressable_shards:
+        np.testing.assert_allclose(shard.data, numbers[shard.index], rtol=1e-5)
+    rate = rate * np.float32(0.9) if number != 1 else (np.float32(2) if not me else jnp.float32(2))
+    assert jax.jit(lambda x: x + 1)(rate) > 1  # it was not deleted
+plans = [plan.program.donated for each in train.__pytc__.signatures() for plan in each.plans]
+print("PLANS", plans)
+"""
+
+
+def test_numpy_data_in_one_process_are_an_array_in_another(tmp_path):
+    """As where one has read a number from a file, and another has computed it."""
+    one, other = (
+        [line for line in out.splitlines() if line.startswith("PLANS")]
+        for out in in_two_processes(tmp_path, NUMPY_DATA)
+    )
+    assert one == other == ["PLANS [(0, 1, 2), (0, 1, 2)]"]  # the key is of one process at first, and then of both
+
+
 MAPPED = """
 import itertools
 import sys

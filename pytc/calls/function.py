@@ -34,7 +34,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc import ownership
 from pytc.arguments.leaves import Parameters
-from pytc.calls import asking, decide
+from pytc.calls import asking, decide, numpy_data
 from pytc.calls.cache import Signature, Signatures
 from pytc.calls.deleted import check_not_deleted
 from pytc.calls.direct import Ways
@@ -102,7 +102,8 @@ class Function:
         # Where options say where arguments go, it does not matter where they are.
         places_matter = stageable.in_shardings is None and not isinstance(stageable, MappedStageable)
         tell_apart = describe_placed if places_matter else describe
-        return Lookup(stageable, self.planner, self.share, tell_apart, self._known())
+        moves_numpy_data = places_matter and jax.process_count() > 1
+        return Lookup(stageable, self.planner, self.share, tell_apart, self._known(), moves_numpy_data)
 
     def _known(self) -> Known:
         """What has been staged and compiled of the function with these options."""
@@ -218,7 +219,9 @@ class Function:
         """Undo what `run` has done to the leaves and `landed`, so that another program can be tried."""
         landed.clear()  # now: it may hold the last reference to the program, which must not die after the next proof
         if signature.keys:
-            call.leaves[:] = tree_leaves(self.parameters.wrap_static(call.args, call.kwargs))
+            anew = tree_leaves(self.parameters.wrap_static(call.args, call.kwargs))
+            for i in signature.keys:
+                call.leaves[i] = anew[i]
 
     # -- a call, the slow way round ------------------------------------------------------------------------------
 
@@ -232,6 +235,9 @@ class Function:
         signatures = self.lookup.signatures(call, tree)
         if signatures is None:
             return self.instead.call(call.args, call.kwargs, call.leaves)
+        if signatures.are_new() and (replaced := numpy_data.replaced_by_the_result(call)):
+            numpy_data.put_on_device(call.leaves, replaced)
+            signatures = self.lookup.signatures(call, tree) or signatures
         return self._by_program(signatures, self.run, lambda: asking.staying(call), call, tree, landed)
 
     def call_moved(self, call: Call, landed: list[Any]) -> Any:

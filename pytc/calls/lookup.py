@@ -15,6 +15,7 @@ from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.lasting import Parting, staged_to_last
 from pytc.calls.layout import UNSHARED, Describe, Described, Layout
+from pytc.calls.numpy_data import put_all_on_device
 from pytc.calls.planner import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
@@ -41,6 +42,8 @@ class Lookup:
     describe: Describe
     """What tells leaves apart that are of one layout."""
     known: Known
+    moves_numpy_data: bool
+    """Whether arrays take the place of all NumPy data (`numpy_data`)."""
     layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
     """By the tree of the arguments, the types of their leaves and the mesh in context, where it matters."""
 
@@ -56,12 +59,15 @@ class Lookup:
             for signatures in layout:
                 yield from reversed(signatures.newest)
 
-    def find(self, leaves: Sequence[Any], tree: PyTreeDef) -> Signature | None:
+    def find(self, leaves: list[Any], tree: PyTreeDef) -> Signature | None:
         """The quick way: the signature that these leaves may be for, as far as their types, static values, sharing and
         a few shapes tell. None where none is known, and where a call may be `jax.jit`'s.
 
-        The lists of the caller and the containers of the arguments must be all that refers to unshared leaves.
+        The lists of the caller and the containers of the arguments must be all that refers to unshared leaves. NumPy
+        data among the leaves may be replaced by arrays.
         """
+        if self.moves_numpy_data:
+            put_all_on_device(leaves)
         layout = self.layouts.get((tree, (*map(type, leaves),), self._mesh()))
         if layout is None or not executing_once():
             return None

@@ -52,6 +52,13 @@ def mesh_in_context() -> Any:
     return jax.sharding.get_abstract_mesh() if mesh.empty else mesh
 
 
+def places_freely() -> bool:
+    """Whether NumPy data that a program is given go to the device as `jax.device_put` puts them there: where nothing is
+    traced, no mesh is set, and nobody is to be told of transfers or kept from them."""
+    guard = config.jax_transfer_guard_host_to_device
+    return executing() and guard in (None, "allow") and bool(mesh_in_context().empty)
+
+
 def executing_once() -> bool:
     """Whether an operation done now is executed, as `executing` says, and a failed call is not run again, operation by
     operation, on the same arguments, as JAX may do in a debugging mode."""
