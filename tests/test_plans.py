@@ -1090,6 +1090,99 @@ def test_a_site_that_spares_is_tried_again_without_a_copy():
     assert all(in_place[11:])
 
 
+class Recorder:
+    """It holds what it was told of last, which is not seen from where the calls are."""
+
+    def tell(self, *state):
+        self.state = state
+
+
+def each_in_a_variable(step, recorder, p, m):
+    for _ in range(20):
+        p, m = step(p, m)
+        recorder.tell(p, m)
+
+
+def with_the_best_so_far(step, recorder, p, m):
+    best = p
+    for k in range(20):
+        p, m = step(p, m)
+        recorder.tell(p, m)
+        best = p if k == 12 else best
+    return best
+
+
+def all_in_a_tuple(step, recorder, p, m):
+    state = p, m
+    for _ in range(20):
+        state = step(*state)
+        recorder.tell(*state)
+    return p
+
+
+def each_in_a_dictionary(step, recorder, p, m):
+    state = {"p": p, "m": m}
+    for _ in range(20):
+        state["p"], state["m"] = step(state["p"], state["m"])
+        recorder.tell(*state.values())
+    return p
+
+
+STEPS = {
+    "crosswise": lambda p, m: (p - m, m * 0.5 + p),
+    "each from its own": lambda p, m: (p * 0.5, m + 1),
+    "of two shapes": lambda p, m: (p - m.sum(), m * 0.5 + p.sum()),
+}
+
+
+@pytest.mark.parametrize("function", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize(
+    "caller", [each_in_a_variable, with_the_best_so_far, all_in_a_tuple, each_in_a_dictionary], ids=lambda f: f.__name__
+)
+def test_what_something_unseen_holds_is_copied_three_times_whatever_else_could_be_taken_over(caller, function):
+    step = pytc.compile(function)
+    m = jnp.ones(600 if function is STEPS["of two shapes"] else 1000)
+    caller(step, Recorder(), jnp.ones(1000), m)
+    assert copied_calls(step) <= 3
+    assert plans(step)[0] <= 2
+
+
+def in_a_starred_tuple(step, first):
+    state = first, jnp.zeros(1000)
+    for _ in range(5):
+        state = step(*state)
+    return state, first
+
+
+def in_items_of_a_tuple(step, first):
+    state = first, jnp.zeros(1000)
+    for _ in range(5):
+        state = step(state[0], state[1])
+    return state, first
+
+
+def in_a_tuple_beside_a_function_that_names_the_first(step, first):
+    def again():
+        return first
+
+    state = first, jnp.zeros(1000)
+    for _ in range(5):
+        state = step(*state)
+    return state, again()
+
+
+@pytest.mark.parametrize(
+    "caller", [in_a_starred_tuple, in_items_of_a_tuple, in_a_tuple_beside_a_function_that_names_the_first]
+)
+def test_a_first_state_that_has_another_name_is_copied_once_also_out_of_a_tuple(caller):
+    step = pytc.compile(lambda w, k: (w * 2 + k, k + 1))
+    (w, k), first = caller(step, jnp.ones(1000))
+    np.testing.assert_array_equal(first, 1)
+    assert (float(w[0]), float(k[0])) == (58, 5)
+    assert plans(step) == [1]
+    assert copied_calls(step) == 1
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_what_is_proven_dead_is_taken_over_whatever_the_code_looked_like(monkeypatch, held):
     guess = ownership.Surviving(*[frozenset({0, 1})] * 2)

@@ -87,9 +87,12 @@ def look_again(planner: Planner, signature: Signature, site: Site, call: ownersh
     it may take long to find what holds the others.
 
     That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells nothing of the
-    next call; it is copied this once.
+    next call; it is copied this once. And where what the present plan takes over is held again, that is to be left
+    alone first: a plan that takes over more would be held up by it, too.
     """
     program = signature.program
+    if site.streak and _held_again(signature, site, call):
+        return
     survivors = _survivors(planner, call, site.plan.outcome)
     lives_on = _lives_on(planner, program, survivors.seen) & site.plan.program.keep
     dead = _dead_after_all(signature, site, lives_on, call)
@@ -104,6 +107,14 @@ def look_again(planner: Planner, signature: Signature, site: Site, call: ownersh
         site.use(plan)
     site.lives_on = lives_on
     _note_holders(site, program, call, asks=asks)
+
+
+def _held_again(signature: Signature, site: Site, call: ownership.Call) -> bool:
+    """Whether a leaf is held that the site's plan takes over. Not asked of keys, which are not yet their bits."""
+    wanted = ownership.Wanted(sorted(set(site.plan.to_prove).difference(signature.keys)))
+    held = asking.held(call, wanted, site.plan.outcome)
+    ownership.resume_collections()
+    return bool(held)
 
 
 def _survivors(planner: Planner, call: ownership.Call, outcome: ownership.Outcome) -> ownership.Surviving:
@@ -173,7 +184,8 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
     if site.has_lost_patience() and jax.process_count() == 1:
         # The caller's code lets go of these, but something else has held on to them each time. (Where there are
         # other processes, see `_survivors`.)
-        keep = planner.never(program, are_arrays(call.leaves)) | site.lives_on | site.unseen | frozenset(held)
+        never = planner.never(program, are_arrays(call.leaves))
+        keep = never | site.lives_on | site.unseen | frozenset(held) | _held_besides(plan, never, call)
         plan = planner.plan(signature, keep, call.leaves, alone=len(signature.sites) == 1)
         site.use(plan)
         site.unseen |= plan.program.keep.intersection(held)
@@ -185,6 +197,16 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
         # Finding out has asked objects of all kinds, which may have kept something: prove the rest once more.
         held = {*held, *asking.held(call, plan.to_prove, outcome)}
     return plan, _with_copies(call.leaves, held, program)
+
+
+def _held_besides(plan: Plan, never: frozenset[int], call: ownership.Call) -> frozenset[int]:
+    """Those of the leaves that a plan leaves alone that are held at this call: a plan that is to leave others alone
+    would take over these in their place, and copy them."""
+    leaves = enumerate(plan.program.leaves)
+    others = {i for i, leaf in leaves if leaf.same_as is None} - never - set(plan.to_prove)
+    held = asking.held(call, ownership.Wanted(sorted(others)), plan.outcome) if others else ()
+    ownership.resume_collections()
+    return frozenset(held)
 
 
 def _why(plan: Plan, everywhere: bool, call: ownership.Call, held: Sequence[int]) -> dict[int, ownership.Held]:

@@ -158,8 +158,9 @@ class _Survey:
             self.read.pop(slot, None)
             if len(place) > 1:
                 self.released |= self._at(place, value)
-            if place in loaded_here and (loop.body or not _is_local(place)):  # a frame's own variables end with it
-                self.renewed |= self.parts.get(id(value), _NONE) - self.twins.get(place, _NONE)
+            from_there = any(place == each[: len(place)] for each in loaded_here)
+            if from_there and (loop.body or not _is_local(place)):  # a frame's own variables end with it
+                self.renewed |= self._at(place, value)
             if not _is_local(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
                 self.foreseen |= self._at(place, value)
         value = None  # or it would be one more reference to a container
