@@ -51,6 +51,8 @@ class Sooner:
             return None
         before = self._needed(flow.roots[value])
         readers = self._readers(now)
+        if not readers:
+            return None  # it is dead from the beginning
         if any(self._takes_memory(flow.steps[n]) for n in readers - before):
             return None  # a temporary made of it for another output may come at any time, and then also needs memory
         until = max(readers) if readers <= before else len(flow.steps)

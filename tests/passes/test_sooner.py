@@ -119,6 +119,21 @@ def test_an_input_that_may_be_read_later_is_none(fun: Callable[..., Any]) -> Non
     assert total(program) <= total(without(program)) + ALIGNMENT
 
 
+def test_what_nothing_reads_is_dead_from_the_beginning() -> None:
+    """In a pipeline without `prune` an input may stay that no step reads."""
+
+    def advanced(a: Any, unread: Any, b: Any) -> Any:
+        b = b + 0.1 * jnp.sin(a)
+        a = a + 0.1 * jnp.sin(b)
+        a = a + 0.1 * b
+        a = a + 0.1 * a
+        a = a + 0.1 * jnp.tanh(b)
+        return a, unread, b + 0.1 * jnp.sin(b)
+
+    program = planned(advanced, SQUARE, SQUARE, SQUARE)
+    assert total(program) <= total(without(program))
+
+
 def test_an_update_of_what_another_output_sorts_stays_where_it_is() -> None:
     def fun(p: Any, m: Any, g: Any, other: Any) -> Any:
         return p - 0.1 * (jnp.maximum(other, lax.fori_loop(0, 3, lambda _, z: 1.5 * z - z @ z, m)) @ g), m - jnp.sort(p)
