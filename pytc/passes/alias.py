@@ -126,7 +126,7 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> _LookedAt:
 
 
 def _small(jaxpr: Jaxpr, flow: Flow) -> Small | None:
-    if not Small.is_for(flow):
+    if not Small.may_be_for(flow) or not Small.is_for(flow := flatten(jaxpr, "cpu", once=True)):
         return None
     sizes = {value: nbytes(var.aval) for value, var in zip(flow.inputs, jaxpr.invars, strict=True)}
     made = zip(flow.outputs, jaxpr.outvars, strict=True)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, called, split_scan, split_while, subjaxprs
@@ -112,9 +112,12 @@ _MANY = 16  # XLA gives a concatenation of more operands its own buffer
 _LONG = 128  # elements from which a CPU's compiler treats rows as long; that of JAX 0.12 also does so for shorter ones
 
 
-def flatten(jaxpr: Jaxpr, platform: str) -> Flow:
-    """`jaxpr`, an open one, as a flat list of steps for this platform. Its constvars are the first values."""
-    builder = _Builder(platform)
+def flatten(jaxpr: Jaxpr, platform: str, *, once: bool = False) -> Flow:
+    """`jaxpr`, an open one, as a flat list of steps for this platform. Its constvars are the first values.
+
+    With `once`, what is computed again is no further step, as the compiler has it, and `x**2` is the square that it is.
+    """
+    builder = _Builder(platform, once)
     env: dict[Var, int] = {}
     for var in (*jaxpr.constvars, *jaxpr.invars):
         env[var] = builder.new()
@@ -124,8 +127,10 @@ def flatten(jaxpr: Jaxpr, platform: str) -> Flow:
 
 
 class _Builder:
-    def __init__(self, platform: str) -> None:
-        self.platform = platform
+    def __init__(self, platform: str, once: bool) -> None:
+        self.platform, self.once = platform, once
+        self.known: dict[Hashable, tuple[Sequence[Var], dict[Var, int]]] = {}
+        """If `once`: what has been made, by what it is, and where the numbers of these values are."""
         self.steps: list[Step] = []
         self.values = 0
         self.filled: set[int] = set()
@@ -143,6 +148,11 @@ class _Builder:
         vars that its equations make."""
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
+            if self.once:
+                if self.is_known(eqn, env):
+                    continue
+                if name == "integer_pow" and eqn.params["y"] == 2:
+                    name = "square"
             if name in ELEMENTWISE:  # most are
                 (var,) = eqn.outvars
                 reads = tuple([env[v] for v in eqn.invars if not isinstance(v, Literal)])
@@ -181,6 +191,22 @@ class _Builder:
             self.steps.append(Step(kind, name, reads, tuple(makes), over, view, self.size(eqn), inside))
             if name == "broadcast_in_dim" and not reads:
                 self.filled.update(makes)
+
+    def is_known(self, eqn: JaxprEqn, env: dict[Var, int]) -> bool:
+        """Whether the same has been computed before, of the same values; then these are the results. Else note it."""
+        if eqn.effects or called(eqn) is not None:
+            return False
+        of = tuple([(str(v.aval), repr(v.val)) if isinstance(v, Literal) else env[v] for v in eqn.invars])
+        try:
+            made, known = self.known.setdefault(
+                (eqn.primitive, of, tuple(sorted(eqn.params.items()))), (eqn.outvars, env)
+            )
+        except TypeError:  # of a parameter without a hash
+            return False
+        if made is eqn.outvars and known is env:
+            return False
+        env.update({var: known[other] for var, other in zip(eqn.outvars, made, strict=True)})
+        return True
 
     def call(self, eqn: JaxprEqn, body: Jaxpr, env: dict[Var, int]) -> None:
         inner: dict[Var, int] = {}

@@ -202,6 +202,64 @@ def test_loops_read_a_value_in_the_order_of_the_results() -> None:
         assert loops.readers[0] == [0, 1]
 
 
+def fusions(fun: Callable[..., Any], count: int) -> int:
+    """The loops that the compiler makes, and the joins of long rows."""
+    text = jax.jit(fun).lower(*[SQUARE] * count).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    return entry.count(" fusion(") + entry.count(" concatenate(")
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a, b: (jnp.roll(a, 1, 0) + b, jnp.roll(a, 1, 0) * b),
+        lambda a, b: ((jnp.roll(a, 1, 0) + b) * a, jnp.roll(a, 1, 0) * b - a),
+        lambda a, b: (a + 0.1 * -(jnp.roll(a, 1, 0) * b), -(jnp.roll(a, 1, 0) * b)),
+        lambda a, b: (a + 0.1 * (jnp.roll(a, 1, 0) * b), jnp.roll(a, 1, 0) * b),
+        lambda a, b: (jnp.roll(a, 1, 1) - b, b + 1),
+        lambda a, b: (jnp.roll(a, 1, 1) - jnp.roll(b, -1, 1), jnp.roll(a, 1, 1) * jnp.roll(b, -1, 0)),
+    ],
+)
+def test_what_is_joined_is_stored_for_several_loops_of_several_steps_and_if_its_rows_are_long(fun: Any) -> None:
+    flow = flatten(jax.make_jaxpr(fun)(SQUARE, SQUARE).jaxpr, "cpu", once=True)
+    assert Small.is_for(flow)
+    assert len(fused(flow, [value for value in flow.outputs if value is not None]).nodes) == fusions(fun, 2)
+
+
+def test_what_is_computed_again_is_one_step() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return jnp.roll(a, 1, 0) + b**2, jnp.roll(a, 1, 0) * b**2 + 0.5 * a, 0.25 * a
+
+    jaxpr = jax.make_jaxpr(fun)(SQUARE, SQUARE).jaxpr
+    names = [step.name for step in flatten(jaxpr, "cpu", once=True).steps]
+    assert sorted(names) == ["add", "add", "concatenate", *["mul"] * 3, "slice", "slice", "square"]
+    assert len(flatten(jaxpr, "cpu").steps) == len(names) + 4
+
+
+def test_what_is_smaller_can_be_where_a_result_is_written_later() -> None:
+    def fun(a: Any, b: Any) -> Any:
+        return a + 0.1 * jnp.tanh(a) * b, b + 0.1 * jnp.roll(a, 2, 1) * b
+
+    program = planned(fun, SQUARE, SQUARE)
+    known = small(program)
+    for pairs in ways(2):
+        assert abs(known.need(pairs)[0] - actual(program, pairs)) < BYTES // 8
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_grids_that_are_rolled_along_their_rows_take_no_more_than_with_the_best_pairs(backwards: bool) -> None:
+    def advected(field: Any, before: Any, stream: Any) -> Any:
+        def along(a: Any, axis: int) -> Any:
+            return 0.5 * (jnp.roll(a, -1, axis) - jnp.roll(a, 1, axis))
+
+        change = -(along(stream, 1) * along(field, 0) - along(stream, 0) * along(field, 1))
+        made = field + 0.01 * (1.5 * change - 0.5 * before), change
+        return made[::-1] if backwards else made
+
+    program = planned(advected, SQUARE, SQUARE, SQUARE)
+    assert total(program) <= least(program) + ALIGNMENT
+
+
 # Copies, order, buffers.
 
 
@@ -244,7 +302,7 @@ def test_a_loop_runs_as_soon_as_what_it_reads_is_there() -> None:
 
 def test_what_is_not_known_is_left_to_the_other_rules() -> None:
     def long(a: Any) -> Any:
-        for _ in range(60):
+        for _ in range(80):
             a = jnp.sin(a) + 1
         return a
 

@@ -1,9 +1,10 @@
 """Which of what is stored can have a result's memory before the result is written there: XLA's `BufferAssigner`.
 
 Arguments and results have memory from beginning to end: an output that is written over an input has the input's. Until
-a result is written, a value of its size can be there, if the input has been read by then; and also if what reads the
-value last writes the result over it, element by element. (Not a copy of the same input, or what is copied to the same
-result: then there would be no need for that copy.) All other values need memory of their own for as long as they live.
+a result is written, a value of up to its size can be there, if the input has been read by then; and also if what reads
+the value last writes the result over it, element by element. (Not a copy of the same input, or what is copied to the
+same result: then there would be no need for that copy.) All other values need memory of their own for as long as they
+live.
 
 Source: `xla/service/buffer_assignment.cc` of openxla/xla.
 """
@@ -63,7 +64,7 @@ def temporaries(
 
     def has_place(value: int, buffer: _Buffer) -> bool:
         given, original = buffer.given, program.original.get(value)
-        if size[value] != size[buffer.result] or not lives.is_before(value, buffer.result):
+        if size[value] > size[buffer.result] or not lives.is_before(value, buffer.result):
             return False
         if given is not None:
             if original in (given, buffer.result):

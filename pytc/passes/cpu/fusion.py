@@ -7,8 +7,10 @@ read is computed in each of them, if
     - it reads at most one array, or can be fused along every way that leads on from it. (Not if one of them leads
       through something that is in memory, as a result is.)
 
-Otherwise it is stored. As in XLA, the order in which loops read one value is an outcome, too, since the `schedule`
-depends on it: a new loop is the last reader of what it reads, and the last reader takes the place of one that goes.
+Otherwise it is stored. So is what is joined of parts (a roll), where a loop of several steps and another one would both
+take it in: there it would need a loop within each. As in XLA, the order in which loops read one value is an outcome,
+too, since the `schedule` depends on it: a new loop is the last reader of what it reads, and the last reader takes the
+place of one that goes.
 
 Source: `xla/service/instruction_fusion.cc` and `xla/service/cpu/cpu_instruction_fusion.cc` of openxla/xla.
 """
@@ -152,6 +154,8 @@ def _takes(consumer: _Instruction, producer: _Instruction) -> bool:
         return False
     step, by = producer.steps[0], consumer.steps[0]
     if step.kind not in _FUSIBLE or not (by.kind in _FUSIBLE or by.name in FUSED["cpu"]):
+        return False
+    if step.name == "concatenate" and consumer.fused and len(producer.users) > 1:
         return False
     is_expensive = step.kind is Kind.ELEMENTWISE and step.name not in _CHEAP
     return not is_expensive or (len(producer.users) == 1 and by.name not in _REUSE)

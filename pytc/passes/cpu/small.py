@@ -20,9 +20,9 @@ from pytc.passes.temporaries import FUSED, TINY
 
 _KNOWN = FUSED["cpu"] | UPDATES | {"broadcast_in_dim", "concatenate", "dot_general", "iota", "rev", "slice"}
 """Steps besides those on elements that `Small` knows."""
-_STEPS = 50
+_STEPS = 128
 """A program of more steps is not small."""
-_MOST = 250
+_MOST = 500
 """The number of choices looked at, times the size of the program, is about this at most: some milliseconds."""
 
 Pairs: TypeAlias = frozenset[tuple[int, int]]
@@ -87,14 +87,18 @@ class Small:
         """By the order of the results, which many choices have in common."""
 
     @staticmethod
+    def may_be_for(flow: Flow) -> bool:
+        """Whether a program has few enough steps, before those that compute the same are one."""
+        return len(flow.steps) <= 2 * _STEPS
+
+    @staticmethod
     def is_for(flow: Flow) -> bool:
         """Whether the program is small, and enough is known here of all that happens in it: steps on elements, matrix
         products, updates, rolls, and reductions to what no large step reads, which the compiler may fuse with it.
 
-        Not of transposes, which it may do without by another layout; of padding, which it stores or not; of long rows
-        that are joined; of powers, which are several steps; of loops over time, and of what needs memory inside. Nor of
-        results that are made of nothing, or are arguments under another shape or type. With no steps at all, there is
-        nothing to be chosen.
+        Not of transposes, which it may do without by another layout; of padding, which it stores or not; of powers,
+        which are several steps; of loops over time, and of what needs memory inside. Nor of results that are made of
+        nothing, or are arguments under another shape or type. With no steps at all, there is nothing to be chosen.
         """
         steps = [step for step in flow.steps if not step.view]
         made = {value for step in steps if step.reads for value in step.makes}
@@ -108,7 +112,7 @@ class Small:
             if step.kind is Kind.ELEMENTWISE:
                 if step.name == "integer_pow" or (reads_reduced and step.nbytes > TINY):
                     return False
-            elif step.name not in _KNOWN or step.kind is Kind.JOINED:
+            elif step.name not in _KNOWN:
                 return False
             if step.name in FUSED["cpu"] or (step.name == "broadcast_in_dim" and reads_reduced):
                 reduced.update(step.makes)
