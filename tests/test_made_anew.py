@@ -243,6 +243,29 @@ def test_wrappers_whose_callers_keep_different_arguments_share_two_executables(g
     assert len(executables) == 2
 
 
+def test_a_wrapper_made_anew_whose_caller_keeps_what_that_of_another_gave_away_copies_nothing():
+    def step(state):
+        return state * 2 + 1
+
+    def give_away(wrapper, state):
+        for _ in range(4):
+            state = wrapper(state)
+        return state
+
+    def keep(wrapper, state):
+        best = state
+        for _ in range(4):
+            state = wrapper(state)
+            best = state
+        return best
+
+    give_away(pytc.compile(step), jnp.zeros(1000))
+    wrapper = pytc.compile(step)
+    assert float(keep(wrapper, jnp.zeros(1000))[0]) == 15
+    (site,) = pytc.explain(wrapper).sites
+    assert (site.calls, site.copied_calls) == (4, 0)
+
+
 def test_call_sites_are_of_each_wrapper(traces):
     first, second = pytc.compile(traces.function), pytc.compile(traces.function)
     for _ in range(3):

@@ -59,7 +59,7 @@ class Planner:
     ) -> Plan:
         """The plan that leaves `keep` alone: one that is there, a new one, or, when there are `MOST_PLANS` already, the
         one that copies least. `alone` says that no other call site asks for plans; `patient`, that nothing is to be
-        compiled that takes over less than what is compiled already: the place may call but once.
+        compiled that takes over less than what other places use: this one may call but once.
 
         Raises `Retrace` where a new plan would have to be compiled in another context than the program was staged in,
         or for other leaves than those it was staged for (which the fast path may have let pass): what is compiled for
