@@ -182,6 +182,22 @@ def test_a_state_that_was_loaded_is_compiled_for_once(counted: Any, donate: Any)
     np.testing.assert_array_equal(loaded.params, np.linspace(0, 1, N, dtype=np.float32))
 
 
+def test_what_a_loaded_state_passes_on_is_handed_back_as_it_is() -> None:
+    """Weights that are frozen: the program for the first call, too, has no copy of them."""
+    step = pytc.compile(lambda state: State(state.step, long(state.params)))
+
+    def run(state: Any) -> list[bool]:
+        same = []
+        for _ in range(4):
+            frozen = state.step
+            state = step(state)
+            same.append(state.step is frozen)
+        return same
+
+    assert run(State(np.arange(5.0, dtype=np.float32), np.ones(N, np.float32))) == [False, True, True, True]
+    assert run(State(jnp.arange(5.0), jnp.ones(N))) == [True] * 4
+
+
 def test_numpy_data_that_come_back_each_time(counted: Any) -> None:
     """The result goes where the data came from, and becomes NumPy data there."""
 

@@ -70,6 +70,8 @@ class Signature:
     sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
     before: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
     """The call sites of wrappers that are gone."""
+    is_handed_on: bool = False
+    """Whether it began with the plans of another wrapper, whose callers may keep other leaves."""
     owner: weakref.ref[Signatures] | None = None
     """The table of the wrapper that it belongs to, as long as there is one."""
 
@@ -89,9 +91,9 @@ class Signature:
         one belonged to is gone, with all that its calls have shown."""
         plans = list(self.plans)
         if self.owner is None or self.owner() is not None:
-            return Signature(self.staged, [plan.anew() for plan in plans])
+            return Signature(self.staged, [plan.anew() for plan in plans], is_handed_on=True)
         before = {**self.before, **self.sites}
-        return Signature(self.staged, plans, before=dict([*before.items()][-MOST_HANDED_ON:]))
+        return Signature(self.staged, plans, before=dict([*before.items()][-MOST_HANDED_ON:]), is_handed_on=True)
 
     def resumed(self, code: types.CodeType, lasti: int) -> Site | None:
         """The call site at an instruction, as a wrapper that is gone left it; None if none has called there."""

@@ -15,7 +15,7 @@ from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.lasting import Parting, staged_to_last
 from pytc.calls.layout import UNSHARED, Describe, Described, Layout
-from pytc.calls.numpy_data import put_all_on_device
+from pytc.calls.numpy_data import as_passed, put_all_on_device
 from pytc.calls.planner import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
@@ -171,7 +171,7 @@ class Lookup:
                 continue
             known = layout.find(leaves, None)
             for signature in () if known is None else known.newest:
-                named = named or self.stageable.leaves(call.args, call.kwargs, share=self.share)
+                named = named or self._named(call)
                 program = signature.program.for_leaves(named)
                 if program is None or program.calls_python or not signature.staged.context.is_current():
                     continue
@@ -188,8 +188,7 @@ class Lookup:
         siblings = self._siblings(signatures, call.leaves, tree)
         if not siblings:
             return ()
-        named = self.stageable.leaves(call.args, call.kwargs, share=self.share)
-        known = self._of_known_program(named, siblings, described)
+        known = self._of_known_program(self._named(call), siblings, described)
         return () if known is None else (known,)
 
     def staged(
@@ -205,12 +204,16 @@ class Lookup:
 
         def stage(parting: Parting | None) -> Program:
             staged = self.stageable.stage(call.args, call.kwargs, share=self.share, parting=parting)
-            return self.planner.prepared(staged)
+            return self.planner.prepared(dataclasses.replace(staged, leaves=as_passed(staged.leaves, call.leaves)))
 
         program, parting = staged_to_last(stage, staying)
         siblings = [] if parting is None else self._siblings(signatures, call.leaves, tree)
         known = self._of_known_program(program.leaves, siblings, described)
         return Signature(Staged(program, self.describe, described)) if known is None else known
+
+    def _named(self, call: Call) -> tuple[Leaf, ...]:
+        """The leaves of a call, by their paths."""
+        return as_passed(self.stageable.leaves(call.args, call.kwargs, share=self.share), call.leaves)
 
     def _siblings(self, signatures: Signatures, leaves: Sequence[Any], tree: PyTreeDef) -> list[Signatures]:
         """What is known of calls with the same layout and static values, in which other arrays are one."""

@@ -12,6 +12,7 @@ other may need two executables. Where that is foreseen, the data are copied to t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from pytc.calls import asking
 from pytc.jax_compat.running import places_freely
 from pytc.ownership import Call
+from pytc.program import Leaf
 
 
 def replaced_by_the_result(call: Call) -> list[int]:
@@ -40,6 +42,15 @@ def put_on_device(leaves: list[Any], which: Iterable[int]) -> None:
     """Replace these leaves by arrays in memory of their own, placed as `jax.jit` places NumPy data."""
     for i in which:
         leaves[i] = jax.device_put(leaves[i], may_alias=False)
+
+
+def as_passed(named: Sequence[Leaf], leaves: Sequence[Any]) -> tuple[Leaf, ...]:
+    """The leaves of a call, as they were told from its arguments, where arrays have taken the place of some."""
+    pairs = zip(named, leaves, strict=True)
+    return tuple(
+        dataclasses.replace(told, array=True) if isinstance(leaf, jax.Array) and not told.array else told
+        for told, leaf in pairs
+    )
 
 
 def _numpy_data(leaves: Sequence[Any]) -> list[int]:
