@@ -182,6 +182,55 @@ def test_a_state_that_was_loaded_is_compiled_for_once(counted: Any, donate: Any)
     np.testing.assert_array_equal(loaded.params, np.linspace(0, 1, N, dtype=np.float32))
 
 
+def test_numpy_data_beside_the_state_stay_what_they_are(counted: Any) -> None:
+    """A batch of the state's shape comes as NumPy data each time: one program, which takes over none."""
+    step = pytc.compile(lambda state, batch: (long(state) + batch, batch * 0.5))
+    batches = [np.full(N, k, np.float32) for k in range(4)]
+    state, compiled = jnp.ones(N), []
+    counted()
+    for batch in batches:
+        state, _ = step(state, batch)
+        compiled.append(counted())
+    assert compiled == [1, 0, 0, 0]
+    np.testing.assert_array_equal(batches, np.arange(4.0)[:, None] + np.zeros(N))
+
+
+def read_from_a_tuple(step: Any, state: Any) -> Any:
+    both = state, 0
+    for _ in range(4):
+        both = step(both[0]), 1
+    return both[0]
+
+
+def through_a_helper(step: Any, state: Any) -> Any:
+    def advance(state: Any) -> Any:
+        return step(state)
+
+    for _ in range(4):
+        state = advance(state)
+    return state
+
+
+def in_an_attribute(step: Any, state: Any) -> Any:
+    class Holder:
+        pass
+
+    holder: Any = Holder()
+    holder.state = state
+    for _ in range(4):
+        holder.state = step(holder.state)
+    return holder.state
+
+
+@pytest.mark.parametrize("caller", [read_from_a_tuple, through_a_helper, in_an_attribute], ids=lambda f: f.__name__)
+def test_a_loaded_state_is_compiled_for_once_wherever_it_is(caller: Any, counted: Any) -> None:
+    step = pytc.compile(lambda state: long(state))
+    state = np.linspace(0, 1, N, dtype=np.float32)
+    counted()
+    caller(step, state)
+    assert counted() == 1
+
+
 def test_what_a_loaded_state_passes_on_is_handed_back_as_it_is() -> None:
     """Weights that are frozen: the program for the first call, too, has no copy of them."""
     step = pytc.compile(lambda state: State(state.step, long(state.params)))

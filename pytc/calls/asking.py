@@ -51,6 +51,13 @@ def staying(call: ownership.Call) -> frozenset[int] | None:
     return None
 
 
+def replaced(call: ownership.Call) -> frozenset[int]:
+    """The leaves in whose place the result comes; none where to find out raises."""
+    with _WHATEVER_IT_RAISES:
+        return ownership.replaced(call)
+    return frozenset()
+
+
 def survivors(call: ownership.Call, outcome: ownership.Outcome) -> ownership.Surviving:
     """The leaves that outlive the call for reasons that its site alone shows; none where to find out raises."""
     with _WHATEVER_IT_RAISES:

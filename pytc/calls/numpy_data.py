@@ -29,8 +29,7 @@ from pytc.program import Leaf
 def replaced_by_the_result(call: Call) -> list[int]:
     """The leaves (indices) that are NumPy data now, and will be arrays at the next call, as its code looks."""
     data = _numpy_data(call.leaves)
-    stay = asking.staying(call) if data else None
-    return [] if stay is None else [i for i in data if i not in stay]
+    return sorted(asking.replaced(call).intersection(data)) if data else []
 
 
 def put_all_on_device(leaves: list[Any]) -> None:

@@ -43,7 +43,7 @@ from pytc.ownership.bytecode.analysed import known_site
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.call import Call
 from pytc.ownership.cpython.interpreter import refusal
-from pytc.ownership.guesses.staying import staying
+from pytc.ownership.guesses.staying import replaced, staying
 from pytc.ownership.guesses.surviving import Surviving
 from pytc.ownership.guesses.survivors import survivors
 from pytc.ownership.others.collector import collected_since, collections_so_far
@@ -75,6 +75,7 @@ __all__ = [
     "onlooking_thread",
     "reasons",
     "refusal",
+    "replaced",
     "resume_collections",
     "staying",
     "survivors",

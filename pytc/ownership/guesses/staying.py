@@ -1,4 +1,5 @@
-"""Where arguments come from, and which will be the same at the next call: those in whose place no result comes.
+"""Where arguments come from, and which will be the same at the next call: those in whose place no result comes; and
+which will be a result.
 
 In `params, loss = step(params, target, batch)` the next parameters are a result of this call, and the target stays.
 Both may be one array now, as they often are at the first call. Then its memory is not free, but at the next one it is.
@@ -36,6 +37,18 @@ def staying(call: Call) -> Leaves | None:
         return None
     found = [numbers for key, numbers in _by_argument(call).items() if key in same]
     return Leaves().union(*found)
+
+
+def replaced(call: Call) -> Leaves:
+    """The leaves (numbers) of arguments from places to which the result of this call, or a part of it, is stored."""
+    for _, site, places in _sources(call.frame):
+        stored = {event.place for event in site.events if event.does == "store"}
+        ways = {key: {place[:end] for end in range(1, len(place) + 1)} for key, place in places.items()}
+        if same := {key for key, way in ways.items() if not stored.isdisjoint(way)}:
+            return Leaves().union(*(numbers for key, numbers in _by_argument(call).items() if key in same))
+        if not site.returns:
+            break
+    return Leaves()
 
 
 def twins(call: Call) -> list[dict[Place, Leaves]]:
