@@ -29,7 +29,6 @@ from pytc.calls import asking
 from pytc.calls.planner import Planner
 from pytc.emit import Emitted
 from pytc.ownership import proof
-from pytc.ownership.arrays import buffers
 from pytc.ownership.bytecode import analysed
 from tests.threads import another_thread
 
@@ -1360,29 +1359,6 @@ def test_what_is_kept_as_too_many_are_alive_is_won_back_where_another_leaf_is_re
         x = new
     assert len({*where[:6]}) > 1
     assert_in_place(where[-8:])
-
-
-def test_hundreds_of_small_states_in_turn_are_not_asked_for_their_addresses_at_each_call(monkeypatch):
-    """More than there are executions remembered, so that nothing else tells whether they share buffers."""
-    asked, look = [], buffers._are_seen_alone
-
-    def counted(leaves, everything):
-        asked.append(len(everything))
-        return look(leaves, everything)
-
-    def advance_all():
-        states = [jnp.zeros(8) + k for k in range(700)]
-        for _ in range(3):
-            states = [step(state) for state in states]
-        return states
-
-    step = pytc.compile(lambda state: state + 1)
-    states = advance_all()
-    np.testing.assert_array_equal(np.stack(states), np.arange(3.0, 703)[:, None] + np.zeros(8))
-    del states
-    monkeypatch.setattr(buffers, "_are_seen_alone", counted)
-    advance_all()
-    assert sum(asked) < 100 * 700
 
 
 def test_where_too_many_are_alive_no_leaf_takes_the_place_of_another():

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from pytc.ownership.arrays.wanted import Wanted
 
 FEW = 1024
-"""Up to so many arrays alive, all of them are listed, however little memory is to be won."""
-FEW_TO_ASK = 256
-"""And up to so many are asked for their addresses."""
+"""Up to so many arrays alive, all of them are looked at, however little memory is to be won."""
 _BYTES_EACH = 200
 """To list one array takes about as long as to copy this many bytes."""
 _ADDRESS = 30 * _BYTES_EACH
@@ -90,4 +88,4 @@ def are_too_many(arrays: int, leaves: int, nbytes: int, asked: bool = False) -> 
     """Whether to list so many arrays takes longer than to copy so many leaves, of so many bytes together; or, if they
     are to be `asked` for their addresses, to do that."""
     each = _ADDRESS if asked else _BYTES_EACH
-    return arrays > (FEW_TO_ASK if asked else FEW) and each * arrays > _A_COPY * leaves + nbytes
+    return arrays > FEW and each * arrays > _A_COPY * leaves + nbytes

@@ -29,7 +29,7 @@ from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import is_ready, is_told_late, new_shard, shards_of
 from pytc.jax_compat.clients import every_array
 from pytc.jax_compat.keys import bits_of
-from pytc.ownership.arrays.alive import FEW_TO_ASK, are_too_many
+from pytc.ownership.arrays.alive import FEW, are_too_many
 from pytc.ownership.cpython import interpreter
 
 _PATIENCE = 0.1
@@ -183,7 +183,7 @@ def shared(leaves: Sequence[Any], at_any_price: bool = False) -> list[bool]:
 def _are_too_many(everything: Sequence[Any], leaves: Sequence[Any]) -> bool:
     """Whether to ask all arrays for their addresses would take longer than to copy the leaves."""
     count = len(everything)  # compared first, as each `nbytes` takes a microsecond
-    return count > FEW_TO_ASK and are_too_many(count, len(leaves), sum(leaf.nbytes for leaf in leaves), asked=True)
+    return count > FEW and are_too_many(count, len(leaves), sum(leaf.nbytes for leaf in leaves), asked=True)
 
 
 def _at(places: Container[int] | None, arrays: Iterable[tuple[Any, Sequence[int]]]) -> dict[int, list[Any]]:
