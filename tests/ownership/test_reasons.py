@@ -11,6 +11,7 @@ import gc
 import itertools
 import re
 import signal
+import subprocess
 import sys
 import threading
 import types
@@ -802,3 +803,32 @@ def test_nothing_is_left_to_the_garbage_collector(made: Functions) -> None:
         thread.join()
     stub.read((kept, box.a))
     expect(frames == [])
+
+
+CLOSED = """
+import sys, threading, time
+from pytc.ownership.words import variables
+
+def numbers():
+    a, b, c = object(), [object()], {"x": object()}
+    while True:
+        yield a, b, c
+
+def work():
+    while time.monotonic() < end:
+        for _ in numbers():
+            break
+
+sys.setswitchinterval(1e-6)
+end = time.monotonic() + 4
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+while time.monotonic() < end:
+    variables.in_threads(object())
+"""
+
+
+def test_a_generator_that_another_thread_closes_is_not_looked_into() -> None:
+    """CPython 3.13 drops its variables, and leaves their addresses where they were."""
+    subprocess.run([sys.executable, "-c", CLOSED], check=True, timeout=60)

@@ -31,11 +31,12 @@ getrefcount: Callable[[object], int] = sys.getrefcount
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _Words: Any = ctypes.POINTER(ctypes.c_size_t)
+_Halves: Any = ctypes.POINTER(ctypes.c_uint32)
 _Objects: Any = ctypes.POINTER(ctypes.py_object)
 # `_word_at[n]` is the word at the address (n + 1) * _WORD, and `_half_at[n]` the half of one at (n + 2) * _WORD // 2; a
 # pointer to 0 would be none.
 _word_at: Any = _Words.from_buffer(ctypes.c_size_t(_WORD))
-_half_at: Any = ctypes.POINTER(ctypes.c_uint32).from_buffer(ctypes.c_size_t(_WORD))
+_half_at: Any = _Halves.from_buffer(ctypes.c_size_t(_WORD))
 _object_at: Any = _Objects.from_buffer(ctypes.c_size_t(_WORD))
 # A frame object is the object header, `f_back`, and then the pointer to the interpreter's own frame.
 _TO_FRAME = object.__basicsize__ + _WORD
@@ -62,6 +63,24 @@ def variable(frame: FrameType, index: int) -> Any:
         if comes_from_python(error):
             raise
         return UNBOUND
+
+
+def variable_elsewhere(frame: FrameType, index: int) -> Any:
+    """As `variable`, of a frame that another thread may be running.
+
+    That may close a generator at any moment. CPython 3.13 then drops the generator's variables where they are: the
+    words stay, and the height of the stack becomes 0 first. So both are read in one call of C code, in which no other
+    thread runs, and the variable only where the height is not 0.
+    """
+    height = map(operator.getitem, [_Halves.from_address(id(frame) + _TO_FRAME)], [2 * (first_local - 1)])
+    place = itertools.compress([(objects(frame), first_local + index)], height)
+    try:
+        found = list(itertools.starmap(operator.getitem, place))
+    except ValueError as error:
+        if comes_from_python(error):
+            raise
+        return UNBOUND
+    return found[0] if found else UNBOUND
 
 
 def comes_from_python(error: BaseException) -> bool:

@@ -21,7 +21,13 @@ from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
-from pytc.ownership.cpython.interpreter import UNBOUND, contents, variable, waits_for_c
+from pytc.ownership.cpython.interpreter import (
+    UNBOUND,
+    contents,
+    variable,
+    variable_elsewhere,
+    waits_for_c,
+)
 from pytc.ownership.cpython.plain import stores_by
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.others.watchers import may_be_interrupted, onlooking_thread, other_frames
@@ -368,7 +374,7 @@ def in_threads(value: Any) -> Held | None:
         frame: FrameType | None = top
         while frame is not None:
             for number, name in enumerate(frame.f_code.co_varnames):
-                if variable(frame, number) is value:
+                if variable_elsewhere(frame, number) is value:
                     text = f"`{name}` in thread {names.get(ident, ident)!r}, {place_in(frame, None)}"
                     return Held("thread", text, frame.f_code.co_filename, frame.f_lineno)
             frame = frame.f_back
