@@ -247,6 +247,63 @@ def test_what_a_loaded_state_passes_on_is_handed_back_as_it_is() -> None:
     assert run(State(jnp.arange(5.0), jnp.ones(N))) == [True] * 4
 
 
+def aligned(values: Any) -> Any:
+    """At an address from which JAX makes an array of NumPy's own memory, on a CPU."""
+    values = np.asarray(values)
+    room = np.empty(values.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    placed = room[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    placed[...] = values
+    return placed
+
+
+def test_a_loaded_state_is_never_in_numpys_own_memory() -> None:
+    step = pytc.compile(lambda state: [long(x) for x in state], donate="require")
+    one = aligned(np.linspace(0, 1, N, dtype=np.float32))
+    state: Any = [one, one, aligned(one)]
+    for _ in range(3):
+        state = step(state)
+    np.testing.assert_array_equal(one, np.linspace(0, 1, N, dtype=np.float32))
+    np.testing.assert_array_equal(state[0], state[2])
+
+
+@pytest.mark.parametrize("first", [np.timedelta64(3, "s"), np.datetime64(1, "s")], ids=str)
+def test_a_numpy_scalar_that_jax_has_no_type_for_is_static(first: Any) -> None:
+    step = pytc.compile(lambda state: state)
+    state = first
+    for _ in range(2):
+        state = step(state)
+        assert state == first
+
+
+@pytest.mark.parametrize("first", [np.arange(3.0, dtype=">f4"), np.longdouble(2), np.array(["a"])], ids=str)
+def test_numpy_data_that_jax_has_no_type_for_are_refused_by_name(first: Any) -> None:
+    step = pytc.compile(lambda state: state)
+    state = first
+    with pytest.raises((TypeError, ValueError), match="`state`"):
+        state = step(state)
+    assert state is first
+
+
+def test_numpy_data_that_options_place_are_placed_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On several devices none has room for the whole."""
+    put = []
+    real = jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda x, *args, **kwargs: put.append(x) or real(x, *args, **kwargs))
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    state: Any = np.ones(N, np.float32)
+    step = pytc.compile(lambda state: long(state), in_shardings=here)
+    for _ in range(2):
+        state = step(state)
+    assert not [x for x in put if isinstance(x, np.ndarray)]
+    state = np.ones(N, np.float32)
+    beside = real(jnp.ones(N), jax.devices()[0])
+    step = pytc.compile(lambda state, beside: long(state) + beside)
+    for _ in range(2):
+        state = step(state, beside)
+    assert not [x for x in put if isinstance(x, np.ndarray)]
+
+
 def test_numpy_data_that_come_back_each_time(counted: Any) -> None:
     """The result goes where the data came from, and becomes NumPy data there."""
 

@@ -1147,6 +1147,38 @@ def test_what_something_unseen_holds_is_copied_three_times_whatever_else_could_b
     assert plans(step)[0] <= 2
 
 
+def test_a_leaf_that_is_let_go_of_later_is_taken_over_beside_one_that_is_held_for_ever():
+    """At a third place, where both plans are made already."""
+    step, held = pytc.compile(lambda x, y: (x + 1, y * 2)), []
+
+    def give_away_all(x, y):
+        for _ in range(5):
+            x, y = step(x, y)
+
+    def keep_one(x, y):
+        kept = y
+        for _ in range(5):
+            x, _ = step(x, y)
+        return kept
+
+    def hold(x, y):
+        places, kept = [], {}
+        for k in range(70):
+            held[:] = [x]
+            if k < 6:
+                kept["y"] = y
+            else:
+                kept.clear()
+            places.append(y.unsafe_buffer_pointer())
+            x, y = step(x, y)
+        return places
+
+    for caller in (give_away_all, keep_one):
+        caller(jnp.arange(1000.0), jnp.ones(1000))
+    places = hold(jnp.arange(1000.0), jnp.ones(1000))
+    assert len({*places[20:]}) == 1
+
+
 def in_a_starred_tuple(step, first):
     state = first, jnp.zeros(1000)
     for _ in range(5):

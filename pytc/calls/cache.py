@@ -269,13 +269,16 @@ class Signatures:
         if found is None or not self._differ_in_context:
             return found
         # It is the newest of its description, and `jax.jit` takes milliseconds to refuse one of another context.
-        return next(iter(self.alike(found.described)), None)
+        return next(self._alike_now(found.described), None)
 
     def alike(self, described: Described) -> tuple[Signature, ...]:
         """Every signature for leaves like these that was staged with JAX set as it is now, newest first. (To refuse one
         that was not takes `jax.jit` a trace.)"""
+        return tuple(self._alike_now(described))
+
+    def _alike_now(self, described: Described) -> Iterator[Signature]:
         now = settings()
-        return tuple(each for each in self._alike.get(described, ()) if each.staged.context.settings == now)
+        return (each for each in self._alike.get(described, ()) if each.staged.context.settings == now)
 
     def make_room(self, signature: Signature) -> None:
         """Drop what no call will use any more, and the oldest of many like this new one: its context may be gone for

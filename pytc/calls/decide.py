@@ -89,10 +89,10 @@ def look_again(planner: Planner, signature: Signature, site: Site, call: ownersh
 
     That the code keeps another leaf at this very call (a snapshot of every hundredth step, say) tells nothing of the
     next call; it is copied this once. And where what the present plan takes over is held again, that is to be left
-    alone first: a plan that takes over more would be held up by it, too.
+    alone first, if it goes on so: a plan that takes over more would be held up by it, too.
     """
     program = signature.program
-    if site.streak and _held_again(signature, site, call):
+    if 0 < site.streak < PATIENCE and _held_again(signature, site, call):
         return
     survivors = _survivors(planner, call, site.plan.outcome)
     lives_on = _lives_on(planner, program, survivors.seen) & site.plan.program.keep
@@ -186,7 +186,7 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
         # The caller's code lets go of these, but something else has held on to them each time. (Where there are
         # other processes, see `_survivors`.)
         never = planner.never(program, are_arrays(call.leaves))
-        keep = never | site.lives_on | site.unseen | frozenset(held) | _held_besides(plan, never, call)
+        keep = never | site.lives_on | site.unseen | frozenset(held) | _held_besides(planner, plan, never, call)
         plan = planner.plan(signature, keep, call.leaves, alone=len(signature.sites) == 1)
         site.use(plan)
         site.unseen |= plan.program.keep.intersection(held)
@@ -200,11 +200,10 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
     return plan, _with_copies(call.leaves, held, program)
 
 
-def _held_besides(plan: Plan, never: frozenset[int], call: ownership.Call) -> frozenset[int]:
+def _held_besides(planner: Planner, plan: Plan, never: frozenset[int], call: ownership.Call) -> frozenset[int]:
     """Those of the leaves that a plan leaves alone that are held at this call: a plan that is to leave others alone
     would take over these in their place, and copy them."""
-    leaves = enumerate(plan.program.leaves)
-    others = {i for i, leaf in leaves if leaf.same_as is None} - never - set(plan.to_prove)
+    others = planner.provable(plan.program) - never - set(plan.to_prove)
     held = asking.held(call, ownership.Wanted(sorted(others)), plan.outcome) if others else ()
     ownership.resume_collections()
     return frozenset(held)

@@ -34,7 +34,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves
 
 from pytc import ownership
 from pytc.arguments.leaves import Parameters
-from pytc.calls import asking, decide, numpy_data
+from pytc.calls import asking, decide
 from pytc.calls.cache import Signature, Signatures
 from pytc.calls.deleted import check_not_deleted
 from pytc.calls.direct import Ways
@@ -43,6 +43,7 @@ from pytc.calls.instead_mapped import PmapInstead
 from pytc.calls.known import Known, known_of
 from pytc.calls.layout import describe, describe_placed
 from pytc.calls.lookup import Lookup, Stopped
+from pytc.calls.numpy_data import NumpyData, put_replaced_on_device
 from pytc.calls.planner import Planner
 from pytc.calls.wrapper import wrap
 from pytc.donation import read_policy
@@ -102,8 +103,9 @@ class Function:
         # Where options say where arguments go, it does not matter where they are.
         places_matter = stageable.in_shardings is None and not isinstance(stageable, MappedStageable)
         tell_apart = describe_placed if places_matter else describe
-        moves_numpy_data = places_matter and jax.process_count() > 1
-        return Lookup(stageable, self.planner, self.share, tell_apart, self._known(), moves_numpy_data)
+        are_placed = not places_matter or self._options.jit.keys() & {"device", "backend"}
+        which: NumpyData = "none" if are_placed else "all" if jax.process_count() > 1 else "replaced"
+        return Lookup(stageable, self.planner, self.share, tell_apart, self._known(), which)
 
     def _known(self) -> Known:
         """What has been staged and compiled of the function with these options."""
@@ -235,8 +237,7 @@ class Function:
         signatures = self.lookup.signatures(call, tree)
         if signatures is None:
             return self.instead.call(call.args, call.kwargs, call.leaves)
-        if signatures.are_new() and (replaced := numpy_data.replaced_by_the_result(call)):
-            numpy_data.put_on_device(call.leaves, replaced)
+        if self.lookup.numpy_data == "replaced" and signatures.are_new() and put_replaced_on_device(call):
             signatures = self.lookup.signatures(call, tree) or signatures
         return self._by_program(signatures, self.run, lambda: asking.staying(call), call, tree, landed)
 

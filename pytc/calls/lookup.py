@@ -15,7 +15,7 @@ from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.lasting import Parting, staged_to_last
 from pytc.calls.layout import UNSHARED, Describe, Described, Layout
-from pytc.calls.numpy_data import as_passed, put_all_on_device
+from pytc.calls.numpy_data import NumpyData, as_passed, put_all_on_device
 from pytc.calls.planner import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
 from pytc.jax_compat.running import config, executing_once, mesh_in_context
@@ -42,8 +42,8 @@ class Lookup:
     describe: Describe
     """What tells leaves apart that are of one layout."""
     known: Known
-    moves_numpy_data: bool
-    """Whether arrays take the place of all NumPy data (`numpy_data`)."""
+    numpy_data: NumpyData
+    """For which NumPy data arrays are to take the place."""
     layouts: dict[Any, Layout] = dataclasses.field(default_factory=dict)
     """By the tree of the arguments, the types of their leaves and the mesh in context, where it matters."""
 
@@ -66,7 +66,7 @@ class Lookup:
         The lists of the caller and the containers of the arguments must be all that refers to unshared leaves. NumPy
         data among the leaves may be replaced by arrays.
         """
-        if self.moves_numpy_data:
+        if self.numpy_data == "all":
             put_all_on_device(leaves)
         layout = self.layouts.get((tree, (*map(type, leaves),), self._mesh()))
         if layout is None or not executing_once():

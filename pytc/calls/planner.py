@@ -196,9 +196,15 @@ class Planner:
 
     def _to_prove(self, program: Program) -> ownership.Wanted:
         """The leaves that a call must prove dead."""
-        proven = [i for i in program.donated if self.mode(program.leaves[i]) in ("auto", "require")]
+        provable = self.provable(program)
+        proven = [i for i in program.donated if i in provable]
         required = any(self.mode(program.leaves[i]) == "require" for i in proven)
         return ownership.Wanted(proven, None if required else sum(program.leaves[i].nbytes for i in proven))
+
+    def provable(self, program: Program) -> frozenset[int]:
+        """The leaves that are taken over only where they are proven dead: nobody has promised it."""
+        leaves = enumerate(program.leaves)
+        return frozenset(i for i, leaf in leaves if leaf.same_as is None and self.mode(leaf) in ("auto", "require"))
 
     def never(self, program: Program, arrays: Iterable[bool]) -> frozenset[int]:
         """The leaves that no output may be written over, whatever the caller does with them. `arrays` says of each leaf
