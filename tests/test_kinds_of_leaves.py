@@ -50,6 +50,17 @@ def counted() -> Any:
     return since
 
 
+def watched(step: Any, state: State, calls: int, counted: Any) -> tuple[State, list[int], list[int]]:
+    """The state after so many calls; how much was compiled for each; and where the parameters were after each."""
+    compiled, places = [], []
+    counted()
+    for _ in range(calls):
+        state = step(state)
+        compiled.append(counted())
+        places.append(state.params.unsafe_buffer_pointer())
+    return state, compiled, places
+
+
 FIRST = {
     "int": lambda: 0,
     "numpy scalar": lambda: np.int32(0),
@@ -69,15 +80,8 @@ def test_a_counter_that_begins_as_no_array(first: Any, counted: Any) -> None:
         return State(state.step + 1, long(state.params) * table)
 
     def run(step: Any) -> tuple[State, list[int], list[int]]:
-        state = State(first(), jnp.ones(N))
         traced.clear()
-        compiled, places = [], []
-        counted()
-        for _ in range(5):
-            state = step(state)
-            compiled.append(counted())
-            places.append(state.params.unsafe_buffer_pointer())
-        return state, compiled, places
+        return watched(step, State(first(), jnp.ones(N)), 5, counted)
 
     expected, by_jax, _ = run(jax.jit(step))
     by_jax_traced = len(traced)
@@ -159,21 +163,12 @@ def test_a_state_that_was_loaded_is_compiled_for_once(counted: Any, donate: Any)
     step = pytc.compile(lambda state: State(state.step + 1, long(state.params)), donate=donate)
     loaded = State(np.int32(3), np.linspace(0, 1, N, dtype=np.float32))
 
-    def run(step: Any) -> tuple[State, list[int], list[int]]:
-        state: Any = loaded
-        compiled, places = [], []
-        counted()
-        for _ in range(4):
-            state = step(state)
-            compiled.append(counted())
-            places.append(state.params.unsafe_buffer_pointer())
-        return state, compiled, places
-
-    expected, *_ = run(jax.jit(step.__wrapped__))
-    first, compiled, places = run(step)
+    expected, *_ = watched(jax.jit(step.__wrapped__), loaded, 4, counted)
+    first, compiled, places = watched(step, loaded, 4, counted)
     assert compiled == [1, 0, 0, 0]
     assert len({*places}) == 1
-    second, compiled, places = run(step)  # another time that one is loaded, too, it is the same program, or one more
+    # Another time that one is loaded it is the same program, or one more.
+    second, compiled, places = watched(step, loaded, 4, counted)
     assert sum(compiled) <= 1
     assert len({*places}) <= 2
     for result in (first, second):
@@ -286,13 +281,17 @@ def test_numpy_data_that_jax_has_no_type_for_are_refused_by_name(first: Any) -> 
 
 
 def test_numpy_data_that_options_place_are_placed_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On several devices none has room for the whole."""
+    """On several devices none has room for the whole. And where nothing is taken over, nothing need be."""
     put = []
     real = jax.device_put
     monkeypatch.setattr(jax, "device_put", lambda x, *args, **kwargs: put.append(x) or real(x, *args, **kwargs))
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     state: Any = np.ones(N, np.float32)
     step = pytc.compile(lambda state: long(state), in_shardings=here)
+    for _ in range(2):
+        state = step(state)
+    assert not [x for x in put if isinstance(x, np.ndarray)]
+    state, step = np.ones(N, np.float32), pytc.compile(lambda state: long(state), donate="none")
     for _ in range(2):
         state = step(state)
     assert not [x for x in put if isinstance(x, np.ndarray)]

@@ -248,15 +248,14 @@ class Signatures:
     newest: tuple[Signature, ...] = ()
     _alike: _Alike = dataclasses.field(default_factory=_Alike)
     _probe: Probe = dataclasses.field(default_factory=Probe)
-    _were_asked: bool = False
-    """Whether `are_new` was asked."""
+    _were_called: bool = False
     _differ_in_context: bool = False
     """Whether some signatures differ in nothing but JAX's settings when they were staged."""
 
-    def are_new(self) -> bool:
-        """Whether none is known, and this is asked for the first time."""
-        were_asked, self._were_asked = self._were_asked, True
-        return not (were_asked or self.newest)
+    def note_call(self) -> bool:
+        """Note a call, and return whether it is the first; not if a program is known already."""
+        were_called, self._were_called = self._were_called, True
+        return not (were_called or self.newest)
 
     def find(self, leaves: Sequence[Any]) -> Signature | None:
         """The signature for these leaves as far as the probed ones and JAX's settings tell; JAX checks the others."""

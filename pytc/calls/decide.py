@@ -59,8 +59,9 @@ def first_look(planner: Planner, signature: Signature, call: ownership.Call) -> 
     lives_on = _lives_on(planner, program, survivors.expected)
     keep = planner.never(program, are_arrays(call.leaves)) | lives_on
     dear = _too_dear(planner, signature, keep)
-    is_first = signature.is_handed_on and not signature.sites
-    plan = planner.plan(signature, keep | dear, call.leaves, patient=not is_first)
+    # Plans that another wrapper has left tell nothing of what the callers of this one keep.
+    patient = bool(signature.sites) or not signature.is_handed_on
+    plan = planner.plan(signature, keep | dear, call.leaves, patient=patient)
     if len(signature.sites) >= MOST_SITES:
         signature.sites.clear()
     site = Site(call.frame.f_code, call.frame.f_lasti, ownership.where(call.frame), plan)

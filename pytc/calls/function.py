@@ -104,7 +104,8 @@ class Function:
         places_matter = stageable.in_shardings is None and not isinstance(stageable, MappedStageable)
         tell_apart = describe_placed if places_matter else describe
         are_placed = not places_matter or self._options.jit.keys() & {"device", "backend"}
-        which: NumpyData = "none" if are_placed else "all" if jax.process_count() > 1 else "replaced"
+        takes_none = self.planner.policy.modes == {"none"}
+        which: NumpyData = "none" if are_placed or takes_none else "all" if jax.process_count() > 1 else "replaced"
         return Lookup(stageable, self.planner, self.share, tell_apart, self._known(), which)
 
     def _known(self) -> Known:
@@ -237,7 +238,7 @@ class Function:
         signatures = self.lookup.signatures(call, tree)
         if signatures is None:
             return self.instead.call(call.args, call.kwargs, call.leaves)
-        if self.lookup.numpy_data == "replaced" and signatures.are_new() and put_replaced_on_device(call):
+        if self.lookup.numpy_data == "replaced" and signatures.note_call() and put_replaced_on_device(call):
             signatures = self.lookup.signatures(call, tree) or signatures
         return self._by_program(signatures, self.run, lambda: asking.staying(call), call, tree, landed)
 

@@ -9,8 +9,8 @@ other may need two executables. Where that is foreseen, the data are copied to t
 - else data in whose place the result comes (`state = step(state)`, with a state that was loaded), at the first such
   call.
 
-Not where options, or other arguments, say where arguments go: JAX sends each device its part, and no other device has
-room for the whole.
+Not where nothing is ever taken over; nor where options, or other arguments, say where arguments go: JAX sends each
+device its part, and no other device has room for the whole.
 """
 
 from __future__ import annotations
