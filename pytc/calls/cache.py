@@ -245,6 +245,9 @@ class Signatures:
     shared: Shared
     same_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
     """For each leaf that is one array with an earlier one, which: also where a program takes them for two."""
+    is_apart: bool = False
+    """Whether calls differ in which arrays are one (`layout.MOST_SHARINGS`): their program takes them all for several.
+    """
     newest: tuple[Signature, ...] = ()
     _alike: _Alike = dataclasses.field(default_factory=_Alike)
     _probe: Probe = dataclasses.field(default_factory=Probe)

@@ -42,6 +42,14 @@ def describe_placed(leaf: Any) -> tuple[Hashable, ...]:
     return (*described, *place_of(leaf)) if issubclass(type(leaf), jax.Array) else described
 
 
+MOST_SHARINGS = 8
+"""In so many ways arrays of a layout and static values may be one with a program for each way. Calls that share them in
+yet others (`mate(*random.choices(population, k=6))`) have one in common, which takes all leaves for different arrays,
+as that of `jax.jit` does."""
+
+APART: tuple[int, ...] = ()
+"""Stands for those others, in place of a sharing."""
+
 UNPLACED = 3
 """How many parts of what `describe_placed` tells are `describe`'s."""
 _DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
@@ -81,11 +89,19 @@ class Layout:
         """What is known of calls with these static values and this sharing, if anything. Raises `TypeError` for a value
         that cannot be hashed."""
         of_values = self._known.get(values)
-        return None if of_values is None else of_values.get(sharing)
+        if of_values is None:
+            return None
+        found = of_values.get(sharing)
+        return found if found is not None or sharing is None else of_values.get(APART)
 
     def setdefault(self, values: Hashable, sharing: tuple[int, ...] | None, new: Signatures) -> Signatures:
         """The same; if nothing is, from now on `new`."""
         return self._known.setdefault(values, {}).setdefault(sharing, new)
+
+    def told_apart(self, values: Hashable, sharing: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """The sharing by which a call that nothing is known of is told from others."""
+        others = self._known.get(values, {}).keys() - {None}
+        return sharing if sharing is None or len(others) < MOST_SHARINGS else APART
 
     def of_any_sharing(self, values: Hashable) -> Sequence[Signatures]:
         """What is known of calls with these static values, whichever of their arrays are one."""
@@ -108,7 +124,7 @@ class Layout:
         return tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)
 
     def same_as(self, sharing: tuple[int, ...] | None) -> dict[int, int]:
-        """For each leaf that is the same object as an earlier one, which."""
+        """For each leaf that is the same object as an earlier one at each call with this sharing, which."""
         return {i: first for i, first in zip(self.arrays, sharing or self.arrays, strict=True) if i != first}
 
 

@@ -14,7 +14,7 @@ from pytc.arguments.shardings import speaks_of_the_mesh
 from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.lasting import Parting, staged_to_last
-from pytc.calls.layout import UNSHARED, Describe, Described, Layout
+from pytc.calls.layout import APART, UNSHARED, Describe, Described, Layout
 from pytc.calls.numpy_data import NumpyData, as_passed, put_all_on_device
 from pytc.calls.planner import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
@@ -100,8 +100,10 @@ class Lookup:
             self.stageable.leaves(call.args, call.kwargs, share=False)  # names the leaf
             raise
         if found is None:
+            sharing = layout.told_apart(values, sharing)
             shared = self.known.setdefault((tree, types, mesh, values, sharing), Shared(self.describe))
-            found = layout.setdefault(values, sharing, Signatures(shared, layout.same_as(sharing)))
+            new = Signatures(shared, layout.same_as(sharing), is_apart=sharing == APART)
+            found = layout.setdefault(values, sharing, new)
         return found
 
     def candidates(
@@ -184,11 +186,11 @@ class Lookup:
     def of_other_sharing(
         self, signatures: Signatures, described: Described, call: Call, tree: PyTreeDef
     ) -> Sequence[Signature]:
-        """One of a program that was staged for leaves of which more are one array, and takes these for several."""
+        """One of a program that was staged for leaves of which others are one array, and takes these for several."""
         siblings = self._siblings(signatures, call.leaves, tree)
         if not siblings:
             return ()
-        known = self._of_known_program(self._named(call), siblings, described)
+        known = self._of_known_program(self._named(call, apart=signatures.is_apart), siblings, described)
         return () if known is None else (known,)
 
     def staged(
@@ -206,14 +208,20 @@ class Lookup:
             staged = self.stageable.stage(call.args, call.kwargs, share=self.share, parting=parting)
             return self.planner.prepared(dataclasses.replace(staged, leaves=as_passed(staged.leaves, call.leaves)))
 
-        program, parting = staged_to_last(stage, staying)
+        if signatures.is_apart:
+            parting: Parting | None = (*range(len(call.leaves)),)
+            program = stage(parting)
+        else:
+            program, parting = staged_to_last(stage, staying)
         siblings = [] if parting is None else self._siblings(signatures, call.leaves, tree)
         known = self._of_known_program(program.leaves, siblings, described)
         return Signature(Staged(program, self.describe, described)) if known is None else known
 
-    def _named(self, call: Call) -> tuple[Leaf, ...]:
-        """The leaves of a call, by their paths."""
-        return as_passed(self.stageable.leaves(call.args, call.kwargs, share=self.share), call.leaves)
+    def _named(self, call: Call, *, apart: bool = False) -> tuple[Leaf, ...]:
+        """The leaves of a call, by their paths; `apart`, as different arrays."""
+        parting = range(len(call.leaves)) if apart else None
+        named = self.stageable.leaves(call.args, call.kwargs, share=self.share, parting=parting)
+        return as_passed(named, call.leaves)
 
     def _siblings(self, signatures: Signatures, leaves: Sequence[Any], tree: PyTreeDef) -> list[Signatures]:
         """What is known of calls with the same layout and static values, in which other arrays are one."""

@@ -139,13 +139,17 @@ def _column(site: Site) -> int | None:
 
 def _told_apart(signatures: Sequence[Signature]) -> list[tuple[tuple[str, str], ...]]:
     """For each signature that one place calls with, the leaves that are not the same in all of them, with their types;
-    and if some differ in no leaf, in which of JAX's settings they were traced."""
+    whether it is that of calls of which each may share other arrays; and if some differ in none of that, in which of
+    JAX's settings they were traced."""
     if len(signatures) == 1:
         return [()]
     each = [{leaf.path: _type(i, one) for i, leaf in enumerate(one.program.leaves)} for one in signatures]
     paths = dict.fromkeys(path for kinds in each for path in kinds)
     differ = [path for path in paths if len({kinds.get(path) for kinds in each}) > 1]
-    told = [tuple((path, kinds.get(path, "absent")) for path in differ) for kinds in each]
+    told = [
+        (*((path, kinds.get(path, "absent")) for path in differ), *([SHARED] if _is_apart(one) else []))
+        for kinds, one in zip(each, signatures, strict=True)
+    ]
     if len({*told}) == len(told):
         return told
     settings = [*dict.fromkeys(one.staged.context.settings for one in signatures)]
@@ -157,6 +161,13 @@ def _told_apart(signatures: Sequence[Signature]) -> list[tuple[tuple[str, str], 
 
 SETTINGS = "JAX's settings"
 """What tells signatures apart that differ in no leaf: x64 mode, the default device, matmul precision, a mesh, ..."""
+
+SHARED = ("which arrays are one", "another at each call")
+
+
+def _is_apart(signature: Signature) -> bool:
+    of = None if signature.owner is None else signature.owner()
+    return of is not None and of.is_apart
 
 
 def _type(i: int, signature: Signature) -> str:
