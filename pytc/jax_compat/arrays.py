@@ -58,6 +58,13 @@ def captured_copy(value: Any, aval: AbstractValue) -> Any:
         return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
 
 
+def can_be_read(value: Any) -> bool:
+    """Whether the elements of a constant can be looked at here."""
+    if not hasattr(value, "size") or isinstance(value, jax.Ref):
+        return False
+    return not isinstance(value, jax.Array) or (value.is_fully_addressable and not is_extended(value.dtype))
+
+
 def is_narrowed(dtype: Any) -> bool:
     """Whether JAX makes another dtype of this one where it is handed NumPy data: in 32-bit mode, of 64 bits."""
     return not is_extended(dtype) and jax.dtypes.canonicalize_dtype(dtype) != dtype
@@ -84,6 +91,16 @@ def constant_copy(value: Any) -> Any:
         with jax.transfer_guard("allow"):  # as for a constant of `jax.jit`
             return np.array(value)
     return value.copy() if isinstance(value, np.ndarray) else value  # with the weak type, in JAX's own class of arrays
+
+
+def elements(value: Any) -> np.ndarray[Any, Any]:
+    """Those of NumPy data or of an array that can be read. Not asked of the array itself, which would keep them in the
+    host's memory from then on. Raises `RuntimeError` of an array that was deleted."""
+    with jax.transfer_guard("allow"):
+        if not isinstance(value, jax.Array):
+            return np.asarray(value)
+        shards = shards_of(value)
+        return np.asarray(jax.make_array_from_single_device_arrays(value.shape, value.sharding, shards))
 
 
 def is_nobody_elses(value: Any) -> bool:

@@ -1,7 +1,7 @@
 """The passes, in order. Each is a function from a frozen `Program` to another; a pipeline is a tuple of them.
 
-    hoist       captured arrays become inputs, but for those that `elements` says stay constants, and those that XLA
-                would compute with (`constants`, `unknown`, `while_loops`)
+    hoist       captured arrays become inputs, one copy for all programs (`copies`), but for those that `elements` says
+                stay constants, and those that XLA would compute with (`constants`, `unknown`, `while_loops`)
     finalise    wrappers are replaced by what they stand for
     share       outputs that are one value (`values`) become one
     forward     outputs that are arguments are handed back
@@ -17,8 +17,8 @@
 pass kept the meaning (`PYTC_VERIFY=1`).
 
 What a pass returns depends on the program alone, with these exceptions: `forward` and `alias` ask JAX which devices
-there are, `hoist` and `snapshot` whether 64-bit mode is on, and `finalise` looks up the rules that
-`register_finalisation` was given.
+there are, `hoist` and `snapshot` whether 64-bit mode is on and which copies other programs have, and `finalise` looks
+up the rules that `register_finalisation` was given.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from pytc.jax_compat import arrays
-from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes
+from pytc.jax_compat.avals import AbstractValue, on_axes
 from pytc.jax_compat.layouts import is_over_several
 
 _TWIN = "another captured array has the same elements, and XLA makes one of what reads either"
@@ -29,13 +29,6 @@ def reasons(captured: Sequence[tuple[Any, AbstractValue]], is_cut: bool) -> list
     return [_reason(value, aval, is_cut) or (_TWIN if k in twins else "") for k, (value, aval) in enumerate(captured)]
 
 
-def _can_be_read(value: Any) -> bool:
-    """Whether the elements of a constant can be looked at here."""
-    if not hasattr(value, "size") or isinstance(value, jax.Ref):
-        return False
-    return not isinstance(value, jax.Array) or (value.is_fully_addressable and not is_extended(value.dtype))
-
-
 def _reason(value: Any, aval: AbstractValue, is_cut: bool) -> str:
     """Why this one stays a constant, whatever the others are; empty if nothing says so."""
     if not hasattr(value, "size") or isinstance(value, jax.Ref):
@@ -46,7 +39,7 @@ def _reason(value: Any, aval: AbstractValue, is_cut: bool) -> str:
         return "its type is of 64 bits, and 64-bit mode is off"
     if value.size <= 1:
         return "it has at most one element"
-    if not _can_be_read(value):
+    if not arrays.can_be_read(value):
         return ""
     if is_cut and not (isinstance(value, jax.Array) and is_over_several(value.sharding)):
         return "arguments are spread over devices, and XLA spreads a constant as it likes"
@@ -58,7 +51,7 @@ def _reason(value: Any, aval: AbstractValue, is_cut: bool) -> str:
 def _twins(values: Sequence[Any]) -> set[int]:
     """Which of these constants (indices) have the bytes of another one. As inputs they would be two to XLA, which takes
     equal constants for one, and then equal products with them."""
-    read = [k for k, value in enumerate(values) if _can_be_read(value) and value.size > 1]
+    read = [k for k, value in enumerate(values) if arrays.can_be_read(value) and value.size > 1]
     with jax.transfer_guard("allow"):
         data = {k: np.asarray(values[k]) for k in read}
     few = _alike(read, lambda k: (data[k].nbytes, data[k].reshape(-1)[:: 1 + data[k].size // _SAMPLE].tobytes()))

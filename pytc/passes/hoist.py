@@ -27,7 +27,8 @@ Some arrays stay constants whatever reads them, for their type or their elements
 
 Cost: one visit to each equation at every depth, to that of an inner `jit` for each way in which its operands are
 constant, and to that of an unrolled loop at most one for each copy; each captured array is read once (and once more
-where another one is like it), and copied if it becomes an input; nothing where nothing is captured.
+where another one is like it), and copied if it becomes an input, for the first program that captures it (`copies`);
+nothing where nothing is captured.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytc.jax_compat import arrays, jaxprs, rewriting
+from pytc.jax_compat import jaxprs, rewriting
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, shape_of
 from pytc.jax_compat.layouts import is_over_several
-from pytc.passes import elements, while_loops
+from pytc.passes import copies, elements, while_loops
 from pytc.passes.constants import CALCULATE, has_constant_loop, has_known_result, is_neutral, same_by_anyone
 from pytc.passes.unknown import may_be_anywhere, results_unknown
 from pytc.program import Input, Program
@@ -112,7 +113,7 @@ def hoist(program: Program) -> Program:
             invars=[*(var for var, _ in captured), *closed.jaxpr.invars],
             names=[*(f"captured[{i}]" for i in range(len(captured))), *jaxprs.input_names(closed.jaxpr)],
         ),
-        inputs=(*(Input(None, arrays.captured_copy(value, var.aval)) for var, value in captured), *program.inputs),
+        inputs=(*(Input(None, copies.captured_copy(value, var.aval)) for var, value in captured), *program.inputs),
     )
 
 

@@ -8,7 +8,7 @@ its consts, at every depth, each at its place: to lift one out of an inner `jit`
 It is the last of what is done to a program before its plans are made, whatever the pipeline: what `hoist` makes an
 input is a copy already. A `jax.Ref` is meant to change; and what an `OPAQUE` primitive holds is left alone.
 
-Cost: one visit to each equation at every depth, and the bytes of the constants.
+Cost: one visit to each equation at every depth, and the bytes of the constants, once for all programs (`copies`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from pytc.jax_compat import arrays, jaxprs, rewriting
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal
-from pytc.passes import subjaxprs
+from pytc.passes import copies, subjaxprs
 from pytc.program import Program
 
 
@@ -36,6 +36,7 @@ class _Snapshot(subjaxprs.Memo):
     def __init__(self, change: Callable[[Jaxpr, Any], Jaxpr]) -> None:
         super().__init__(change)
         self._copies: dict[int, tuple[Any, Any]] = {}
+        self._taken: set[int] = set()
 
     def changed(self, jaxpr: Any) -> Any:
         """The jaxpr, with copies of its consts if it is closed."""
@@ -48,7 +49,9 @@ class _Snapshot(subjaxprs.Memo):
         """The copy of a const or of a literal's value."""
         # The original is kept beside it so that its id is not reused.
         if id(value) not in self._copies:
-            self._copies[id(value)] = value, arrays.constant_copy(value)
+            copy = copies.constant_copy(value, self._taken)
+            self._copies[id(value)] = value, copy
+            self._taken.add(id(copy))
         return self._copies[id(value)][1]
 
 
