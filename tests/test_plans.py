@@ -29,6 +29,7 @@ from pytc.calls import asking
 from pytc.calls.planner import Planner
 from pytc.emit import Emitted
 from pytc.ownership import proof
+from pytc.ownership.arrays import buffers
 from pytc.ownership.bytecode import analysed
 from tests.threads import another_thread
 
@@ -1923,3 +1924,23 @@ def test_what_is_collected_is_left_alone_whether_or_not_a_counter_is_an_array_ye
     np.testing.assert_allclose(history[0], np.full((64, 64), 0.9))
     assert copied_calls(step) == 0
     assert len(compiled(step)) == 2
+
+
+def each_in_turn(step, states, rounds):
+    for _ in range(rounds):
+        for i in range(len(states)):
+            states[i] = step(states[i])
+
+
+def test_hundreds_of_states_in_turn_are_known_by_their_age(monkeypatch):
+    step = pytc.compile(lambda x: x + 1.0)
+    states = [jnp.full(4, float(i)) for i in range(700)]
+    each_in_turn(step, states, 2)
+    asked = []
+    every_array = buffers.every_array
+    monkeypatch.setattr(buffers, "every_array", lambda: asked.append(None) or every_array())
+    before = {x.unsafe_buffer_pointer() for x in states}
+    each_in_turn(step, states, 3)
+    after = {x.unsafe_buffer_pointer() for x in states}
+    assert not asked
+    assert before == after

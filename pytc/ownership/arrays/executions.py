@@ -20,13 +20,14 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from pytc.ownership.arrays.alive import listed
+from pytc.ownership.arrays.alive import FEW, listed
 from pytc.ownership.references.counts import Mark, new_marks, remembered
 
 _AT_A_GLANCE = 8
 """Arrays made since the newest execution, such as a batch, that `newest` looks through for its results."""
-_MOST = 1024
-"""Executions that are remembered, and half as many whenever that is too many: so it is not looked each time."""
+_MOST = 2 * FEW
+"""Executions that are remembered, and half as many whenever that is too many: so it is not looked each time. Half are
+those of `FEW` states that take turns; where there are more, each is copied rather."""
 _FEW = 16
 """So many more than twice those that had results when it was last looked, until it is looked again. (Not hundreds: each
 is some objects that Python's garbage collector counts, and what is made and let go of within few calls has it collect
