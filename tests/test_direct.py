@@ -157,9 +157,13 @@ def test_a_training_loop_goes_straight(straight, loop, made):
     assert len(straight) >= (14 if loop is over_numbered_batches else 17)
 
 
-def test_a_loop_beside_another_goes_straight(straight):
-    """There may be any number of executions between the last step and the next one."""
+@pytest.mark.parametrize("kept", [0, 2, 4, 24])
+def test_a_loop_beside_another_goes_straight(straight, kept):
+    """There may be any number of executions between the last step and the next one. The more have results that are
+    kept, the more are remembered though nothing is left of their results."""
     step, other = pytc.compile(increment), pytc.compile(increment)
+    _kept = [other(of_dicts()) for _ in range(kept)]
+    straight.clear()
     mine, others, went = of_dicts(), of_dicts(), 0
     for _ in range(10):
         before = len(straight)

@@ -140,15 +140,15 @@ class Fresh(NamedTuple):
 
 
 def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
-    """The results of the last executions that are still there, at most `most` executions. `alive` is what `listed`
+    """The results of the last executions that still have some, at most `most` executions. `alive` is what `listed`
     returns, where that was asked already."""
     alive = listed() if alive is None else alive
     found: list[Any] = []
     others: list[Any] = []
     marks: tuple[Mark, ...] = ()
-    start = at = missing = 0  # `start`: where the results begin that follow each other without a gap up to `at`
+    start = at = missing = there = 0  # `start`: where the results begin that follow each other without a gap up to `at`
     count = len(alive)
-    for execution in _recent[:most]:
+    for execution in _recent[:]:
         # Mostly its results come next and are all there, and this may be one of hundreds.
         end = at + execution.results
         if not (end <= count and alive[at] is execution.marks[0]() and alive[end - 1] is execution.marks[-1]()):
@@ -162,6 +162,9 @@ def fresh(most: int, alive: list[Any] | None = None) -> Fresh:
             start = first
         marks = marks or execution.marks
         at = end
+        there += 1
+        if there == most:
+            break
     found += alive[start:at]
     if missing > _MOST_MISSING:
         _forget_spent()
@@ -179,11 +182,13 @@ def reaching(arrays: Sequence[Any]) -> int:
     """How many of the last executions to look through, as `fresh` does, to find all of these arrays among the results:
     a power of two. 0 if some of the arrays are not there."""
     alive, missing, at = listed(), set(map(id, arrays)), 0
-    for number, execution in enumerate(_recent[:]):
+    there = 0
+    for execution in _recent[:]:
         span = execution.span(alive, at)
         if span is not None:
             first, at = span
             missing.difference_update(map(id, alive[first:at]))
+            there += 1
         if not missing:
-            return 1 << number.bit_length()
+            return 1 << max(there - 1, 0).bit_length()
     return 0
