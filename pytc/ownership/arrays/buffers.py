@@ -300,26 +300,27 @@ def shares_with_any(leaves: Sequence[Any], others: Sequence[Any], kinds: Kinds) 
 def _alike(others: Sequence[Any], kinds: Kinds) -> tuple[list[Any], set[int]]:
     """Those of `others` that are of one of these kinds, and the leaves (indices) of theirs. (A function of its own, as
     `_at` is.)"""
-    alike, found = [], set()
+    alike, found, where = [], set(), kinds.where
     for other in others:
-        if some := [kind for kind in kinds_of(other) if kind in kinds.where]:
+        is_alike = False
+        for kind in kinds_of(other):
+            if kind in where:
+                is_alike = True
+                found.add(kind)
+        if is_alike:
             alike.append(other)
-            found.update(some)
-    return alike, {k for kind in found for k in kinds.where[kind]}
+    return alike, {k for kind in found for k in where[kind]}
 
 
 def _told_at_once(arrays: Iterable[Any]) -> set[int] | None:
     """The addresses of arrays of one buffer each that are ready now, without those that were deleted; None if some are
     otherwise. Raises `RuntimeError` of one that has failed, as `addresses` does."""
-    found = set()
-    for array in arrays:
-        if array.is_deleted():
-            continue
+    there = [array for array in arrays if not array.is_deleted()]
+    for array in there:
         if type(array.sharding) is not jax.sharding.SingleDeviceSharding or not array.is_ready():
             return None
-        array.block_until_ready()  # of a failure: see `_address`
-        found.add(array.unsafe_buffer_pointer())
-    return found
+    _raise_of_failures(there)  # of all at once: to ask each takes as long as all the rest
+    return {array.unsafe_buffer_pointer() for array in there}
 
 
 def _owners(leaves: Sequence[Any], some: Iterable[int], places: Container[int]) -> dict[int, int]:
