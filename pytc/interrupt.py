@@ -30,7 +30,9 @@ import signal
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
 
 _ROOM = 200
 """More frames than JAX's Python code has between an execution and the return of its results."""
@@ -246,23 +248,21 @@ def deliver(landed: Sequence[Any], *raised: BaseException) -> tuple[Any, ...]:
     return delivered
 
 
-@contextlib.contextmanager
-def put_off() -> Iterator[None]:
-    """A Ctrl-C inside, or another signal with a handler in Python, strikes at the end. (Handlers run in the main thread
-    alone.)
+def put_off(make: Callable[[], Made]) -> Made:
+    """What `make` returns. A Ctrl-C meanwhile, or another signal with a handler in Python, strikes at the end.
+    (Handlers run in the main thread alone.)
 
     Raises what a handler raises then. If several signals came, those whose turn it is not yet strike right after that.
     """
     if not in_main_thread():
-        yield
-        return
+        return make()
     handlers = [(number, handler) for number in SIGNALS if callable(handler := _signal.getsignal(number))]
     came: list[Any] = []
     raised: list[BaseException] = []
     try:
         for number, _ in handlers:
             _handle(number, lambda number, _: came.append(number))
-        yield
+        return make()
     finally:
         while handlers:
             number, handler = handlers[-1]

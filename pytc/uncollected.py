@@ -7,19 +7,25 @@ until the first result.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import TypeVar
+
+Made = TypeVar("Made")
 
 
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """No garbage collection inside, if the collector is on; afterwards it is on again."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
+def uncollected(make: Callable[[], Made]) -> Made:
+    """What `make` returns. Meanwhile there is no garbage collection, if the collector is on; afterwards it is on again.
+
+    This is no context manager, since a Ctrl-C could strike as that is entered or left, and leave the collector off: the
+    interpreter looks for signals as a Python function begins, and after a call of a C function. Here it does so neither
+    between the beginning of what has to be undone and the `try`, nor before it is undone.
+    """
+    was_on = gc.isenabled()
     try:
-        yield
+        if was_on:
+            gc.disable()
+        return make()
     finally:
-        gc.enable()
+        if was_on:
+            gc.enable()

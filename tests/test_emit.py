@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import re
+import threading
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -305,18 +305,27 @@ def test_a_program_is_handed_to_jax_as_it_is_and_lowered_as_if_it_had_been_trace
 def test_the_filter_of_a_warning_goes_alone_whatever_other_threads_do_meanwhile() -> None:
     with warnings.catch_warnings():
         before = [*warnings.filters]
-        first, second = unusable_donations_ignored(), unusable_donations_ignored()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(first)
-            second.__enter__()
+        second_has_begun, first_has_ended = threading.Event(), threading.Event()
+
+        def second() -> None:
+            second_has_begun.set()
+            assert first_has_ended.wait(10)
+
+        thread = threading.Thread(target=unusable_donations_ignored, args=(second,))
+
+        def first() -> Any:
+            thread.start()
+            assert second_has_begun.wait(10)
             warnings.warn("Some donated buffers were not usable: f32[3]", stacklevel=1)
             warnings.filterwarnings("ignore", "by another thread")
-            another = warnings.filters[0]
-        second.__exit__(None, None, None)
+            return warnings.filters[0]
+
+        another = unusable_donations_ignored(first)
+        first_has_ended.set()
+        thread.join()
         assert [*warnings.filters] == [another, *before]
         # Another thread's `catch_warnings` that begins inside, and ends behind it, puts the filters of inside back.
         outer = warnings.catch_warnings()
-        with unusable_donations_ignored():
-            outer.__enter__()
+        unusable_donations_ignored(outer.__enter__)
         outer.__exit__(None, None, None)
         assert [*warnings.filters] == [another, *before]

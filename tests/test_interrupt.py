@@ -9,9 +9,11 @@ import collections
 import ctypes
 import dis
 import faulthandler
+import functools
 import gc
 import inspect
 import itertools
+import operator
 import os
 import signal
 import socket
@@ -20,6 +22,7 @@ import sys
 import threading
 import time
 import types
+import warnings
 from typing import NamedTuple
 from unittest import mock
 
@@ -76,6 +79,20 @@ def _in_a_greenlet(monkeypatch):
     monkeypatch.setattr(threading, "get_ident", lambda: id(greenlet))
 
 
+def struck_behind(number, error, ask=lambda: True):
+    """What `ask` says, in a list, though a signal whose handler raises this error came before; none if it struck at
+    once."""
+    inside = []
+
+    def come():
+        signal.raise_signal(number)
+        inside.append(ask())
+
+    with pytest.raises(error):
+        put_off(come)
+    return inside
+
+
 @pytest.mark.usefixtures("_in_a_greenlet")
 def test_in_a_greenlet_the_result_is_stored_before_the_interrupt():
     test_the_result_is_stored_before_the_interrupt(1)
@@ -83,11 +100,7 @@ def test_in_a_greenlet_the_result_is_stored_before_the_interrupt():
 
 @pytest.mark.usefixtures("_in_a_greenlet")
 def test_in_a_greenlet_a_signal_is_put_off():
-    inside = []
-    with pytest.raises(KeyboardInterrupt), put_off():  # noqa: PT012 - not before the end
-        signal.raise_signal(signal.SIGINT)
-        inside.append(True)
-    assert inside
+    assert struck_behind(signal.SIGINT, KeyboardInterrupt)
 
 
 @pytest.mark.usefixtures("_in_a_greenlet")
@@ -318,15 +331,9 @@ def test_an_interrupt_while_an_error_is_passed_on():
 def test_signals_that_are_put_off_go_to_their_own_handlers():
     seen, before = [], signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:
-        with put_off():
-            signal.raise_signal(signal.SIGTERM)
-            assert not seen
+        assert put_off(lambda: signal.raise_signal(signal.SIGTERM) or [*seen]) == []
         assert seen == [signal.SIGTERM]
-        inside = []
-        with pytest.raises(KeyboardInterrupt), put_off():  # noqa: PT012 - not before the end
-            signal.raise_signal(signal.SIGINT)
-            inside.append(True)
-        assert inside
+        assert struck_behind(signal.SIGINT, KeyboardInterrupt)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -339,8 +346,7 @@ def test_a_signal_that_is_put_off_is_told_of_once():
     before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     descriptor = signal.set_wakeup_fd(writes.fileno())
     try:
-        with put_off():
-            signal.raise_signal(signal.SIGTERM)
+        put_off(lambda: signal.raise_signal(signal.SIGTERM))
         assert seen == [signal.SIGTERM]
         assert reads.recv(10) == bytes([signal.SIGTERM])
     finally:
@@ -366,10 +372,8 @@ def test_a_signal_that_is_put_off_is_not_lost_behind_one_whose_handler_raises(ha
         (signal.SIGINT, signal.signal(signal.SIGINT, handler)),
     ]
     try:
-        with pytest.raises(error), put_off():  # noqa: PT012 - not before the end
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGTERM)
-            assert not seen
+        inside = struck_behind(signal.SIGINT, error, lambda: signal.raise_signal(signal.SIGTERM) or [*seen])
+        assert inside == [[]]
         assert seen == [signal.SIGTERM]
     finally:
         for number, own in before:
@@ -382,9 +386,7 @@ def test_what_is_put_off_leaves_handlers_in_c_as_they_are(tmp_path):
     try:
         with (tmp_path / "told").open("w+") as told:
             faulthandler.register(signal.SIGINT, file=told, chain=True)
-            with pytest.raises(KeyboardInterrupt), put_off():  # noqa: PT012 - not before the end
-                signal.raise_signal(signal.SIGINT)
-                inside = told.seek(0, os.SEEK_END)
+            (inside,) = struck_behind(signal.SIGINT, KeyboardInterrupt, lambda: told.seek(0, os.SEEK_END))
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
             assert 0 < inside < told.seek(0, os.SEEK_END)
@@ -418,8 +420,7 @@ def test_what_is_put_off_leaves_what_a_signal_interrupts_as_it_is():
         signal.siginterrupt(signal.SIGALRM, False)
         asked_for = action()
         assert asked_for != usual
-        with put_off():
-            assert action() == asked_for
+        assert put_off(action) == asked_for
         assert action() == asked_for
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -436,8 +437,8 @@ def test_all_handlers_are_back_where_one_raises_at_once():
             signal.raise_signal(number)
 
     try:
-        with mock.patch.object(_signal, "signal", at_once), pytest.raises(Stop), put_off():
-            pass
+        with mock.patch.object(_signal, "signal", at_once), pytest.raises(Stop):
+            put_off(list)
         assert {number: signal.getsignal(number) for number in own} == own
     finally:
         for number, handler in before:
@@ -852,3 +853,62 @@ def test_a_signal_while_leaves_are_copied_strikes_as_what_it_is(handler):
         signal.signal(signal.SIGINT, before)
     assert inside == [1]
     np.testing.assert_array_equal(found, np.full((2, 3), 2.0))
+
+
+def at_once(function):
+    """Calls a function by C code alone, after which a Ctrl-C is there: it strikes where the interpreter looks next."""
+    return functools.partial(list, map(operator.call, [function, _thread.interrupt_main]))
+
+
+def interrupted_first_call():
+    """A function whose first call a Ctrl-C has struck, and its argument; the traceback is kept, as a REPL does."""
+    step, x = pytc.compile(lambda x: x * 2.0 + 1.0), jnp.ones(3)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        step(x)
+    return step, x, kept
+
+
+def test_an_interrupt_as_the_collector_is_switched_off_leaves_it_on(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "disable", at_once(gc.disable))
+        _step, _x, _kept = interrupted_first_call()
+    assert gc.isenabled()
+
+
+def test_an_interrupt_as_it_is_switched_on_leaves_it_on(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "enable", at_once(gc.enable))
+        _step, _x, _kept = interrupted_first_call()
+    assert gc.isenabled()
+
+
+def test_an_interrupt_as_a_warning_is_silenced_leaves_no_filter(monkeypatch):
+    class Filters(list):
+        def insert(self, *given):
+            super().insert(*given)
+            raise KeyboardInterrupt
+
+    filters = Filters(warnings.filters)
+    before = [*filters]
+    with monkeypatch.context() as patch:
+        patch.setattr(warnings, "filters", filters)
+        _step, _x, _kept = interrupted_first_call()
+    assert filters == before
+
+
+def test_an_interrupt_as_a_first_call_begins_locks_out_no_other_thread(monkeypatch):
+    """Threads that call for the first time at once wait for one another."""
+
+    def lock():
+        real = threading.Lock()  # which its own thread would wait for, too
+        ways = {"__enter__": staticmethod(at_once(real.acquire)), "__exit__": lambda _, *why: real.release()}
+        return type("Lock", (), ways)()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pytc.calls.cache.threading, "RLock", lock)
+        step, x, _kept = interrupted_first_call()
+    results = []
+    thread = threading.Thread(target=lambda: results.append(step(x)), daemon=True)
+    thread.start()
+    thread.join(20)
+    np.testing.assert_array_equal(results, [x * 2 + 1])

@@ -159,16 +159,16 @@ class Shared:
         """A signature of every staged program for leaves like these, newest first."""
         return self._known.get(described, ())
 
-    @contextlib.contextmanager
-    def being_made(self, described: Described) -> Iterator[None]:
-        """The thread that stages and compiles for leaves like these has a lock, which others wait for. If nothing is
-        published, the lock is forgotten; so a thread that comes then may compile the same as one that has waited."""
-        try:
-            with self._being_made.setdefault(described, threading.RLock()):
-                yield
-        finally:
-            if described not in self._known:
-                self._being_made.pop(described, None)
+    def being_made(self, described: Described) -> contextlib.AbstractContextManager[Any]:
+        """The lock of the thread that stages and compiles for leaves like these, which others wait for. It is one of
+        the interpreter's own, in C, of which no Ctrl-C can come between."""
+        return self._being_made.setdefault(described, threading.RLock())
+
+    def was_made(self, described: Described) -> None:
+        """Forget that lock if nothing was published; so a thread that comes then may compile the same as one that has
+        waited."""
+        if described not in self._known:
+            self._being_made.pop(described, None)
 
     def is_spent(self) -> bool:
         """Whether no call will use any of the staged programs any more."""

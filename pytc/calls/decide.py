@@ -9,7 +9,7 @@ leaves the leaf alone (`plan`).
 from __future__ import annotations
 
 import collections
-import contextlib
+import functools
 import gc
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -262,8 +262,8 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
     """
     given = list(leaves)
     originals = [leaves[i] for i in of]
-    with put_off() if has_room(_ROOM_TO_PUT_OFF) else contextlib.nullcontext():
-        copies = private_copies(originals)
+    make = functools.partial(private_copies, originals)
+    copies = put_off(make) if has_room(_ROOM_TO_PUT_OFF) else make()
     if program.calls_python and all(is_ready(array) for array in originals):
         for copy in copies:
             copy.block_until_ready()

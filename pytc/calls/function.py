@@ -23,7 +23,6 @@ a debugging mode takes it, too, and there a compiled function is `jax.jit(fun)`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence, Set
@@ -269,8 +268,8 @@ class Function:
         none, what JAX returns. `staying` is what `Lookup.candidates` asks."""
         try:
             found = self.lookup.candidates(signatures, lambda: (call, tree), staying)
-            with contextlib.closing(found) as candidates:
-                for signature in candidates:
+            try:
+                for signature in found:
                     try:
                         result = run(signature, call, landed)
                     except Retrace:
@@ -278,6 +277,8 @@ class Function:
                     signatures.add(signature)  # only now: a program that failed to compile is forgotten
                     self.kept_alive += [signature]  # only `signatures` has it, and may have been cleared meanwhile
                     return result
+            finally:
+                found.close()  # by a call that nothing can come before: it lets go of a lock
         except LeftToJit:
             pass
         except Stopped as stopped:
@@ -296,8 +297,8 @@ class Function:
         arguments that the program can reuse are donated whole, as `donate_argnums` does. Where leaves are static,
         what it compiles to is called with all arguments of the function.
         """
-        with unusable_donations_ignored():
-            lowered: jax.stages.Lowered = self.instead.ahead(*unmoved(args, kwargs), lambda jitted: jitted.lower)
+        lower = functools.partial(self.instead.ahead, *unmoved(args, kwargs), lambda jitted: jitted.lower)
+        lowered: jax.stages.Lowered = unusable_donations_ignored(lower)
         return lowered
 
     def trace(self, /, *args: Any, **kwargs: Any) -> jax.stages.Traced:

@@ -127,24 +127,27 @@ class Lookup:
         known = signatures.alike(described)
         yield from known
         with signatures.shared.being_made(described):
-            yield from (signature for signature in signatures.alike(described) if signature not in known)
-            del known  # what makes room is let go of there
-            for signature in itertools.chain(
-                self.of_others(signatures, described),
-                self.of_other_kinds(*given()),
-                self.of_other_sharing(signatures, described, *given()),
-            ):
-                signatures.make_room(signature)
-                yield signature
-            # The program as it was staged is not held here: what only it refers to dies now, and not after the call.
             try:
-                signature = self.staged(signatures, described, staying, *given())
-            except StopIteration as stop:
-                raise Stopped(stop) from stop
-            signatures.make_room(signature)
-            if not signature.staged.program.calls_python:
-                yield signature
-                return
+                yield from (signature for signature in signatures.alike(described) if signature not in known)
+                del known  # what makes room is let go of there
+                for signature in itertools.chain(
+                    self.of_others(signatures, described),
+                    self.of_other_kinds(*given()),
+                    self.of_other_sharing(signatures, described, *given()),
+                ):
+                    signatures.make_room(signature)
+                    yield signature
+                # The program as it was staged is not held here: what only it refers to dies now, not after the call.
+                try:
+                    signature = self.staged(signatures, described, staying, *given())
+                except StopIteration as stop:
+                    raise Stopped(stop) from stop
+                signatures.make_room(signature)
+                if not signature.staged.program.calls_python:
+                    yield signature
+                    return
+            finally:
+                signatures.shared.was_made(described)
         yield signature
 
     def of_others(self, signatures: Signatures, described: Described) -> Sequence[Signature]:

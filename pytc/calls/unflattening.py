@@ -101,13 +101,15 @@ def of_tree(tree: PyTreeDef, leaves: Sequence[Any]) -> Unflattening:
             sys.setprofile(None)
             seen.end(tree, saw_all)
 
+    def compute() -> Any:
+        types_of_arrays: list[Any] = [
+            jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=each.weak_type)  # type: ignore[no-untyped-call]
+            for each in arrays.values()
+        ]
+        return jax.make_jaxpr(unflatten)(*types_of_arrays)
+
     try:
-        with uncollected():
-            types_of_arrays: list[Any] = [
-                jax.ShapeDtypeStruct(each.shape, each.dtype, weak_type=each.weak_type)  # type: ignore[no-untyped-call]
-                for each in arrays.values()
-            ]
-            computed = jax.make_jaxpr(unflatten)(*types_of_arrays)
+        computed = uncollected(compute)
     except Exception as error:  # users' code, which may raise anything
         if is_from_handler(error):
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import weakref
@@ -106,8 +105,8 @@ class Emitted:
             raise Retrace
         self._untraced = False
         given = self.arguments.of_inputs(values)
-        with uncollected():
-            outputs = inlined(self.program.jaxpr, given, self.arguments.memories, Retrace, self._keeps_unused)
+        memories, keeps_unused = self.arguments.memories, self._keeps_unused
+        outputs = uncollected(lambda: inlined(self.program.jaxpr, given, memories, Retrace, keeps_unused))
         return self.results.returned(outputs)
 
     def call(self, leaves: Sequence[Any], landed: list[Any]) -> None:
@@ -124,16 +123,18 @@ class Emitted:
         if self.is_new:
             if self._untraced and self.context is not None and not self.context.is_current():
                 raise Retrace
-            with unusable_donations_ignored(), put_off() if self._ahead else contextlib.nullcontext():
+
+            def first() -> None:
                 landed.append(self._jitted(*args, **kwargs))
                 self.is_new = False
+
+            unusable_donations_ignored(functools.partial(put_off, first) if self._ahead else first)
         else:
             self._call(args, kwargs, landed)
 
     def compile(self, leaves: Sequence[Any]) -> None:
         """Compile for these leaves, whose call then only runs."""
-        with unusable_donations_ignored():
-            self.lower(leaves).compile()
+        unusable_donations_ignored(lambda: self.lower(leaves).compile())
         self._ahead = True
 
     def _given(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:

@@ -112,8 +112,8 @@ class AsJit:
             shardings["out_shardings"] = [requested[i] for i in range(len(requested))]
         numbers = tuple(i for i, leaf in enumerate(leaves) if leaf.parameter in donated)
         jitted = api.jit(self._flat, donate_argnums=numbers, **shardings, **self.options)
-        with unusable_donations_ignored():
-            lowered: jax.stages.Lowered = jitted.lower(*(self.values[i] for i in self._traced))
+        given = [self.values[i] for i in self._traced]
+        lowered: jax.stages.Lowered = unusable_donations_ignored(lambda: jitted.lower(*given))
         return lowered
 
     def footprint(self, donated: Collection[str] = ()) -> Footprint:

@@ -6,7 +6,7 @@ they debug; what was compiled before goes on as it was.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,8 +26,8 @@ UNNAMED = "_internal_pmap_axis_name"
 
 def jit(fun: Callable[..., Any], **options: Any) -> Any:
     """`jax.jit`, silent about options that pytc's own caller has been warned of (`says_where`)."""
-    with places_ignored() if says_where(options) else contextlib.nullcontext():
-        return _jit(fun, **options)
+    make = functools.partial(_jit, fun, **options)
+    return places_ignored(make) if says_where(options) else make()
 
 
 def says_where(options: Mapping[str, Any]) -> bool:

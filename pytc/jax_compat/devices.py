@@ -6,10 +6,10 @@ equations in which meshes stand.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -45,9 +45,10 @@ def described_devices(
     Raises `RuntimeError`, or a kind of it, where the platform's plugin is not there or knows no such device.
     """
     if platform == "tpu":
-        with _no_tpu_is_looked_for():
-            options = {"chip_config_name": "megacore"} if are_megacores else {}
-            return topologies.get_topology_desc(topology, "tpu", **options).devices
+        options = {"chip_config_name": "megacore"} if are_megacores else {}
+        find = functools.partial(topologies.get_topology_desc, topology, "tpu", **options)
+        found: Sequence[Any] = _with_no_tpu_looked_for(find).devices
+        return found
     return topologies.get_topology_desc(topology, platform, target_config=description, topology=topology).devices
 
 
@@ -58,13 +59,13 @@ _OF_NO_TPU = {
 }
 
 
-@contextlib.contextmanager
-def _no_tpu_is_looked_for() -> Iterator[None]:
-    """A TPU's compiler without a TPU machine around it looks for one, unless the environment says not to."""
+def _with_no_tpu_looked_for(make: Callable[[], Any]) -> Any:
+    """What `make` returns. A TPU's compiler without a TPU machine around it looks for one, unless the environment says
+    not to."""
     added = [name for name in _OF_NO_TPU if name not in os.environ]
-    os.environ.update((name, _OF_NO_TPU[name]) for name in added)
     try:
-        yield
+        os.environ.update((name, _OF_NO_TPU[name]) for name in added)
+        return make()
     finally:
         for name in added:
             os.environ.pop(name, None)

@@ -84,8 +84,7 @@ def run(program: Program, passes: Sequence[Pass] = pipeline) -> Program:
                 f"the pass `{name_of(each)}` stands after `alias`, whose pairs it does not know: it goes first"
             )
         try:
-            with uncollected():
-                after = each(program)
+            after = uncollected(functools.partial(each, program))
         except RecursionError:
             if each not in (*pipeline, snapshot):
                 raise

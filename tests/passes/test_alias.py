@@ -522,10 +522,13 @@ def test_the_result_is_the_same_in_every_process() -> None:
 def seconds_for(fun: Any, *args: Any) -> tuple[float, dict[int, int]]:
     """How long the pass takes, and the pairs that it makes."""
     program = program_of(fun, *args)
-    with uncollected():  # of what other tests have left, too
+
+    def measured() -> tuple[float, dict[int, int]]:
         start = time.process_time()
         done = alias(program)
         return time.process_time() - start, pairs(done)
+
+    return uncollected(measured)  # nor of what other tests have left
 
 
 def test_a_hundred_thousand_equations() -> None:
