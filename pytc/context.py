@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from pytc.interrupt import has_room, put_off
 from pytc.jax_compat import api
 from pytc.jax_compat.running import settings
 
@@ -36,5 +37,9 @@ class Context:
         return self._traced() is None
 
     def _trace(self) -> Any:
+        return put_off(self._traced_now) if has_room() else self._traced_now()
+
+    def _traced_now(self) -> Any:
+        """(A Ctrl-C in the midst of it might leave JAX in the trace for good. This takes a moment, so it can wait.)"""
         with jax.no_tracing(False):  # that is about users' functions
             return self._witness.trace().jaxpr
