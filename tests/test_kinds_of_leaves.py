@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from typing import Any
 
 import jax
@@ -188,6 +189,43 @@ def test_numpy_data_beside_the_state_stay_what_they_are(counted: Any) -> None:
         compiled.append(counted())
     assert compiled == [1, 0, 0, 0]
     np.testing.assert_array_equal(batches, np.arange(4.0)[:, None] + np.zeros(N))
+
+
+def added_to(step: Any, state: Any, data: Any) -> Any:
+    for _ in range(4):
+        state, loss = step(state, data)
+        data += 1
+    return state, loss, data
+
+
+def put_in_its_place(step: Any, state: Any, data: Any) -> Any:
+    for _ in range(4):
+        state, loss = step(state, data)
+        data = data * 2
+    return state, loss, data
+
+
+def added_to_in_an_attribute(step: Any, state: Any, data: Any) -> Any:
+    holder: Any = types.SimpleNamespace(state=state, data=data)
+    for _ in range(4):
+        holder.state, loss = step(holder.state, holder.data)
+        holder.data += 1
+    return holder.state, loss, holder.data
+
+
+@pytest.mark.parametrize("loop", [added_to, put_in_its_place, added_to_in_an_attribute])
+def test_numpy_data_that_something_else_is_stored_over_stay_what_they_are(loop: Any, counted: Any) -> None:
+    """A counter, or positions, of the shape of a result."""
+
+    def step(state: Any, data: Any) -> Any:
+        return long(state) + data, data * 0.5
+
+    data = np.ones(N, np.float32)
+    expected = loop(jax.jit(step), jnp.ones(N), data.copy())
+    counted()
+    results = loop(pytc.compile(step), jnp.ones(N), data)
+    assert counted() == 1
+    jax.tree.map(np.testing.assert_array_equal, results, expected)
 
 
 def read_from_a_tuple(step: Any, state: Any) -> Any:

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core import primitives
+from jax.extend.core import Primitive, primitives
+from jax.interpreters import mlir
 
 import pytc
 from pytc import passes
@@ -204,6 +205,23 @@ def test_a_loop_that_made_up_data_would_never_end_is_checked_too() -> None:
     verify(before, before, by="p")
     with pytest.raises(VerificationError):
         verify(before, _with_jaxpr_of(before, loop(lambda c: c * 3), X), by="wrong")
+
+
+@pytest.mark.parametrize("where", ["condition", "body"])
+def test_a_loop_in_which_a_finalised_primitive_reads_a_table(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.arange(3, dtype=np.float32)
+    primitive = Primitive(f"adds_a_table_in_the_{where}")
+    primitive.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(primitive, mlir.lower_fun(lambda x: x + table, multiple_results=False))
+    pytc.register_finalisation(primitive, lambda x: x + table)
+
+    def fun(x: Any) -> Any:
+        if where == "body":
+            return lax.while_loop(lambda s: s[0] < 3, lambda s: primitive.bind(s) + 1, x)
+        return lax.while_loop(lambda s: primitive.bind(s)[1] < 3, lambda s: s + 1, x)
+
+    monkeypatch.setenv("PYTC_VERIFY", "1")
+    np.testing.assert_array_equal(pytc.compile(fun)(jnp.zeros(3)), jax.jit(fun)(jnp.zeros(3)))
 
 
 def test_a_loop_under_vmap_of_which_some_end_before_others() -> None:

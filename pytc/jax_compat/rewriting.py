@@ -40,8 +40,8 @@ def retyped(eqn: JaxprEqn, value: Var | Literal, out: Var) -> JaxprEqn:
     return result
 
 
-def literal(value: Any, like: Literal) -> Literal:
-    """A literal of the type of another one."""
+def literal(value: Any, like: Literal | Var) -> Literal:
+    """A literal of the type of another one, or of a variable."""
     made: Any = Literal
     return cast(Literal, made(value, like.aval))
 

@@ -194,7 +194,10 @@ def _bounded_jaxpr(jaxpr: Jaxpr, change: subjaxprs.Memo) -> Jaxpr:
         if eqn.primitive.name != "while":
             eqns.append(eqn)
             continue
-        inlined, results = subjaxprs.inline(eqn, rules.trace_rule(eqn, _bounded_while).jaxpr, eqn.invars)
+        body = rules.trace_rule(eqn, _bounded_while)
+        # What the loop's own jaxprs have captured: a finalised primitive may have brought a table.
+        captured = [rewriting.literal(value, var) for var, value in zip(body.jaxpr.constvars, body.consts, strict=True)]
+        inlined, results = subjaxprs.inline(eqn, body.jaxpr, [*captured, *eqn.invars])
         eqns += inlined
         eqns += [rewriting.retyped(eqn, new, old) for new, old in zip(results, eqn.outvars, strict=True)]
     return rewriting.with_equations(jaxpr, eqns)

@@ -73,6 +73,10 @@ class Built:
 
     items: tuple[Any, ...]
 
+    def has_result(self) -> bool:
+        """Whether a part of the result is in it."""
+        return any(isinstance(item, Part) or (isinstance(item, Built) and item.has_result()) for item in self.items)
+
     def lengths(self, result: Lengths) -> Lengths:
         """Those of the tuple, if these are the result's."""
         return tuple(item.lengths(result) if isinstance(item, Part | Built) else None for item in self.items)
@@ -120,6 +124,8 @@ class Event:
     number: int = 0
     """Into how many items a part is unpacked."""
     call: Call | None = None
+    of_result: bool = False
+    """Whether what is stored is the result of the call, a part of it, or a tuple with one."""
 
     @property
     def reads(self) -> Place:

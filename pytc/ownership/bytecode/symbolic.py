@@ -206,7 +206,9 @@ class Machine:
         self.stored[place] = self.taken if isinstance(self.taken, Part) and len(place) == 1 else None
         if len(place) > 1:  # an attribute of a module, or an item of its `__dict__`, is a global
             self.stored.update((other, None) for other in [*self.stored] if other[0].kind != "fast")
-        self.events.append(Event("store", place))
+        taken = self.taken
+        of_result = isinstance(taken, Part) or (isinstance(taken, Built) and taken.has_result())
+        self.events.append(Event("store", place, of_result=of_result))
 
     def step(self, instruction: dis.Instruction) -> bool:
         """Execute an instruction. False if it may run Python code, unless `lenient`."""

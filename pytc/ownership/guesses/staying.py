@@ -42,7 +42,7 @@ def staying(call: Call) -> Leaves | None:
 def replaced(call: Call) -> Leaves:
     """The leaves (numbers) of arguments from places to which the result of this call, or a part of it, is stored."""
     for _, site, places in _sources(call.frame):
-        stored = {event.place for event in site.events if event.does == "store"}
+        stored = {event.place for event in site.events if event.of_result}
         ways = {key: {place[:end] for end in range(1, len(place) + 1)} for key, place in places.items()}
         if same := {key for key, way in ways.items() if not stored.isdisjoint(way)}:
             return Leaves().union(*(numbers for key, numbers in _by_argument(call).items() if key in same))
@@ -90,7 +90,7 @@ def fed_back(frame: FrameType) -> Set[int | str] | None:
     calls, or by one further up to which it is returned. None if it is not, or that cannot be told."""
     for flow, site, places in _sources(frame):
         stored = {event.place for event in site.events if event.does == "store"}
-        if not stored.isdisjoint(loaded(flow, site.at)):
+        if not {event.place for event in site.events if event.of_result}.isdisjoint(loaded(flow, site.at)):
             named = stored | {place[-1:] for place in stored}
             loop = loop_around(flow, site.at)
             return {key for key, place in places.items() if place not in named and not loop.always_stores(place)}
