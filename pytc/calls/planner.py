@@ -33,8 +33,8 @@ MOST_PLANS = 2
 
 TRIFLE = 1024
 """Bytes that are not worth compiling a program of `MANY_EQUATIONS` once more for."""
-MANY_EQUATIONS = 100
-"""A program of fewer equations is compiled once more even for a trifle: that takes as long as is lost in a few thousand
+MANY_EQUATIONS = 30
+"""A program of fewer equations is compiled once more even for a trifle: that takes as long as is lost in ten thousand
 calls that cannot pass arguments whole (`emit.whole`), because one leaf of an argument is not taken over."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import reprlib
@@ -215,7 +216,11 @@ def _report(
         if i in program.keep and i not in handed_back and planner.mode(leaf := leaves[i]) == "auto" and is_plain(leaf)
     ]
     # Of several leaves of a type, `at_best` has as many as there are results for: any of them could be in their place.
-    missing = {_aval(program.leaves[i]) for i in planner.at_best(signature.staged) - donated}
+    at_best, taken = (
+        collections.Counter(_aval(program.leaves[i]) for i in which)
+        for which in (planner.at_best(signature.staged), donated)
+    )
+    missing = at_best - taken
     fit = [i for i in left_alone if _aval(program.leaves[i]) in missing and site.why.get(i) is not TOO_MANY]
     fit.sort(key=lambda i: -program.leaves[i].nbytes)
     lives_on = site.lives_on | site.unseen | site.held.keys()
@@ -244,7 +249,7 @@ def _report(
         unseen=tuple(path for path in spared if path in unseen),
         passed_over=tuple(program.leaves[i].path for i in fit if i not in lives_on),
         handed_back=len(handed_back),
-        unfit=len(unfit - handed_back),
+        unfit=len(unfit.intersection(kept) - handed_back),
         why=tuple((program.leaves[i].path, text) for i, text in why.items()),
         advice=calls_text.advice(site.why[i].remedy for i in why if i in site.why),
         copied_calls=site.copied_calls,

@@ -41,6 +41,7 @@ _ADVICE: dict[Remedy, str] = {
     "call": "make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
     "`functools.partial` or object with a `__call__` in between",
     "watch": "run without it, since it could read or keep any array",
+    "copy": "copy what is to be kept (np.array(x)), where np.asarray(x) shows the memory of the array itself",
 }
 _PASSED_OVER = "not worth compiling the program once more for"
 _ONCE = ", at one of the calls"

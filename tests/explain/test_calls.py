@@ -693,3 +693,57 @@ def test_what_the_program_does_not_read_is_not_kept_without_a_word():
     (site,) = explain(compiled).sites
     assert (site.donated, site.kept, site.unfit) == (1, 1, 1)
     assert "or none that saves memory: 1 leaf" in compiled.explain().text(200)
+
+
+def of_two_networks(step, places):
+    for _ in range(5):
+        places.d = step(places.g, places.d)
+    return pytc.explain(step).sites
+
+
+def test_nothing_is_to_be_let_go_of_where_every_result_has_a_place():
+    """The other network's state would do as well, but one is enough."""
+
+    def step(g, d):
+        return {"w": d["w"] - 0.1 * jnp.tanh(g["w"] @ d["w"]), "m": d["m"] * 0.9}
+
+    new = {"w": jnp.ones((16, 16)), "m": jnp.ones((16, 16))}
+    places = types.SimpleNamespace(g=new, d=jax.tree.map(jnp.copy, new))
+    (site,) = of_two_networks(pytc.compile(step), places)
+    assert site.donated == 2
+    assert not site.spared
+    assert not site.advice
+    assert site.unfit == site.kept == 2
+
+
+def samples_as_views(step):
+    x, samples = jnp.arange(64.0), []
+    for _ in range(6):
+        x = step(x)
+        samples.append(np.asarray(x))
+    return samples
+
+
+def test_a_view_is_to_be_copied():
+    step = pytc.compile(lambda x: jnp.sin(x) + x)
+    samples_as_views(step)
+    (site,) = pytc.explain(step).sites
+    assert "np.array(x)" in site.advice
+
+
+def test_numpy_data_are_not_among_what_is_kept():
+    step = pytc.compile(lambda x, y: x + y)
+    x, y = jnp.ones(4), np.ones(4, np.float32)
+    for _ in range(4):
+        x = step(x, y)
+    assert all(site.unfit <= site.kept for site in pytc.explain(step).sites)
+
+
+def test_an_assertion_is_called_one():
+    step = pytc.compile(lambda x: x + 1)
+    x = jnp.ones(4)
+    for _ in range(6):
+        y = step(x)
+        x = y + 1
+    assert x.shape == (4,)
+    assert "uses an `assert` that pytest has rewritten" in " ".join(str(pytc.explain(step)).split())

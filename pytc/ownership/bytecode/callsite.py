@@ -48,7 +48,7 @@ class CallSite:
         self.at = flow.index(lasti)
         """The number of the instruction."""
         named = introspects(flow, names, builtins)
-        self.refusal = f"{code.co_qualname} uses `{named}`, which can read any variable" if named else ""
+        self.refusal = f"{code.co_qualname} uses {_spoken(named)}, which can read any variable" if named else ""
         """Why no variable of the frame counts as dead unless it is overwritten at once; empty if there is no reason."""
         self.taken_apart, last = taken_apart(flow, self.at)
         """How the result is taken apart right after the call."""
@@ -127,3 +127,8 @@ class CallSite:
             if not event.takes_apart(lengths):
                 return False
         return True
+
+
+def _spoken(named: str) -> str:
+    """What can read any variable, in words. (pytest's own name is in no source.)"""
+    return "an `assert` that pytest has rewritten" if named.startswith("@py") else f"`{named}`"

@@ -46,9 +46,9 @@ _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "it
 Kind: TypeAlias = Literal[
     _OfObjects, "variable", "weakref", "buffer", "observer", "interpreter", "introspection", "thread", "finaliser"
 ]
-Remedy: TypeAlias = Literal["local", "store", "call", "watch", "none"]
+Remedy: TypeAlias = Literal["local", "store", "call", "watch", "copy", "none"]
 """What would have a leaf reused: to hold it in a local variable, to store the result at once, to make the call by plain
-Python code, to run without whoever watches, nothing that is known."""
+Python code, to run without whoever watches, to copy the elements that are shown, nothing that is known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
             return Held("unknown", f"the arguments of a call by {BY_C}", remedy="call")
         return Held("item", f"an item of {_named_or_not(referrer, referrers)}")
     if type(referrer).__name__ == "managedbuffer":
-        return Held("unknown", "a NumPy array or a memoryview that shows its memory")
+        return Held("unknown", "a NumPy array or a memoryview that shows its memory", remedy="copy")
     names = _attributes(referrer, value)
     if names:
         return _by_name("attribute", names, f"attribute `{{}}` of {type(referrer).__name__}", arguments)
