@@ -187,6 +187,8 @@ def _type(i: int, signature: Signature) -> str:
         words.append("not a jax.Array")
     if leaf.placed is not None:
         words.append(f"on {leaf.placed}")
+    if leaf.requested is not None and leaf.array:
+        words.append("there already" if leaf.sharding == leaf.requested else "put there by the call")
     return ", ".join(words)
 
 

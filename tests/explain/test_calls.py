@@ -747,3 +747,16 @@ def test_an_assertion_is_called_one():
         x = y + 1
     assert x.shape == (4,)
     assert "uses an `assert` that pytest has rewritten" in " ".join(str(pytc.explain(step)).split())
+
+
+@pytest.mark.parametrize("place", [pytc.compile, pytc.pmap])
+def test_a_first_state_that_is_elsewhere_is_told_from_those_that_follow(place):
+    mesh = jax.make_mesh((1,), ("i",))
+    everywhere = jax.NamedSharding(mesh, jax.P("i"))
+    options = {"in_shardings": everywhere, "out_shardings": everywhere} if place is pytc.compile else {"axis_name": "i"}
+    step = place(lambda x: x * 2, **options)
+    x = jnp.ones((1, 8))
+    for _ in range(3):
+        x = step(x)
+    told = [dict(site.arguments) for site in pytc.explain(step).sites]
+    assert [text["x"].split(", ")[-1] for text in told] == ["put there by the call", "there already"]
