@@ -56,7 +56,8 @@ def _copy_of(value: Any, kind: Hashable, make: Callable[[], Any], taken: Collect
         return make()
     data = arrays.elements(value)
     a_few = data.reshape(-1)[:: 1 + data.size // _SAMPLE].tobytes()
-    key = kind, type(value), _place(value), settings(), data.shape, data.dtype, a_few
+    here = jax.local_devices()[0], settings()  # where a copy goes that is not placed as its original is
+    key = kind, type(value), _place(value), here, data.shape, data.dtype, a_few
     for each in _copies.get(key, ()):
         copy = each()
         if copy is not None and id(copy) not in taken and _are_equal(arrays.elements(copy), data):
