@@ -38,6 +38,18 @@ def test_programs_are_as_many_as_ways_to_share_up_to_some():
     assert compiled._cache_size() <= MOST_SHARINGS + 2
 
 
+def test_wrappers_made_anew_have_as_many_programs_together():
+    mate, drawn, of = mating(), random.Random(3), population(12)
+    staged, expected = set(), jax.jit(mating())
+    for _ in range(100):
+        parents, compiled = drawn.choices(of, k=6), pytc.compile(mate)
+        np.testing.assert_array_equal(compiled(*parents), expected(*parents))
+        staged |= {id(plan.emitted) for signature in compiled.__pytc__.lookup for plan in signature.plans}
+    assert len(staged) <= MOST_SHARINGS + 2
+    (by_sharing,) = compiled.__pytc__.lookup.known.values()
+    assert len(by_sharing) <= MOST_SHARINGS + 2
+
+
 def test_without_a_call_that_shares_nothing():
     compiled, by_jit = pytc.compile(mating()), jax.jit(mating())
     a, b, c, d = population(4)

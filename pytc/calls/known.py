@@ -18,8 +18,8 @@ from pytc.context import Context
 from pytc.interrupt import is_from_outside
 from pytc.unheld import told_by_identity
 
-Known = dict[Hashable, Shared]
-"""By the tree of the arguments, the types of their leaves, static values and sharing."""
+Known = dict[Hashable, dict[tuple[int, ...] | None, Shared]]
+"""By the tree of the arguments, the types of their leaves and static values; and then by sharing."""
 
 _of_functions: weakref.WeakKeyDictionary[Any, dict[Hashable, Known]] = weakref.WeakKeyDictionary()
 _since: list[Context] = []
@@ -50,8 +50,11 @@ def _forget_spent() -> None:
     goes with them may run code.)"""
     for of_options in list(_of_functions.values()):
         for known in list(of_options.values()):
-            for key, shared in list(known.items()):
-                if shared.is_spent():
+            for key, by_sharing in list(known.items()):
+                for sharing, shared in list(by_sharing.items()):
+                    if shared.is_spent():
+                        by_sharing.pop(sharing, None)
+                if not by_sharing:
                     known.pop(key, None)
 
 

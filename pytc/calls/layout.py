@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
@@ -55,6 +55,12 @@ UNPLACED = 3
 _DESCRIBED = (jax.Array, jax.Ref, np.ndarray, np.generic)
 
 
+def told_apart(sharing: tuple[int, ...] | None, known: Collection[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    """The sharing by which a call is told from others, of which these are `known` of the function."""
+    is_one = sharing is None or sharing in known or len(known) - (None in known) < MOST_SHARINGS
+    return sharing if is_one else APART
+
+
 @dataclasses.dataclass(eq=False)
 class Layout:
     """A tree of arguments with the types of its leaves."""
@@ -97,11 +103,6 @@ class Layout:
     def setdefault(self, values: Hashable, sharing: tuple[int, ...] | None, new: Signatures) -> Signatures:
         """The same; if nothing is, from now on `new`."""
         return self._known.setdefault(values, {}).setdefault(sharing, new)
-
-    def told_apart(self, values: Hashable, sharing: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        """The sharing by which a call that nothing is known of is told from others."""
-        others = self._known.get(values, {}).keys() - {None}
-        return sharing if sharing is None or len(others) < MOST_SHARINGS else APART
 
     def of_any_sharing(self, values: Hashable) -> Sequence[Signatures]:
         """What is known of calls with these static values, whichever of their arrays are one."""

@@ -14,7 +14,7 @@ from pytc.arguments.shardings import speaks_of_the_mesh
 from pytc.calls.cache import Shared, Signature, Signatures, Staged
 from pytc.calls.known import Known
 from pytc.calls.lasting import Parting, staged_to_last
-from pytc.calls.layout import APART, UNSHARED, Describe, Described, Layout
+from pytc.calls.layout import APART, UNSHARED, Describe, Described, Layout, told_apart
 from pytc.calls.numpy_data import NumpyData, as_passed, put_all_on_device
 from pytc.calls.planner import Planner
 from pytc.jax_compat.avals import DESCRIPTIONS
@@ -100,8 +100,9 @@ class Lookup:
             self.stageable.leaves(call.args, call.kwargs, share=False)  # names the leaf
             raise
         if found is None:
-            sharing = layout.told_apart(values, sharing)
-            shared = self.known.setdefault((tree, types, mesh, values, sharing), Shared(self.describe))
+            by_sharing = self.known.setdefault((tree, types, mesh, values), {})
+            sharing = told_apart(sharing, by_sharing.keys())
+            shared = by_sharing.setdefault(sharing, Shared(self.describe))
             new = Signatures(shared, layout.same_as(sharing), is_apart=sharing == APART)
             found = layout.setdefault(values, sharing, new)
         return found

@@ -7,13 +7,14 @@ the same object does not matter, and is not remembered: a reference to a user's 
 more that the proof has to tell from those of others. The weak ones here are to the copies, which only programs have;
 these read them, and neither give them away nor return them.
 
-Cost: for an array of `LEAST` bytes or more, a few of its elements are looked at, and all of them where there is a copy
-that has those.
+Cost: an array of `LEAST` bytes or more is read once, which takes as long as to copy it, and once more where there is a
+copy like it.
 """
 
 from __future__ import annotations
 
 import weakref
+import zlib
 from collections.abc import Callable, Collection, Hashable
 from typing import Any
 
@@ -27,13 +28,11 @@ from pytc.jax_compat.running import Tracer, settings
 
 LEAST = 1 << 16
 """Bytes from which on it is worth looking for a copy."""
-_SAMPLE = 64
-"""Elements by which copies are looked up."""
 _AT_ONCE = 1 << 20
 """Bytes that are compared at a time, since a comparison makes an array as long."""
 
 _copies: dict[Hashable, list[weakref.ref[Any]]] = {}
-"""By all that tells them apart but their elements, with a few of those."""
+"""By all that tells them apart but their elements, with a checksum of those."""
 
 
 def captured_copy(value: Any, aval: AbstractValue) -> Any:
@@ -55,12 +54,12 @@ def _copy_of(value: Any, kind: Hashable, make: Callable[[], Any], taken: Collect
     if isinstance(value, jax.Array) and value.is_deleted():
         return make()
     data = arrays.elements(value)
-    a_few = data.reshape(-1)[:: 1 + data.size // _SAMPLE].tobytes()
+    own = _bytes_of(data)
     here = jax.local_devices()[0], settings()  # where a copy goes that is not placed as its original is
-    key = kind, type(value), _place(value), here, data.shape, data.dtype, a_few
+    key = kind, type(value), _place(value), here, data.shape, data.dtype, zlib.crc32(own.data)
     for each in _copies.get(key, ()):
         copy = each()
-        if copy is not None and id(copy) not in taken and _are_equal(arrays.elements(copy), data):
+        if copy is not None and id(copy) not in taken and _are_equal(_bytes_of(arrays.elements(copy)), own):
             return copy
     copy = make()
     _forget()
@@ -81,8 +80,12 @@ def _place(value: Any) -> Hashable:
     return (value.committed, place_and_layout(value), value.weak_type) if isinstance(value, jax.Array) else None
 
 
+def _bytes_of(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bytes of the elements, in order."""
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
 def _are_equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays of one type have the same bytes."""
-    a, b = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (a, b))
+    """Whether two arrays, as bytes, are the same."""
     parts = (slice(start, start + _AT_ONCE) for start in range(0, a.size, _AT_ONCE))
     return all(np.array_equal(a[part], b[part]) for part in parts)

@@ -104,14 +104,15 @@ def test_a_state_that_was_captured_is_still_let_go_of():
 @pytest.mark.parametrize(
     "others",
     [
-        lambda table: table.at[1, 1].add(1.0),  # not among the few that are looked up
+        lambda table: table.at[1, 1].add(1.0),
+        lambda table: table.at[0].set(table[2]).at[2].set(table[0]),
         lambda table: -table,
         lambda table: table.astype(jnp.bfloat16),
         lambda table: jax.device_put(table, jax.devices()[0]),
         lambda table: np.asarray(table),
         lambda table: table.reshape(SIDE // 2, 2 * SIDE),
     ],
-    ids=["an element", "all elements", "a dtype", "committed", "NumPy data", "a shape"],
+    ids=["an element", "two rows", "all elements", "a dtype", "committed", "NumPy data", "a shape"],
 )
 def test_what_is_not_alike_is_another_copy(others):
     table, other = weights(), others(weights())
@@ -171,3 +172,13 @@ def test_nothing_is_kept_on_the_host_beside_the_copy():
     compiled(rows(2))
     (copy, _) = captured(compiled)[0]
     assert getattr(copy, "_npy_value", None) is None
+
+
+def test_elements_are_compared_where_a_checksum_does_not_tell(monkeypatch):
+    monkeypatch.setattr(copies.zlib, "crc32", lambda data: 0)
+    functions = [pytc.compile(lambda x, w=w: x @ w) for w in (weights(9), weights(10), weights(9))]
+    for function in functions:
+        function(rows(2))
+    first, second, third = (captured(function)[0][0] for function in functions)
+    assert first is third
+    assert first is not second
