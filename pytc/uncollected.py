@@ -18,8 +18,8 @@ def uncollected(make: Callable[[], Made]) -> Made:
     """What `make` returns. Meanwhile there is no garbage collection, if the collector is on; afterwards it is on again.
 
     This is no context manager, since a Ctrl-C could strike as that is entered or left, and leave the collector off: the
-    interpreter looks for signals as a Python function begins, and after a call of a C function. Here it does so neither
-    between the beginning of what has to be undone and the `try`, nor before it is undone.
+    interpreter looks for signals as a Python function begins, and after a call of a C function. Here all of that is
+    within the `try`, and nothing is called behind it before the collector is on again.
     """
     was_on = gc.isenabled()
     try:

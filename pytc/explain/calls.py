@@ -164,6 +164,7 @@ SETTINGS = "JAX's settings"
 """What tells signatures apart that differ in no leaf: x64 mode, the default device, matmul precision, a mesh, ..."""
 
 SHARED = ("which arrays are one", "another at each call")
+"""Said of the signature of calls that share arrays in more ways than have programs of their own."""
 
 
 def _is_apart(signature: Signature) -> bool:
