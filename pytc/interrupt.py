@@ -50,8 +50,8 @@ with contextlib.suppress(AttributeError):
     _sigaction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(
         ("sigaction", ctypes.pythonapi)
     )
-_SIZE_OF_ACTION = 1024
-"""More bytes than what that reads and sets has on any system."""
+_Action = ctypes.c_char * 1024
+"""More bytes than what that reads and sets has on any system. (One type: each that is made becomes garbage.)"""
 SIGNALS = tuple(_signal.valid_signals())
 """All that there are, by number. (`_signal` is the part of `signal` in C, which makes no enumerations of numbers.)"""
 
@@ -298,7 +298,7 @@ def _handle(number: int, handler: Any) -> None:
     """Have a signal handled by a function of Python's. Unlike `signal.signal` this leaves the system's own handler and
     its flags as they are: they may be a library's, which calls Python's in turn (`faulthandler.register`), or asked for
     (`signal.siginterrupt`)."""
-    before = ctypes.create_string_buffer(_SIZE_OF_ACTION)
+    before = _Action()
     put_back = _sigaction if _sigaction is not None and _sigaction(number, None, before) == 0 else None
     try:
         _signal.signal(number, handler)
