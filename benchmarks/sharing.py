@@ -50,11 +50,26 @@ def with_batch(step: Callable[..., Any], leaves: int, calls: int) -> float:
     return seconds / calls
 
 
+def served(step: Callable[..., Any], leaves: int, calls: int) -> float:
+    """`for batch in batches: answer = step(weights, batch)`: the arrays are the same ones each time."""
+    weights = [jnp.full(4, i) for i in range(leaves)]
+    batch = jnp.full(4, 1)
+    step(weights, batch)
+    answer = step(weights, batch)
+    started = time.perf_counter()
+    for _ in range(calls):
+        answer = step(weights, batch)
+    seconds = time.perf_counter() - started
+    jax.block_until_ready(answer)
+    return seconds / calls
+
+
 CASES: tuple[tuple[str, Burst, Callable[..., Any], int], ...] = tuple(
     (f"{leaves} leaves{name}", burst, step, leaves)
     for name, burst, step in (
         ("", alone, lambda state: [x + 1 for x in state]),
         (" and a batch", with_batch, lambda state, batch: [x + batch for x in state]),
+        (", served", served, lambda weights, batch: sum(weights) + batch),
     )
     for leaves in (1, 2, 4, 10, 100)
 )

@@ -244,6 +244,8 @@ def _lives_on(planner: Planner, program: Program, read_later: frozenset[int]) ->
 def apart(leaves: Sequence[Any], program: Program) -> Sequence[Any]:
     """The leaves, with a copy of each donated one that is passed as another one, too: an array that is donated may be
     passed only once. (Where all its leaves are donated, that is at one of them.)"""
+    if not program.donated:
+        return leaves
     places, taken = (collections.Counter(id(leaves[i]) for i in which) for which in (program.passed, program.donated))
     itself = {address: i for i in program.donated if taken[address := id(leaves[i])] == places[address]}
     shared = [i for i in program.donated if places[id(leaves[i])] > 1 and itself.get(id(leaves[i])) != i]

@@ -103,7 +103,10 @@ class Direct:
                 return False
             # After users' `__hash__`, which may change a class.
             others, proven = self.others, self.proven
-            if not emitted.are_as_staged() or not (others is None or others.is_as_before(call.args, call.kwargs)):
+            typed = proven is not None
+            if not emitted.are_as_staged() or not (
+                others is None or others.is_as_before(call.args, call.kwargs, typed)
+            ):
                 return False
             if proven is not None:
                 walk, place = proven

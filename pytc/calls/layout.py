@@ -15,6 +15,7 @@ import numpy as np
 from pytc.arguments.leaves import LeafKind, static_key
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import place_of
+from pytc.ownership.cpython.interpreter import ids_in
 from pytc.picking import picker
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ class Layout:
         self.static = tuple(i for i, kind in enumerate(self.kinds) if kind == "static")
         self.arrays = tuple(i for i, kind in enumerate(self.kinds) if kind == "array")
         self.may_share = self.share and len(self.arrays) > 1
+        self._apart = b""
+        """The ids of the leaves of a call whose arrays were all different. (Whether these are the same arrays does not
+        matter: where ids are alike, it is the same ones of them that are one.)"""
         self._pick_arrays = picker(self.arrays)
 
     def differs_in_arrays_alone(self, types: Sequence[type], other: Layout, other_types: Sequence[type]) -> bool:
@@ -117,9 +121,15 @@ class Layout:
                 raise
             return None  # of what cannot be hashed nothing is; `Lookup.signatures` names the leaf
 
-    def sharing(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
+    def are_known_apart(self, leaves: list[Any]) -> bool:
+        """Whether the array leaves are all different, as far as that is known without looking at each: if they are
+        those of the last call, as in a model that is served."""
+        return ids_in(leaves) == self._apart
+
+    def sharing(self, leaves: list[Any]) -> tuple[int, ...] | None:
         """For each array leaf the first that is the same object, or None where they are all different."""
         if len(set(map(id, self._pick_arrays(leaves)))) == len(self.arrays):
+            self._apart = ids_in(leaves)
             return None
         first: dict[int, int] = {}
         return tuple(first.setdefault(id(leaves[i]), i) for i in self.arrays)

@@ -72,7 +72,7 @@ class Lookup:
         if layout is None or not executing_once():
             return None
         sharing = None
-        if layout.may_share and max(map(sys.getrefcount, leaves)) > UNSHARED:
+        if layout.may_share and not layout.are_known_apart(leaves) and max(map(sys.getrefcount, leaves)) > UNSHARED:
             sharing = layout.sharing(leaves)
         signatures = layout.find(leaves, sharing)
         return None if signatures is None else signatures.find(leaves)

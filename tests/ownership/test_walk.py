@@ -276,12 +276,72 @@ def test_an_array_in_two_places_is_seen_wherever_it_is_and_whoever_else_has_it(h
 
     walk = learnt(*arguments()[0])
     for _ in range(2):
-        assert walk.is_as_before(arguments()[0], {})
+        assert walk.is_as_before(arguments()[0], {}, typed=True)
         for first in range(4):
             for second in set(range(4)) - {first}:
-                assert not walk.is_as_before(arguments(first, second)[0], {})
+                assert not walk.is_as_before(arguments(first, second)[0], {}, typed=True)
     given = arguments()
-    assert walk.is_as_before(given[0], {})
+    assert walk.is_as_before(given[0], {}, typed=True)
+
+
+class Name(str):
+    """A key of dictionaries."""
+
+
+class OtherName(str):
+    def __hash__(self):
+        raise RuntimeError("code of a user's has run")
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_the_very_same_arguments_are_as_before_until_one_array_is_another(typed):
+    layers = [{"a": jnp.ones(2), "b": jnp.ones(2)} for _ in range(10)]
+    walk = learnt(layers)
+    for _ in range(3):
+        assert walk.is_as_before((layers,), {}, typed)
+    kept = layers[3]["a"]
+    layers[3]["a"] = layers[4]["b"]
+    for _ in range(3):
+        assert not walk.is_as_before((layers,), {}, typed)
+    layers[3]["a"] = kept
+    assert walk.is_as_before((layers,), {}, typed)
+    layers[3] = layers[4]
+    assert not walk.is_as_before((layers,), {}, typed)
+
+
+def test_an_object_that_becomes_one_of_another_class():
+    name = Name("a")
+    layers = [{name: jnp.ones(2)} for _ in range(10)]
+    walk = learnt(layers)
+    for _ in range(2):
+        assert walk.is_as_before((layers,), {}, typed=True)
+    name.__class__ = OtherName
+    assert not walk.is_as_before((layers,), {}, typed=True)
+
+
+def test_arguments_that_are_new_at_each_call_are_as_before():
+    walk = learnt([jnp.ones(2) for _ in range(20)])
+    for _ in range(40):
+        new = [jnp.ones(2) for _ in range(20)]
+        assert walk.is_as_before((new,), {}, typed=True)
+        new[3] = new[11]
+        assert not walk.is_as_before((new,), {}, typed=True)
+
+
+@pytest.mark.parametrize("found", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 500])
+def test_which_objects_are_in_a_list(found, count, monkeypatch):
+    assert interpreter.items_at
+    if not found:
+        monkeypatch.setattr(interpreter, "items_at", 0)
+    values = [jnp.ones(()) for _ in range(count)]  # `==` of these would make arrays
+    assert interpreter.ids_in(values) == b"".join(id(value).to_bytes(8, sys.byteorder) for value in values)
+    assert interpreter.are_same(values, tuple(values))
+    assert not interpreter.are_same(values, [*values, None])
+    for k in {0, count // 2, count - 1} if count else ():
+        other = [*values]
+        other[k] = jnp.ones(())
+        assert not interpreter.are_same(tuple(values), other)
 
 
 # -- through classes of any kind, with the leaves known ---------------------------------------------------------------

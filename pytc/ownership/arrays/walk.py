@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
@@ -33,7 +32,13 @@ from pytc.ownership.arrays import executions
 from pytc.ownership.arrays.alive import listed
 from pytc.ownership.arrays.buffers import Kinds
 from pytc.ownership.arrays.placed import UNKNOWN, Placed, is_plain, stand
-from pytc.ownership.cpython.interpreter import getrefcount, may_share_attributes, share_attributes
+from pytc.ownership.cpython.interpreter import (
+    are_same,
+    getrefcount,
+    ids_in,
+    may_share_attributes,
+    share_attributes,
+)
 from pytc.ownership.references import counts, endings
 from pytc.ownership.references.counts import PLAIN
 from pytc.picking import Picker, picker
@@ -42,6 +47,10 @@ _referents = gc.get_referents
 _weakrefs = weakref.getweakrefcount
 _QUIET_ARRAYS = ids_of(bool, int, float, complex, np.ndarray)
 """What `jax.jit` takes for arrays besides its own, and asks for its value in C."""
+_WORTH_REMEMBERING = 16
+"""What a walk has met is remembered if it is at least so many objects: fewer are looked at as quickly."""
+_MOST_CHANGES = 16
+"""It is no longer remembered where it was something else so often in a row, as a state is that is always new."""
 _MOST_SEEN = 100_000
 """A walk that would meet more objects than that is not made."""
 
@@ -84,6 +93,10 @@ class Walk:
         self._keys: list[tuple[int, list[type]]] = []
         """The positions of PRNG keys, each with the types of what it refers to; for calls whose leaves are not known.
         """
+        self._last = _Last(b"", [])
+        """What was met the last time that something was to be as before."""
+        self._changes = 0
+        """How often in a row that was something else."""
         self.count = 0
         """How many arrays there are."""
         self.kinds: Kinds | None = None
@@ -183,15 +196,32 @@ class Walk:
             seen += _referents(*level.pick(seen))
         return seen
 
-    def is_as_before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether no array is found twice, and everything is of the same types as before. (Where an array was, there
-        may also be a plain number or NumPy's array.)
+    def is_as_before(self, args: tuple[Any, ...], kwargs: dict[str, Any], typed: bool) -> bool:
+        """Whether no array is found twice; and, if `typed`, everything is of the same types as before. (Where an array
+        was, there may also be a plain number or NumPy's array.)
 
         Then `jax.jit` runs no users' code for it: it asks numbers and arrays for their values, and dictionaries' keys,
         of which a dictionary tells the collector if they are not all strings, whether they are equal. Raises
         `LookupError` if the arguments are no such tree.
+
+        Mostly they are the very objects of the last call, as the weights of a model that is served. Then all of them
+        have the ids that they had, so none is there twice. (Whether they are the same ones does not matter for that.)
         """
         seen = self._seen(args, kwargs)
+        if self._size < _WORTH_REMEMBERING or self._changes >= _MOST_CHANGES:
+            return self._is_as_learnt(seen)
+        now, last = _Last(ids_in(seen), [*map(type, seen)] if typed else []), self._last
+        if now.ids == last.ids and ids_in(now.types) == ids_in(last.types):
+            self._changes = 0
+            return True
+        if not self._is_as_learnt(seen):
+            return False
+        self._last = now
+        self._changes += 1
+        return True
+
+    def _is_as_learnt(self, seen: list[Any]) -> bool:
+        """The same, of what the walk has met, at any call."""
         if len(seen) != self._size or (self._types and not are_of(self._others(seen), self._types)):
             return False
         if not self._of_arrays.issuperset(map(id, map(type, self._arrays(seen)))):
@@ -246,7 +276,7 @@ class Walk:
         if len(arrays) != self.count:
             raise LookupError("there are fewer arrays")
         if lists:
-            if len(leaves) != self.count or not all(map(operator.is_, arrays, leaves)):
+            if not are_same(arrays, leaves):
                 raise LookupError("the arrays are in another order")
         else:
             for k, types in self._keys:
@@ -283,7 +313,7 @@ class Walk:
         count, among = self._results
         if count:
             start, made, marks = executions.newest(alive)
-            if made == count and all(map(operator.is_, arrays, among(alive[start:] if start else alive))):
+            if made == count and are_same(arrays, among(alive[start:] if start else alive)):
                 return (arrays, alive[:start]) if counts.are_marks(weak, arrays, marks) else None
         fresh = executions.fresh(most, alive)
         del alive  # it refers to the arrays
@@ -346,6 +376,14 @@ class Walk:
             return False
         rest = self._rest(seen)
         return not rest or ending(rest)
+
+
+class _Last(NamedTuple):
+    """What a walk has met at one call."""
+
+    ids: bytes
+    types: list[type]
+    """Their types, which are thereby not gone: another one would have another id. None where these do not matter."""
 
 
 class _Alone(NamedTuple):
