@@ -36,17 +36,24 @@ def in_modules(leaves: int) -> Arrays:
 CONTENDERS = (*contenders.ALL, contenders.PROMISED)
 
 
-def tiny(state: str) -> Workload:
+def replaced(number: jax.Array, state: Arrays) -> tuple[Arrays, jax.Array]:
     """A step that adds a number, which lives on, to each array of the state, and returns another beside it."""
-    make, leaves, _ = STATES[state]
+    return jax.tree.map(lambda x: x + number, state), number * 2
 
-    def step(number: jax.Array, state: Arrays) -> tuple[Arrays, jax.Array]:
-        return jax.tree.map(lambda x: x + number, state), number * 2
+
+def read(number: jax.Array, weights: Arrays) -> jax.Array:
+    """One that answers from weights, which live on like the number."""
+    return sum(jax.tree.leaves(weights)[:4], number * 2)
+
+
+def tiny(state: str) -> Workload:
+    """The step and the arguments of one of the `STATES`."""
+    make, leaves, step, _ = STATES[state]
 
     def unused(*_: Any) -> tuple[Arrays, ...]:
-        raise RuntimeError("this workload is called by `run` alone")
+        raise RuntimeError("this workload is called by a loop of its own alone")
 
-    return Workload(step, lambda: (jnp.float32(1), make(leaves)), unused, dead=(1,))
+    return Workload(step, lambda: (jnp.float32(1), make(leaves)), unused, dead=(1,) if step is replaced else ())
 
 
 def run(step: Step, init: Init, count: int) -> float:
@@ -82,16 +89,32 @@ def run_in_attribute(step: Step, init: Init, count: int) -> float:
     return (time.perf_counter() - started) / count
 
 
+def run_served(step: Step, init: Init, count: int) -> float:
+    """Seconds a call that replaces nothing."""
+    number, weights = jax.block_until_ready(init())
+    for _ in range(3):
+        answer = step(number, weights)
+    jax.block_until_ready(answer)
+    started = time.perf_counter()
+    for _ in range(count):
+        answer = step(number, weights)
+    jax.block_until_ready(answer)
+    return (time.perf_counter() - started) / count
+
+
 STATES = {
-    "1": (in_dicts, 1, run),
-    "100": (in_dicts, 100, run),
-    "500": (in_dicts, 500, run),
-    "100 in 50 modules": (in_modules, 100, run),
-    "1 in an attribute": (in_dicts, 1, run_in_attribute),
-    "100 in an attribute": (in_dicts, 100, run_in_attribute),
-    "500 in an attribute": (in_dicts, 500, run_in_attribute),
+    "1": (in_dicts, 1, replaced, run),
+    "100": (in_dicts, 100, replaced, run),
+    "500": (in_dicts, 500, replaced, run),
+    "100 in 50 modules": (in_modules, 100, replaced, run),
+    "1 in an attribute": (in_dicts, 1, replaced, run_in_attribute),
+    "100 in an attribute": (in_dicts, 100, replaced, run_in_attribute),
+    "500 in an attribute": (in_dicts, 500, replaced, run_in_attribute),
+    "100 that are only read": (in_dicts, 100, read, run_served),
+    "500 that are only read": (in_dicts, 500, read, run_served),
+    "100 in 50 modules that are only read": (in_modules, 100, read, run_served),
 }
-"""By the number of leaves: what makes the state, of how many, and what calls the step."""
+"""By the number of leaves: what makes the state, of how many, the step, and what calls it."""
 
 
 def measure(rounds: int, count: int) -> dict[str, dict[str, Any]]:
@@ -102,7 +125,7 @@ def measure(rounds: int, count: int) -> dict[str, dict[str, Any]]:
     each other out of the processor's caches.
     """
     found: dict[str, dict[str, Any]] = {}
-    for state, (_, leaves, loop) in STATES.items():
+    for state, (_, leaves, _, loop) in STATES.items():
         workload = tiny(state)
         steps = {name: contenders.build(name, workload, workload.dead) for name in CONTENDERS}
         calls = max(5, 5 * count // (leaves + 4))

@@ -30,11 +30,14 @@ def build(contender: str, workload: Workload, donate: tuple[int, ...]) -> Step:
     if contender == BY_HAND:
         return jax.jit(workload.step, donate_argnums=donate)
     if contender == FILTER_JIT:
-        return eqx.filter_jit(workload.step, donate="all-except-first" if never_donated(workload) else "all")
+        kept = never_donated(workload)
+        return eqx.filter_jit(
+            workload.step, donate="none" if not workload.dead else "all-except-first" if kept else "all"
+        )
     if contender == PYTC:
         return pytc.compile(workload.step)
     if contender == PROMISED:
-        return pytc.compile(workload.step, donate_argnums=donate)
+        return pytc.compile(workload.step, donate_argnums=donate or None, donate="auto" if donate else "none")
     raise ValueError(f"no contender is called {contender!r}; there are {', '.join((*ALL, PROMISED))}")
 
 
