@@ -175,7 +175,8 @@ def ids_in(values: list[Any]) -> bytes:
     if not items_at:
         return array.array("Q", map(id, values)).tobytes()
     start = _word_at[(id(values) + items_at >> 3) - 1] - _WORD
-    return bytes(_byte_at[start : start + _WORD * len(values)])
+    found: bytes = _byte_at[start : start + _WORD * len(values)]
+    return found
 
 
 def are_same(values: Sequence[Any], others: Sequence[Any]) -> bool:
