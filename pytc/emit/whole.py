@@ -98,16 +98,21 @@ class EmittedWhole(Emitted):
         """What the arguments are called in JAX's messages and in what the compiler is given: as in the function; None
         where some have no name of their own."""
         args, kwargs = self.tree.unflatten(range(self.tree.num_leaves))
-        names = [
-            self.arguments.leaves[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}"
-            for k, arg in enumerate(args)
-        ]
-        every = [*names, *kwargs]
+        leaves = self.arguments.leaves
+        names = [leaves[mine[0]].parameter if (mine := tree_leaves(arg)) else f"_{k}" for k, arg in enumerate(args)]
+        own = [name for name in names if not name.endswith("]")]
+        starred = {name.partition("[")[0] for name in names[len(own) :]}  # `args` of `args[0]`
+        if names[len(own) :] != [f"{name}[{k}]" for name in starred for k in range(len(names) - len(own))]:
+            return None
+        kinds = (
+            (inspect.Parameter.POSITIONAL_ONLY, own),
+            (inspect.Parameter.VAR_POSITIONAL, starred),
+            (inspect.Parameter.KEYWORD_ONLY, kwargs),
+        )
+        every = [name for _, these in kinds for name in these]
         if len({*every}) < len(every) or any(keyword.iskeyword(name) or not name.isidentifier() for name in every):
             return None
-        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names]
-        parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in kwargs]
-        return inspect.Signature(parameters)
+        return inspect.Signature([inspect.Parameter(name, kind) for kind, these in kinds for name in these])
 
     def call_whole(self, args: tuple[Any, ...], kwargs: dict[str, Any], landed: list[Any]) -> None:
         """As `call`, with the arguments themselves; not for the first call. Static ones must be those that the program

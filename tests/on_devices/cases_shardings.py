@@ -404,6 +404,20 @@ def test_arguments_that_do_not_fit_together_are_called_what_jax_calls_them(fun):
     assert str(raised.value) == str(by_jax.value)
 
 
+@pytest.mark.parametrize(
+    "fun",
+    [lambda *given, x: (given[1] * 2, x + 1), lambda *given, x: (given[1] * CAPTURED, x)],
+    ids=["whole", "flat"],
+)
+def test_so_are_those_of_any_number(fun):
+    p, x = (jax.device_put(jnp.ones(3), device) for device in jax.devices()[1:3])
+    with pytest.raises(ValueError, match=r"Got argument given\[1\] of <lambda> .* and argument x of") as by_jax:
+        jax.jit(fun)(jnp.ones(2), p, x=x)
+    with pytest.raises(ValueError, match="Got argument") as raised:
+        pytc.compile(fun)(jnp.ones(2), p, x=x)
+    assert str(raised.value) == str(by_jax.value)
+
+
 def holder_of(array):
     def held():
         return array
