@@ -21,7 +21,7 @@ from typing import Any
 
 from pytc.calls.layout import UNPLACED, Describe, Described, describe
 from pytc.calls.plan import Plan
-from pytc.calls.sites import Site
+from pytc.calls.sites import MOST_SITES, Site
 from pytc.calls.unflattening import Unflattening, observed
 from pytc.context import Context
 from pytc.emit import Emitted
@@ -68,6 +68,10 @@ class Signature:
     staged: Staged
     plans: list[Plan] = dataclasses.field(default_factory=list)
     sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
+    forgotten: int = 0
+    """Call sites that there was no room for."""
+    forgotten_calls: int = 0
+    """The calls that had run there by then."""
     before: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
     """The call sites of wrappers that are gone."""
     is_handed_on: bool = False
@@ -104,6 +108,18 @@ class Signature:
         if site.plan not in self.plans:
             self.plans.append(site.plan)
         return site
+
+    def forget_sites(self) -> list[Site]:
+        """Forget the half of the call sites that has called least, the oldest first, if there is no room for another
+        one; return those forgotten."""
+        if len(self.sites) < MOST_SITES:
+            return []
+        forgotten = sorted(self.sites.values(), key=lambda site: site.calls)[: MOST_SITES // 2]
+        for site in forgotten:
+            if self.sites.pop(site.place, None) is site and site.calls:
+                self.forgotten += 1
+                self.forgotten_calls += site.calls
+        return forgotten
 
     def forget_trials(self) -> None:
         """Drop the plans that were tried in vain: that were never run, and that no site uses."""

@@ -22,7 +22,7 @@ from pytc.calls.cache import Signature
 from pytc.calls.outcome import outcome_of
 from pytc.calls.plan import Plan
 from pytc.calls.planner import Planner, are_arrays
-from pytc.calls.sites import MOST_SITES, PATIENCE, Site
+from pytc.calls.sites import PATIENCE, Site
 from pytc.errors import DonationError
 from pytc.interrupt import has_room, put_off
 from pytc.jax_compat.arrays import is_ready, private_copies
@@ -62,8 +62,6 @@ def first_look(planner: Planner, signature: Signature, call: ownership.Call) -> 
     # Plans that another wrapper has left tell nothing of what the callers of this one keep.
     patient = bool(signature.sites) or not signature.is_handed_on
     plan = planner.plan(signature, keep | dear, call.leaves, patient=patient)
-    if len(signature.sites) >= MOST_SITES:
-        signature.sites.clear()
     site = Site(call.frame.f_code, call.frame.f_lasti, ownership.where(call.frame), plan)
     site.unseen = dear | lives_on - _lives_on(planner, program, survivors.seen)
     site.why = dict.fromkeys(dear, TOO_MANY)

@@ -182,11 +182,15 @@ class Ways(dict[tuple[int, int], Direct]):
         self._share = share
         self._python_scalars = python_scalars
 
-    def make_room(self) -> None:
-        """Forget all sites where there are too many. Done before the call of a new site, rather than after one: what
-        dies with a site may run code, and none may run between a call and the store of its result."""
+    def make_room(self, signature: Signature) -> None:
+        """Forget all sites where there are too many; and those that the signature of the next call forgets, since their
+        calls would not be counted. Done before the call of a new site, rather than after one: what dies with a site may
+        run code, and none may run between a call and the store of its result."""
         if len(self) >= MOST_SITES:
             self.clear()
+        for site in signature.forget_sites():
+            if self._is_for(site):
+                self.pop(site.place, None)
 
     def learn(self, signature: Signature, site: Site, call: ownership.Call) -> bool:
         """Let the calls after this one go straight if those before it have gone well, and return whether these have. If

@@ -135,7 +135,7 @@ class Function:
         site = signature.sites.get((id(call.frame.f_code), call.frame.f_lasti))
         is_due = site is None or site.to_be_looked_at()
         if site is None:
-            self.directly.make_room()
+            self.directly.make_room(signature)
             site = decide.first_look(self.planner, signature, call)
         elif is_due:
             decide.look_again(self.planner, signature, site, call)

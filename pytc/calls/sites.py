@@ -11,7 +11,8 @@ from pytc.calls.plan import Plan
 from pytc.program import Program
 
 MOST_SITES = 1024
-"""Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones."""
+"""Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones. Where
+there are more, the half that has called least is forgotten."""
 
 MOST_MISSES = 4
 """Misses, calls that should have gone straight to `jax.jit` and could not, after which a site stops trying."""

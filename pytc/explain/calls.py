@@ -87,6 +87,10 @@ class Calls:
     name: str
     """The function's name."""
     sites: tuple[SiteReport, ...]
+    forgotten: int = 0
+    """Sites that are remembered no longer, since there are too many (`calls.sites.MOST_SITES`)."""
+    forgotten_calls: int = 0
+    """How many calls had come from these."""
 
     def to_json(self, **options: Any) -> str:
         """As JSON, by the schema in `pytc/explain/schema.py`. `options` go to `json.dumps`."""
@@ -124,7 +128,13 @@ def calls_of(function: Function) -> Calls:
         _report(function.planner, signature, site, _where(site, len(columns[site.where])), told[id(site)])
         for signature, site in sites
     )
-    return Calls(function.stageable.name, tuple(reports))
+    signatures = function.signatures()
+    return Calls(
+        function.stageable.name,
+        tuple(reports),
+        forgotten=sum(each.forgotten for each in signatures),
+        forgotten_calls=sum(each.forgotten_calls for each in signatures),
+    )
 
 
 def _where(site: Site, columns: int) -> str:

@@ -21,7 +21,9 @@ def of_calls(calls: Calls, width: int, colour: bool) -> str:
     paint = painter(colour)
     total = sum(site.calls for site in calls.sites)
     places = len({site.where for site in calls.sites})
-    lines = [paint(f"{calls.name}: {counted(total, 'call')} from {counted(places, 'place')}", "headline")]
+    since = f", and {counted(calls.forgotten_calls, 'call')} from places forgotten since" if calls.forgotten else ""
+    headline = f"{calls.name}: {counted(total, 'call')} from {counted(places, 'place')}{since}"
+    lines = [paint(line, "headline") for line in wrapped(headline, width, 2, 0)]
     for site in calls.sites:
         lines += ["", *_site(site, width, paint)]
     if not calls.sites:

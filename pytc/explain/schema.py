@@ -17,7 +17,8 @@
     plans       with effort="high", the fields of `Tried` for each plan considered, figures with "total"; else empty
     jit_call    the nearest `jax.jit` or `jax.pmap` call
 
-The schema of call sites, `pytc.calls/1`, has `name` and `sites`: the fields of `SiteReport`.
+The schema of call sites, `pytc.calls/1`, has `name`; `sites`: the fields of `SiteReport`; and `forgotten` and
+`forgotten_calls`, as `Calls` has them.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def of_explanation(explanation: Explanation) -> dict[str, Any]:
 
 def of_calls(calls: Calls) -> dict[str, Any]:
     """What happened at each call site, as a value for `json.dumps`."""
-    return {"schema": CALLS, "name": calls.name, "sites": [dataclasses.asdict(site) for site in calls.sites]}
+    return {"schema": CALLS, **dataclasses.asdict(calls)}
 
 
 def _tried(plan: Tried) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import pytc
+from pytc.calls import cache
 from pytc.explain import Calls, explain
 from tests.threads import another_thread
 
@@ -523,6 +524,24 @@ def test_places_on_one_line_are_told_apart():
     calls = explain(compiled)
     assert [site.where for site in calls.sites] == ["a.py:1, column 8", "a.py:1, column 21", "a.py:2"]
     assert str(calls).startswith("<lambda>: 3 calls from 3 places\n")
+
+
+def test_calls_from_places_that_are_forgotten_count(monkeypatch):
+    monkeypatch.setattr(cache, "MOST_SITES", 8)
+    compiled = pytc.compile(lambda x: x * 2)
+    x = jnp.ones(3)
+    for _ in range(50):
+        exec("x = compiled(x)", {"compiled": compiled, "x": jnp.ones(3)})
+        x = compiled(x)
+    calls = explain(compiled)
+    assert max(site.calls for site in calls.sites) == 50
+    assert sum(site.calls for site in calls.sites) + calls.forgotten_calls == 100
+    assert calls.forgotten == calls.forgotten_calls == 51 - len(calls.sites)
+    rest = 100 - calls.forgotten
+    assert str(calls).startswith(
+        f"<lambda>: {rest} calls from 2 places, and {calls.forgotten} calls from places forgotten since\n"
+    )
+    assert json.loads(calls.to_json())["forgotten_calls"] == calls.forgotten
 
 
 def test_calls_that_go_to_another_signature_count_once():
