@@ -104,7 +104,7 @@ def look_again(planner: Planner, signature: Signature, site: Site, call: ownersh
         if site.unseen:
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
             site.streak = PATIENCE - 1
-        site.use(plan)
+        site.plan = plan
     site.lives_on = lives_on
     _note_holders(site, program, call, asks=asks)
 
@@ -187,7 +187,7 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
         never = planner.never(program, are_arrays(call.leaves))
         keep = never | site.lives_on | site.unseen | frozenset(held) | _held_besides(planner, plan, never, call)
         plan = planner.plan(signature, keep, call.leaves, alone=len(signature.sites) == 1)
-        site.use(plan)
+        site.plan = plan
         site.unseen |= plan.program.keep.intersection(held)
         held, outcome = _held(plan, call)
     first = plan.emitted.is_new

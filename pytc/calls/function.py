@@ -163,7 +163,7 @@ class Function:
             landed[:] = emitted, emitted.hand_back(leaves)
             collections = ownership.collections_so_far()
             emitted.call(given, landed)
-            site.count(emitted.program, copied)
+            site.count(plan, copied)
             if warm:
                 in_one_go = not (plan.outcome.calls_python or ownership.collected_since(collections))
                 emitted.remember(landed[2], in_one_go)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from pytc import ownership
 from pytc.calls.plan import Plan
-from pytc.program import Program
 
 MOST_SITES = 1024
 """Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones. Where
@@ -86,11 +85,11 @@ class Site:
     unseen: frozenset[int] = frozenset()
     """Leaves (indices) that the plan spares although the caller's code does not read them again: something else was
     found to hold them at each call, or is expected to."""
+    ran: Plan | None = None
+    """The plan that the last call on the usual path has run. If `plan` is a new one and is not compiled, since a
+    deadline comes meanwhile, say, the next call uses this one again."""
     changed: bool = False
-    """Whether some calls have used another plan than `plan`."""
-    ran_before: Plan | None = None
-    """The plan that its calls have used before `plan`, which is new: if that is not compiled, since a deadline comes
-    meanwhile, say, the next call uses this one again."""
+    """Whether calls have run more than one plan. (One that was on trial in vain was not run.)"""
     collects: bool = False
     """Whether garbage is collected before each proof, because nothing but garbage was found to hold leaves."""
     streak: int = 0
@@ -107,12 +106,14 @@ class Site:
         self.place = id(self.code), self.lasti
         """What tables know it by."""
 
-    def count(self, program: Program, copied: Sequence[int]) -> None:
-        """Note a call that has run, for which these leaves were copied."""
+    def count(self, plan: Plan, copied: Sequence[int]) -> None:
+        """Note a call that has run this plan, for which these leaves were copied."""
+        self.changed = self.changed or (plan is not self.ran and self.calls > 0)
+        self.ran = plan
         self.calls += 1
         self.copied_calls += bool(copied)
         for i in copied:
-            self.copied_bytes += program.leaves[i].nbytes
+            self.copied_bytes += plan.program.leaves[i].nbytes
             self.held[i] = self.held.get(i, 0) + 1
 
     def to_be_looked_at(self) -> bool:
@@ -141,22 +142,17 @@ class Site:
             unseen=self.unseen,
             collects=self.collects,
             streak=self.streak,
+            ran=self.ran,
         )
 
     def has_lost_patience(self) -> bool:
         """Whether to change the plan, since what it takes over was alive at the last 4, 8, 16, ... calls."""
         return self.streak >= PATIENCE and self.streak & (self.streak - 1) == 0
 
-    def use(self, plan: Plan) -> None:
-        """Use this plan from now on."""
-        self.changed = self.changed or (plan is not self.plan and self.calls > 0)
-        self.ran_before = None if self.plan.emitted.is_new else self.plan
-        self.plan = plan
-
     def go_back(self) -> None:
         """Use the plan from before again, if the present one was to be compiled, and was not."""
-        if self.ran_before is not None and self.plan.emitted.is_new:
-            self.plan, self.ran_before = self.ran_before, None
+        if self.ran is not None and self.plan.emitted.is_new:
+            self.plan = self.ran
 
     def miss(self) -> None:
         """Note that this call could not go straight to `jax.jit`."""

@@ -60,6 +60,9 @@ class SiteReport:
     kept holding them. The largest first."""
     unseen: tuple[str, ...]
     """Those of `spared` that the code there lets go of: something kept holding them, or was expected to."""
+    exposed: tuple[str, ...]
+    """Those of `spared` that were copied before, or that the code there lets go of, and that nothing was found to hold:
+    somebody could read the place that they come from before the result is there."""
     passed_over: tuple[str, ...]
     """Those of `kept` that a call could take over, and does not although nothing there is known to hold them: they are
     too small to compile the program again for, or the two programs that there are suit other places."""
@@ -238,6 +241,11 @@ def _report(
     fit.sort(key=lambda i: -program.leaves[i].nbytes)
     lives_on = site.lives_on | site.unseen | site.held.keys()
     spared = tuple(program.leaves[i].path for i in fit if i in lives_on)
+    let_go = [i for i in fit if i in site.unseen or i in site.held]
+    known = [site.why[i].is_only_exposed for i in let_go if i in site.why]
+    # The holders of small leaves were not looked for: they are where the others are.
+    rest_exposed = bool(known) and all(known)
+    exposed = [i for i in let_go if (site.why[i].is_only_exposed if i in site.why else rest_exposed)]
     unfit = {note.leaf for note in program.notes if note.leaf is not None and note.by == "alias"}
     unfit |= {i for i in left_alone if _aval(program.leaves[i]) not in missing}
     unfit |= set(kept) - program.keep - {given.leaf for given in program.inputs}  # the program does not even read it
@@ -260,6 +268,7 @@ def _report(
         kept_bytes=sum(program.leaves[i].nbytes for i in kept),
         spared=spared,
         unseen=tuple(path for path in spared if path in unseen),
+        exposed=tuple(program.leaves[i].path for i in exposed),
         passed_over=tuple(program.leaves[i].path for i in fit if i not in lives_on),
         handed_back=len(handed_back),
         unfit=len(unfit.intersection(kept) - handed_back),

@@ -65,7 +65,9 @@ def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:
     lines.append(f"  kept    {size(site.kept_bytes)} in {counted(site.kept, 'leaf', 'leaves')}")
     held = {*site.unseen, *(each.path for each in site.held)}
     lines += _named("can be read after the call", [path for path in site.spared if path not in held], width)
-    lines += _named("something else was holding it", [path for path in site.spared if path in held], width)
+    holding = held.difference(site.exposed)
+    lines += _named("something else was holding it", [path for path in site.spared if path in holding], width)
+    lines += _named("something else could read it meanwhile", site.exposed, width)
     lines += _named(_PASSED_OVER, site.passed_over, width)
     if site.handed_back:
         lines.append(f"          handed back as they came: {counted(site.handed_back, 'leaf', 'leaves')}")

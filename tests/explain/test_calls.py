@@ -450,6 +450,24 @@ def test_the_thread_is_told_that_may_read_an_attribute():
     assert {why for _, why in site.why} == {
         "attribute `state` of SimpleNamespace: another thread, 'prefetch', may read it"
     }
+    assert site.spared == site.unseen == site.exposed == ("state['a']", "state['b']")
+    text = explain(compiled).text(100)
+    assert "something else could read it meanwhile: state['a'], state['b']" in text
+    assert "was holding it" not in text
+
+
+def test_a_plan_that_was_on_trial_in_vain_is_no_other_plan():
+    compiled = new_step()
+    with another_thread("prefetch"):
+        for _ in range(3):
+            in_an_attribute(compiled)
+    (site,) = explain(compiled).sites
+    assert (site.calls, site.copied_calls, site.donated, site.changed) == (15, 0, 0, False)
+    assert "0 B in 0 leaves, each call" in explain(compiled).text(100)
+    in_an_attribute(compiled)
+    in_an_attribute(compiled)
+    (site,) = explain(compiled).sites
+    assert (site.donated, site.changed) == (2, True)
 
 
 def through_c_code(compiled):

@@ -67,6 +67,11 @@ class Held:
     """If nothing else holds the value: who may read that place before the result is stored there."""
     remedy: Remedy = "local"
 
+    @property
+    def is_only_exposed(self) -> bool:
+        """Whether nothing else holds the value: somebody may read the place that the call got it from."""
+        return self.source is not None or self.kind in ("observer", "introspection")
+
 
 def place_in(frame: FrameType, line: int | None) -> str:
     """`train.py:57`; in a cell of a notebook `In[3]:1`."""
