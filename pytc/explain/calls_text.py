@@ -40,6 +40,8 @@ _ADVICE: dict[Remedy, str] = {
     "what is needed later keep a copy (jax.tree.map(jnp.copy, ...))",
     "store": "store the result where it was, in the statement of the call or the next one; or keep it in a local "
     "variable alone",
+    "plain": "keep it in an item of a dict or a list itself, in an attribute of an object whose class has no say in "
+    "that (no `__setattr__`, no property, no base class that is written in C), or in a local variable alone",
     "call": "make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
     "`functools.partial` or object with a `__call__` in between",
     "watch": "run without it, since it could read or keep any array",

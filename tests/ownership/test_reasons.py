@@ -246,6 +246,51 @@ def test_why_an_attribute_counts_that_the_call_got_it_from(made: Functions) -> N
     stub.read((trainer, told, checked))
 
 
+class _ItsOwn:
+    """What has the state in an attribute of the class."""
+
+    state: Any
+
+
+class _Failed(Exception):
+    state: Any
+
+
+class _Items(dict[str, Any]):
+    pass
+
+
+class _Watched:
+    state: Any
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name)
+
+
+def test_why_an_attribute_or_an_item_is_not_plain(made: Functions) -> None:
+    stub, f = made
+    _ItsOwn.state = stub.new()
+    _ItsOwn.state = f(_ItsOwn.state)
+    stub.says("^attribute `state` of the class _ItsOwn: attributes of classes, which Python looks for and stores in ")
+    expect(stub.why[-1][0].remedy == "plain")
+    failed = _Failed()
+    failed.state = stub.new()
+    failed.state = f(failed.state)
+    stub.says("^attribute `state` of _Failed, whose class is derived from Exception, which is written in C and may ")
+    items = _Items(state=stub.new())
+    items["state"] = f(items["state"])
+    stub.says("^item 'state' of a _Items: _Items is a class of its own, and only items of a dict or a list itself are ")
+    watched = _Watched()
+    watched.state = stub.new()
+    watched.state = f(watched.state)
+    stub.says("^attribute `state` of _Watched, whose class has `__getattribute__` run as the value is looked up there")
+    plain = types.SimpleNamespace(state={"a": stub.new()})
+    plain.state["a"] = f(plain.state["a"])
+    expect(stub.why[-1] == {})
+    stub.read((_ItsOwn.state, failed.state, items, watched.state, plain.state))
+    del _ItsOwn.state
+
+
 def test_why_a_place_counts_that_the_result_overwrites(made: Functions) -> None:
     stub, f = made
     parts = [{"a": {"state": stub.new()}}]

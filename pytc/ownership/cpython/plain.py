@@ -54,12 +54,35 @@ def attribute(target: Any, name: str, storing: bool) -> Any:
     return UNBOUND if value is in_class else value
 
 
-def stores_by(kind: type, name: str) -> str:
-    """What of a class written in Python is run as an attribute of its objects is stored, in words; empty if nothing."""
-    if id(defined(kind, "__setattr__")) not in _PLAIN_ACCESS:
-        return "`__setattr__`"
+def why_attribute_is_odd(kind: type, name: str) -> str:
+    """Why this attribute of the objects of a class is not plain to store, as words after it; empty if nothing is known
+    of that."""
+    if issubclass(kind, type):
+        return ": attributes of classes, which Python looks for and stores in another way, are not looked at"
+    setter, getter = (defined(kind, special) for special in ("__setattr__", "__getattribute__"))
     found = defined(kind, name)
-    return f"`{name}`, a {type(found).__name__}," if defines(type(found), "__set__") and not _is_slot(found) else ""
+    run = ""
+    if type(setter) is not types.WrapperDescriptorType:
+        run = "`__setattr__` run as the result is stored"
+    elif defines(type(found), "__set__") and not _is_slot(found):
+        run = f"`{name}`, a {type(found).__name__}, run as the result is stored"
+    elif type(getter) is not types.WrapperDescriptorType:
+        run = "`__getattribute__` run as the value is looked up"
+    if run:
+        return f", whose class has {run} there, which may read it"
+    made_like = native(kind)
+    if id(made_like) in _GENERIC and id(setter) in _PLAIN_ACCESS and id(getter) in _PLAIN_ACCESS:
+        return ""
+    base = f"{'' if made_like is kind else 'derived from '}{made_like.__qualname__}"
+    return f", whose class is {base}, which is written in C and may store it in a way of its own"
+
+
+def why_item_is_odd(kind: type) -> str:
+    """Why an item of the objects of a class is not plain to store, as words after it; empty if nothing is known of
+    that."""
+    if kind is list or id(kind) in _DICTS:
+        return ""
+    return f": {kind.__qualname__} is a class of its own, and only items of a dict or a list itself are looked at"
 
 
 def _is_slot(found: Any) -> bool:

@@ -46,9 +46,17 @@ _OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "it
 Kind: TypeAlias = Literal[
     _OfObjects, "variable", "weakref", "buffer", "observer", "interpreter", "introspection", "thread", "finaliser"
 ]
-Remedy: TypeAlias = Literal["local", "store", "call", "watch", "copy", "none"]
-"""What would have a leaf reused: to hold it in a local variable, to store the result at once, to make the call by plain
-Python code, to run without whoever watches, to copy the elements that are shown, nothing that is known."""
+Remedy: TypeAlias = Literal["local", "store", "plain", "call", "watch", "copy", "none"]
+"""What would have a leaf reused:
+
+    local    to hold it in a local variable
+    store    to store the result at once
+    plain    to have it in an attribute or an item of a plain object
+    call     to make the call by plain Python code
+    watch    to run without whoever watches
+    copy     to copy the elements that are shown
+    none     nothing that is known
+"""
 
 
 @dataclasses.dataclass(frozen=True)

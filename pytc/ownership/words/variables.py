@@ -28,7 +28,7 @@ from pytc.ownership.cpython.interpreter import (
     variable_elsewhere,
     waits_for_c,
 )
-from pytc.ownership.cpython.plain import stores_by
+from pytc.ownership.cpython.plain import why_attribute_is_odd, why_item_is_odd
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.others.watchers import may_be_interrupted, onlooking_thread, other_frames
 from pytc.ownership.references.private import StackVariables
@@ -320,22 +320,24 @@ def reworded(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | No
         return dataclasses.replace(held, text=held.text + elsewhere, remedy="store")
     if refusals:
         return dataclasses.replace(held, text=f"{held.text}: {refusals[0]}", onlooker=refusals[0])
-    if setter := _setter(frame, held.source):
-        why = f", whose class has {setter} run as the result is stored there, which may read it"
-        return dataclasses.replace(held, text=held.text + why)
+    if why := _why_odd(frame, held.source):
+        return dataclasses.replace(held, text=held.text + why, remedy="plain")
     if waits_for_c(frame) and may_be_interrupted():
         why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
         return dataclasses.replace(held, text=held.text + why, remedy="call")
     return None
 
 
-def _setter(frame: FrameType, attribute: Step) -> str:
-    """What runs as the result of the call is stored in an attribute, in words; empty if nothing, or it is none."""
+def _why_odd(frame: FrameType, member: Step) -> str:
+    """Why the attribute or item that the result of the call is stored in is not plain, as words after it; empty if
+    nothing is known of that, or it is neither."""
     slots = Slots([])
     for event in site_of(frame).events:
-        if event.does == "store" and event.place[-1] == attribute and attribute.kind == "attribute":
-            owner = slots.peek(frame, event.place[:-1])
-            return stores_by(type(owner), attribute.name)
+        if event.does == "store" and event.place[-1] == member and member.kind in ("attribute", "item"):
+            kind = type(slots.peek(frame, event.place[:-1]))
+            if kind is type(UNBOUND):
+                continue
+            return why_attribute_is_odd(kind, member.name) if member.kind == "attribute" else why_item_is_odd(kind)
     return ""
 
 
