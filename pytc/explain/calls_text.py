@@ -42,22 +42,32 @@ _ADVICE: dict[Remedy, str] = {
     "variable alone",
     "plain": "keep it in an item of a dict or a list itself, in an attribute of an object whose class has no say in "
     "that (no `__setattr__`, no property, no base class that is written in C), or in a local variable alone",
+    "key": "work out the key before, as a string or an integer in a variable (`j = i % 3`, `j = Kind.A.name`), and "
+    "store the result under that: `d[j] = step(d[j])`",
+    "rename": "rename the variable, or overwrite it by the result in the statement of the call: `s = step(s)`",
+    "apart": "make the call in a function of its own, without that, or overwrite the variable by the result in the "
+    "statement of the call: `s = step(s)`",
+    "weakref": "drop the weak reference (a WeakValueDictionary has such, too), or have it refer to a copy",
+    "traceback": "do not keep the exception, or drop its traceback (`e = e.with_traceback(None)`)",
     "call": "make the call by Python code, with its arguments written out: with no `*`, and no `map`, "
     "`functools.partial` or object with a `__call__` in between",
     "watch": "run without it, since it could read or keep any array",
-    "copy": "copy what is to be kept (np.array(x)), where np.asarray(x) shows the memory of the array itself",
+    "copy": "copy what is to be kept (np.array(x)), where np.asarray(x) or np.from_dlpack(x) shows the memory of the "
+    "array itself",
 }
+_OF_PLACES: frozenset[Remedy] = frozenset(("local", "store", "plain", "key"))
+"""About where the leaf is: a local variable does in place of all of these."""
 _PASSED_OVER = "not worth compiling the program once more for"
 _ONCE = ", at one of the calls"
 """Said of a reason that was searched for at one of several calls only; at others it may be another one."""
 
 
 def advice(remedies: Iterable[Remedy]) -> str:
-    """What to do where leaves are kept for these reasons; if they are of several kinds, what helps against most."""
+    """What to do where leaves are kept for these reasons; of several kinds, each."""
     known = {each for each in remedies if each != "none"}
-    if not known:
-        return ""
-    return _ADVICE[known.pop() if len(known) == 1 else "local"]
+    if len(known) > 1 and known <= _OF_PLACES:
+        known = {"local"}
+    return "; and ".join(text for remedy, text in _ADVICE.items() if remedy in known)
 
 
 def _site(site: SiteReport, width: int, paint: Paint) -> list[str]:

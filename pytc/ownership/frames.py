@@ -17,6 +17,9 @@ from pytc.ownership.references.counts import PLAIN
 from pytc.ownership.references.private import addresses, held_by_others
 from pytc.ownership.references.starred import called_from_the_stack
 
+FRAME_IS_HELD = "something else has hold of the frame of"
+"""How a message begins about a frame that others may read."""
+
 
 def looked_up(frame: FrameType, references: int) -> tuple[CallSite, str]:
     """The site of a frame, and how something other than its own bytecode may read its variables; "" if nothing may.
@@ -29,8 +32,7 @@ def looked_up(frame: FrameType, references: int) -> tuple[CallSite, str]:
         raise NotTrusted(f"{frame.f_code.co_qualname} is compiled, and its variables cannot be examined")
     if getrefcount(frame) != references + 3:  # the interpreter, the variable here, and `getrefcount`'s argument
         return site_of(frame), (
-            f"something else has hold of the frame of {frame.f_code.co_qualname}: a traceback, a debugger, or code "
-            "that asked for it"
+            f"{FRAME_IS_HELD} {frame.f_code.co_qualname}: a traceback, a debugger, or code that asked for it"
         )
     site = site_of(frame)
     return site, site.refusal

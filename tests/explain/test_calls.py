@@ -1,5 +1,6 @@
 """`pytc.explain(fun)`: what happened at each call site."""
 
+import enum
 import functools
 import json
 import re
@@ -7,6 +8,7 @@ import signal
 import sys
 import threading
 import types
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ import pytest
 
 import pytc
 from pytc.calls import cache
-from pytc.explain import Calls, explain
+from pytc.explain import Calls, calls_text, explain
 from tests.threads import another_thread
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
@@ -797,3 +799,207 @@ def test_a_first_state_that_is_elsewhere_is_told_from_those_that_follow(place):
         x = step(x)
     told = [dict(site.arguments) for site in pytc.explain(step).sites]
     assert [text["x"].split(", ")[-1] for text in told] == ["put there by the call", "there already"]
+
+
+class Kind(enum.Enum):
+    A = "a"
+
+
+def named_in_a_string(step, follow):
+    s = jnp.ones(300)
+    if follow:
+        for _ in range(8):
+            s = step(s)
+        return str.format("s: {}", s)
+    for _ in range(8):
+        new = step(s)
+        str.format("s: {}", 0)
+        s = new
+    return s
+
+
+def renamed(step, follow):
+    return under_another_name(step) if follow else under_the_same_name(step)
+
+
+def under_the_same_name(step):
+    s = jnp.ones(300)
+    for _ in range(8):
+        new = step(s)
+        str.format("s: {}", 0)
+        s = new
+
+
+def under_another_name(step):
+    state = jnp.ones(300)
+    for _ in range(8):
+        new = step(state)
+        str.format("s: {}", 0)
+        state = new
+
+
+def evaluating(step, follow):
+    s = jnp.ones(300)
+    for _ in range(8):
+        if follow:
+            s = step(s)
+        else:
+            new = step(s)
+            eval("1")
+            s = new
+
+
+def evaluating_elsewhere(step, follow):
+    if follow:
+        on_its_own(step)
+        return eval("1")
+    s = jnp.ones(300)
+    for _ in range(8):
+        new = step(s)
+        eval("1")
+        s = new
+    return s
+
+
+def on_its_own(step):
+    s = jnp.ones(300)
+    for _ in range(8):
+        new = step(s)
+        s = new
+
+
+def weakly_referred_to(step, follow):
+    s, kept = jnp.ones(300), []
+    for _ in range(8):
+        kept.append(weakref.ref(jnp.copy(s) if follow else s))
+        s = step(s)
+
+
+def weakly_kept(step, follow):
+    s, kept = jnp.ones(300), weakref.WeakValueDictionary()
+    for _ in range(8):
+        kept["last"] = s
+        if follow:
+            del kept["last"]
+        s = step(s)
+
+
+def failing(state):
+    raise ValueError
+
+
+def with_exceptions(step, follow):
+    s, errors = jnp.ones(300), []
+    for _ in range(8):
+        try:
+            failing(s)
+        except ValueError as error:
+            errors.append(error.with_traceback(None) if follow else error)
+        s = step(s)
+    return errors
+
+
+def shown_by_dlpack(step, follow):
+    s, kept = jnp.ones(300), []
+    for _ in range(8):
+        kept.append(np.array(s) if follow else np.from_dlpack(s))
+        s = step(s)
+    return kept
+
+
+def by_a_partial(step, follow):
+    s = jnp.ones(300)
+    for _ in range(8):
+        s = step(s) if follow else functools.partial(step, s)()
+
+
+def under_a_computed_key(step, follow):
+    d = {j: jnp.ones(300) * j for j in range(3)}
+    for i in range(8):
+        if follow:
+            j = i % 3
+            d[j] = step(d[j])
+        else:
+            d[i % 3] = step(d[i % 3])
+
+
+def under_a_formatted_key_in_an_attribute(step, follow):
+    trainer = types.SimpleNamespace(d={f"a{j}": jnp.ones(300) * j for j in range(3)})
+    for i in range(8):
+        if follow:
+            j = f"a{i % 3}"
+            trainer.d[j] = step(trainer.d[j])
+        else:
+            trainer.d[f"a{i % 3}"] = step(trainer.d[f"a{i % 3}"])
+
+
+def under_a_member_of_an_enumeration(step, follow):
+    d = {Kind.A.name if follow else Kind.A: jnp.ones(300)}
+    for _ in range(8):
+        if follow:
+            j = Kind.A.name
+            d[j] = step(d[j])
+        else:
+            d[Kind.A] = step(d[Kind.A])
+
+
+def in_a_class(step, follow):
+    class Place:
+        state = None
+
+    place = Place() if follow else Place
+    place.state = jnp.ones(300)
+    for _ in range(8):
+        place.state = step(place.state)
+
+
+ADVICE = {
+    named_in_a_string: "rename the variable, or overwrite it by the result",
+    renamed: "rename the variable, or overwrite it by the result",
+    evaluating: "make the call in a function of its own, without that, or overwrite",
+    evaluating_elsewhere: "make the call in a function of its own, without that, or overwrite",
+    weakly_referred_to: "drop the weak reference",
+    weakly_kept: "drop the weak reference",
+    with_exceptions: "do not keep the exception, or drop its traceback",
+    shown_by_dlpack: "copy what is to be kept (np.array(x))",
+    by_a_partial: "make the call by Python code",
+    under_a_computed_key: "work out the key before",
+    under_a_formatted_key_in_an_attribute: "work out the key before",
+    under_a_member_of_an_enumeration: "work out the key before",
+    in_a_class: "keep it in an item of a dict or a list itself, in an attribute of an object",
+}
+
+
+def told_of(caller, follow):
+    step = pytc.compile(lambda s: s * 0.5 + 1)
+    caller(step, follow)
+    return explain(step).sites[-1]
+
+
+@pytest.mark.parametrize("caller", ADVICE, ids=lambda caller: caller.__name__)
+def test_advice_can_be_followed_and_helps(caller):
+    is_advice_that_helps(ADVICE[caller], told_of(caller, False), told_of(caller, True))
+
+
+def is_advice_that_helps(advice, before, after):
+    """An assertion in the test itself could read any variable."""
+    assert before.donated == 0
+    assert before.advice.startswith(advice)
+    assert "keep it in a local variable alone, which" not in before.advice
+    assert (after.donated, after.calls) == (1, 8)
+    assert after.copied_calls <= 1  # the first call, which compiles, cannot reuse what is in an attribute or an item
+
+
+def test_the_variable_in_a_kept_traceback_is_named():
+    step = pytc.compile(lambda s: s * 0.5 + 1)
+    with_exceptions(step, False)
+    (site,) = explain(step).sites
+    said = "`state` of failing, in the traceback of an exception that is kept"
+    assert {why for _, why in site.why} | {held.why for held in site.held} == {said}
+
+
+def test_advice_of_several_kinds_is_all_told():
+    held = {"rename": "rename the variable", "call": "make the call by Python code"}
+    told = calls_text.advice([*held, "none"])
+    assert [told.startswith(held["rename"]), held["call"] in told] == [True, True]
+    assert calls_text.advice(["store", "key"]) == calls_text.advice(["local"])

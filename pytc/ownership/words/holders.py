@@ -41,21 +41,28 @@ ANY_FUNCTION = ", which any function can read"
 BY_C = "C code (an iterator, `map`, `functools.partial`, an object with a `__call__`, ...)"
 """Who holds what no object that the interpreter knows of refers to."""
 
-_OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "unknown"]
+_OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "traceback", "unknown"]
 """Kinds of holders that `gc.get_referrers` finds, those first that people can most easily act on."""
 Kind: TypeAlias = Literal[
     _OfObjects, "variable", "weakref", "buffer", "observer", "interpreter", "introspection", "thread", "finaliser"
 ]
-Remedy: TypeAlias = Literal["local", "store", "plain", "call", "watch", "copy", "none"]
+Remedy: TypeAlias = Literal[
+    "local", "store", "plain", "key", "rename", "apart", "weakref", "traceback", "call", "watch", "copy", "none"
+]
 """What would have a leaf reused:
 
-    local    to hold it in a local variable
-    store    to store the result at once
-    plain    to have it in an attribute or an item of a plain object
-    call     to make the call by plain Python code
-    watch    to run without whoever watches
-    copy     to copy the elements that are shown
-    none     nothing that is known
+    local      to hold it in a local variable
+    store      to store the result at once
+    plain      to have it in an attribute or an item of a plain object
+    key        to have it in an item under a key that is worked out before
+    rename     to call the variable otherwise than what is in a string
+    apart      to make the call in a function that does not read its variables by other means
+    weakref    to drop a weak reference
+    traceback  to drop an exception, or its traceback
+    call       to make the call by plain Python code
+    watch      to run without whoever watches
+    copy       to copy the elements that are shown
+    none       nothing that is known
 """
 
 
@@ -121,8 +128,10 @@ def in_objects(value: Any, referrers: Referrers, dead: Set[int], arguments: froz
 
 
 def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[Step]) -> Held | None:
-    if isinstance(referrer, FrameType) or _is_running(referrer):
-        return None  # what their variables hold is told elsewhere
+    if _is_running(referrer):
+        return None  # what its variables hold is told elsewhere
+    if isinstance(referrer, FrameType):
+        return _by_frame(referrer, value, referrers)
     if isinstance(referrer, dict):
         return _by_dict(referrer, value, referrers, arguments)
     if isinstance(referrer, types.CellType):
@@ -132,6 +141,8 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
             return Held("item", f"the `{iterator}` of a loop, which holds what it has handed out until the next")
         if type(referrer) is tuple and (function := _function(referrer, "__defaults__", referrers)):
             return Held("item", f"a default argument of {function.__qualname__}")
+        if type(referrer) is tuple and any(type(owner) is functools.partial for owner in referrers.of(referrer)):
+            return Held("item", "an argument of a `functools.partial`", remedy="call")
         if type(referrer) is tuple and not referrers.of(referrer):
             return Held("unknown", f"the arguments of a call by {BY_C}", remedy="call")
         return Held("item", f"an item of {_named_or_not(referrer, referrers)}")
@@ -141,6 +152,17 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
     if names:
         return _by_name("attribute", names, f"attribute `{{}}` of {type(referrer).__name__}", arguments)
     return Held("unknown", _nameless(referrer))
+
+
+def _by_frame(frame: FrameType, value: Any, referrers: Referrers) -> Held | None:
+    """The frame of a function that is over, since to the collector others do not refer to their variables."""
+    names = (name for n, name in enumerate(frame.f_code.co_varnames) if interpreter.variable(frame, n) is value)
+    named = next(names, None)
+    if named is None:
+        return None
+    traced = any(type(owner) is types.TracebackType for owner in referrers.of(frame))
+    how = "in the traceback of an exception that is kept" if traced else "whose frame something else has hold of"
+    return Held("traceback", f"`{named}` of {frame.f_code.co_qualname}, {how}", remedy="traceback")
 
 
 def _is_running(value: Any) -> bool:
@@ -291,7 +313,7 @@ def _around(container: Any, referrers: Referrers, levels: int = DEEPEST - 1) -> 
 def oddity(value: Any) -> Held | None:
     """What reaches the value without a counted reference to it, if anything does."""
     if not counts.only_marked(value):
-        return Held("weakref", "a weak reference")
+        return Held("weakref", "a weak reference", remedy="weakref")
     if defines(type(value), "__del__") and not isinstance(value, jax.Array):
         return Held("finaliser", f"{type(value).__name__}.__del__, which can read it")
     if interpreter.may_share_attributes(type(value)) and interpreter.share_attributes([value]):

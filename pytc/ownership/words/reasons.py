@@ -10,7 +10,7 @@ from typing import Any
 from pytc.arguments.leaves import ends
 from pytc.ownership.call import Call
 from pytc.ownership.cpython.interpreter import waits_for_c
-from pytc.ownership.frames import frames_beneath
+from pytc.ownership.frames import FRAME_IS_HELD, frames_beneath
 from pytc.ownership.look import Look, look_everywhere
 from pytc.ownership.others import collector
 from pytc.ownership.others.watchers import onlooker_anywhere, onlooker_in_program, raising_handler
@@ -41,7 +41,7 @@ def reasons(call: Call, wanted: Sequence[int], outcome: Outcome) -> dict[int, He
     referrers = Referrers([path[-1] for path in paths if path], ours)
     insides = Insides()
     return {
-        i: Held("buffer", "another array on the same buffer")
+        i: Held("buffer", "another array on the same buffer", remedy="copy")
         if i in look.shared
         else _reason(path, call.frame, look, referrers, insides, outcome)
         for i, path in zip(kept, paths, strict=True)
@@ -75,7 +75,7 @@ def _reason(
         )
         if found is not None:
             vaguely = f"{found.text}, and something may read it before the result is there"
-            return variables.reworded(found, frame, look.refusals) or dataclasses.replace(found, text=vaguely)
+            return variables.reworded(found, value, frame, look.refusals) or dataclasses.replace(found, text=vaguely)
         if named := variables.in_handlers(frame, value):
             if who := raising_handler():
                 return Held("thread", f"{named}: {who} may raise an exception in the midst of the call")
@@ -86,7 +86,8 @@ def _reason(
     if path and waits_for_c(frame):
         return Held("unknown", f"{holders.BY_C}, which holds the arguments until the call returns", remedy="call")
     if look.refusals:
-        return Held("introspection", look.refusals[0])
+        refusal = look.refusals[0]
+        return Held("introspection", refusal, remedy="traceback" if refusal.startswith(FRAME_IS_HELD) else "local")
     if path and not referrers.are_known_of(path[-1]):
         return Held("unknown", "something that it would take long to look for, as so many leaves are held")
     return Held("unknown", f"{holders.BY_C}, or a suspended function", remedy="call")
@@ -111,7 +112,7 @@ def glance(call: Call, wanted: Sequence[int], outcome: Outcome) -> dict[int, Hel
                 or variables.in_members(frame, value, roots)
                 or variables.in_members_above(frame, value)
             )
-            if held is not None and (told := variables.reworded(held, frame, refusals)) is not None:
+            if held is not None and (told := variables.reworded(held, value, frame, refusals)) is not None:
                 found[i] = told
                 break
     return found

@@ -20,7 +20,7 @@ from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
-from pytc.ownership.bytecode.symbolic import loaded
+from pytc.ownership.bytecode.symbolic import loaded, places_loaded
 from pytc.ownership.cpython.interpreter import (
     UNBOUND,
     contents,
@@ -28,7 +28,7 @@ from pytc.ownership.cpython.interpreter import (
     variable_elsewhere,
     waits_for_c,
 )
-from pytc.ownership.cpython.plain import why_attribute_is_odd, why_item_is_odd
+from pytc.ownership.cpython.plain import is_key, why_attribute_is_odd, why_item_is_odd
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.others.watchers import may_be_interrupted, onlooking_thread, other_frames
 from pytc.ownership.references.private import StackVariables
@@ -88,12 +88,12 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
             continue
         if found is value and number in unread:
             text = f"`{name}` in {place_in(frame, None)}: {site.refusal}"
-            return Held("introspection", text, code.co_filename, frame.f_lineno)
+            return Held("introspection", text, code.co_filename, frame.f_lineno, remedy="apart")
         if found is value:
             line, by_string = flow.next_read(site.at, number) or (None, False)
             if by_string:
                 text = f"`{name}` is named in a string that is used in {place_in(frame, line)}, and may be read by that"
-                return Held("introspection", text, code.co_filename, line)
+                return Held("introspection", text, code.co_filename, line, remedy="rename")
             if line is not None and number in arguments:
                 return Held("variable", f"read again in {place_in(frame, line)}, as `{name}`", code.co_filename, line)
             line = _assigned(flow, site.at, number)
@@ -110,6 +110,8 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
             line = _assigned(flow, site.at, number)
             what = "an item of" if read is not None or 1 in depths else "in"
             where = f"`{name}` in {place_in(frame, line)}"
+            if _comes_by_odd_key(frame, value):
+                return Held("item", f"{what} {where}{_ODD_KEY}", code.co_filename, line, remedy="key")
             if read is None and (source := _passed_from(frame, found)):
                 where += f", which is also {source}: others can read that while {code.co_name} makes the result"
             return Held("item", f"{what} {where}", code.co_filename, line)
@@ -303,9 +305,9 @@ def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
     return Held("item", f"{named} of a {owner}", source=last)
 
 
-def reworded(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | None:
-    """`held`; if it is the place that the call loaded the value from, with the reason why that place is not dead, or
-    None if none is known.
+def reworded(held: Held, value: Any, frame: FrameType, refusals: Sequence[str]) -> Held | None:
+    """`held`, which holds the value; if it is the place that the call loaded that from, with the reason why the place
+    is not dead, or None if none is known.
 
     `refusals` are the reasons why no slot is dead at this call, although the result is stored there.
     """
@@ -316,6 +318,8 @@ def reworded(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | No
     again = ReadAgain(frame, flow_of(frame.f_code), site, Slots([]), at_once=True, atomic=True)
     fields = {place[-1] for place in loaded(flow_of(frame.f_code), site.at) if again.depends(place)}
     if held.source not in stored | fields:
+        if held.kind in ("attribute", "item") and _comes_by_odd_key(frame, value):
+            return dataclasses.replace(held, text=held.text + _ODD_KEY, remedy="key")
         elsewhere = "" if held.kind == "global" else ", to which the result is not assigned at once"
         return dataclasses.replace(held, text=held.text + elsewhere, remedy="store")
     if refusals:
@@ -326,6 +330,40 @@ def reworded(held: Held, frame: FrameType, refusals: Sequence[str]) -> Held | No
         why = ": a Ctrl-C may come before the result is there, since the call has `*` or `**`, or C code makes it"
         return dataclasses.replace(held, text=held.text + why, remedy="call")
     return None
+
+
+_ODD_KEY = ", which the result replaces under a key that is worked out there, or is neither a string nor an integer"
+
+
+def _comes_by_odd_key(frame: FrameType, value: Any) -> bool:
+    """Whether the result of the call is stored at once as an item of what the value is an item of, by a key that is not
+    told, or not plain: `d[i % 2] = step(d[i % 2])`."""
+    flow, site, slots = flow_of(frame.f_code), site_of(frame), Slots([])
+    stores = [event.place for event in site.events if event.does == "store" and event.place[-1].kind == "item"]
+    keys = ((place[:-1], place[-1].name) for place in stores)
+    odd = [owner for owner, key in keys if isinstance(key, tuple) and not is_key(slots.peek(frame, key))]
+    if not site.events:
+        odd += _stored_by_unknown_key(flow, site.at)
+    return any(part is value for place in odd for part in gc.get_referents(slots.peek(frame, place)))
+
+
+def _stored_by_unknown_key(flow: ControlFlow, at: int) -> list[Place]:
+    """The container, if it is told, in which the result of the call at `at` is stored right after the container and
+    the key have been put above it on the stack."""
+    heights, first = flow.heights, at + 1
+    beneath = heights[first]
+    container: list[Place] = []
+    if beneath is None:
+        return []
+    for n in range(first, len(heights)):
+        height = heights[n]
+        if flow.instructions[n].opname == "STORE_SUBSCR":
+            return container if height == beneath + 2 else []
+        if height is None or (n > first and height <= beneath) or flow.follows[n] != (n + 1,):
+            return []
+        if n == first or heights[n + 1] == beneath + 1:
+            container = [*places_loaded(flow, n)[:1]]
+    return []
 
 
 def _why_odd(frame: FrameType, member: Step) -> str:
