@@ -25,7 +25,7 @@ At each call:
 For people:
 
     explain     what was decided and why; reads what the rest leaves behind, and steers nothing
-    errors      pytc's own exceptions
+    errors      pytc's own exceptions; fold: several leaves in one line of a message
     __main__    `python -m pytc explain` and `python -m pytc audit`
 
 And for all of these: jax_compat has every use of JAX's less stable modules, classes asks about a class without running

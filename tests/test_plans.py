@@ -1703,6 +1703,27 @@ def test_what_others_may_read_is_taken_over_from_the_first_call_on(train):
         train(trainer, 1)
 
 
+def keep_every_leaf(step):
+    state = {"layers": [jnp.ones(9 - k % 2) for k in range(50)], "bias": jnp.ones(3)}
+    kept = [*state["layers"]]
+    bias = state["bias"]
+    return step(state), kept, bias
+
+
+def test_leaves_that_the_same_thing_holds_are_told_in_one_line():
+    step = pytc.compile(lambda state: jax.tree.map(lambda x: x + 1, state), donate="require")
+    with pytest.raises(pytc.DonationError) as raised:
+        keep_every_leaf(step)
+    first, *lines, last = str(raised.value).splitlines()
+    assert first == "<lambda>: the memory of 51 leaves could be reused, but they are still in use:"
+    assert re.fullmatch(r"  state\['bias'\]: f32\[3\], 12 bytes: also `bias` in test_plans.py:\d+", lines[0])
+    told = r"  state\['layers'\]\[%s\]: 25 x f32\[%d\], %d bytes: an item of `kept` in test_plans.py:\d+"
+    assert re.fullmatch(told % (r"0,2,4,\.\.\.,48", 9, 900), lines[1])
+    assert re.fullmatch(told % (r"1,3,5,\.\.\.,49", 8, 800), lines[2])
+    assert len(lines) == 3
+    assert last.startswith("Let go of them")
+
+
 def test_require_holds_from_the_first_call_on():
     step = pytc.compile(lambda state: state + 1, donate="require")
     trainer = Trainer(step)

@@ -24,6 +24,7 @@ from pytc.calls.plan import Plan
 from pytc.calls.planner import Planner, are_arrays
 from pytc.calls.sites import PATIENCE, Site
 from pytc.errors import DonationError
+from pytc.fold import fold
 from pytc.interrupt import has_room, put_off
 from pytc.jax_compat.arrays import is_ready, private_copies
 from pytc.jax_compat.avals import short
@@ -307,12 +308,13 @@ _NOT_FOUND = "not proven dead, and nothing was found that holds it (pytc.move gi
 
 
 def _donation_error(program: Program, held: Collection[int], reasons: Mapping[int, ownership.Held]) -> DonationError:
-    why = {i: held.text for i, held in reasons.items()}
-    lines = [
-        f"  {leaf.path}: {short(leaf.aval)}, {leaf.nbytes:,} bytes: {why.get(i, _NOT_FOUND)}"
-        for i, leaf in ((i, program.leaves[i]) for i in held)
-    ]
-    what, they, them = ("1 leaf", "it is", "it") if len(lines) == 1 else (f"{len(lines)} leaves", "they are", "them")
+    leaves = [(program.leaves[i], reasons[i].text if i in reasons else _NOT_FOUND) for i in held]
+    lines = []
+    for alike in fold(leaves, lambda each: (each[0].path,), lambda each: (short(each[0].aval), each[1])):
+        (leaf, why), count = alike.members[0], alike.count
+        what = f"{count} x {short(leaf.aval)}" if count > 1 else short(leaf.aval)
+        lines.append(f"  {alike.texts[0]}: {what}, {count * leaf.nbytes:,} bytes: {why}")
+    what, they, them = ("1 leaf", "it is", "it") if len(held) == 1 else (f"{len(held)} leaves", "they are", "them")
     return DonationError(
         f"{program.name}: the memory of {what} could be reused, but {they} still in use:\n"
         + "\n".join(lines)

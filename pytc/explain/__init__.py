@@ -9,7 +9,7 @@
     device       hardware that need not be here; hardware: its data; placement: a program moved there
     largest      the largest batch that fits
     calls        what happened at each call site so far; calls_text: as text; places: of calls in the source
-    fold, text   a table that is short however many leaves there are; terminal: lines that fit
+    text         a table that is short however many leaves there are; terminal: lines that fit
     timeline     what is alive at each equation
     equations    what each pass changed in the equations
     page         an explanation as an HTML page

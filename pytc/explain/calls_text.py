@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from pytc.explain.fold import fold
 from pytc.explain.sizes import size
 from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
 from pytc.explain.text import MOST_NOTES, more, times
+from pytc.fold import fold
 from pytc.ownership import Remedy
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from pytc.explain import plans
 from pytc.explain.decisions import InputReport, OutputReport, PassReport
 from pytc.explain.device import ITS_RUNTIME, JAX_TAKES, Device
 from pytc.explain.equations import Change, Namer, changes
-from pytc.explain.fold import Fold, fold
 from pytc.explain.jit_call import mixed
 from pytc.explain.memory import Copy, Footprint, Memory
 from pytc.explain.sizes import size
 from pytc.explain.terminal import NARROWEST, Paint, counted, painter, wrapped
+from pytc.fold import Fold, fold
 
 if TYPE_CHECKING:
     from pytc.explain.explanation import Explanation

@@ -1,4 +1,4 @@
-from pytc.explain.fold import fold
+from pytc.fold import fold
 
 
 def folded(texts, same=lambda _: None):

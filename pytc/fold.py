@@ -50,10 +50,10 @@ def fold(things: Iterable[T], texts: Callable[[T], Sequence[str]], same: Callabl
     folds: list[Fold[T]] = []
     for members in groups.values():
         columns = list(zip(*(texts(member) for member in members), strict=True))
-        if len(members) < FEWEST and not all(map(_differ_by_index, columns)):
+        if len(members) < FEWEST and not all(_differ_by_index(column) for column in columns):
             folds += [Fold((member,), tuple(texts(member))) for member in members]
         else:
-            folds.append(Fold(tuple(members), tuple(map(_merge, columns))))
+            folds.append(Fold(tuple(members), tuple(_merge(column) for column in columns)))
     return folds
 
 
