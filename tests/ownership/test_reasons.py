@@ -755,6 +755,67 @@ def test_a_key_of_a_dictionary(made: Functions) -> None:
     stub.read([state.x, *(each.x for each in (*trainer.steps, *next(nameless)))])
 
 
+class _Key:
+    """One that notes who asks it for anything."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __repr__(self) -> str:
+        self.asked.append("repr")
+        return "a key"
+
+    def __hash__(self) -> int:
+        self.asked.append("hash")
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        self.asked.append("eq")
+        return self is other
+
+
+class _Text(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __format__(self, _: str) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("x" * 1000, "^item 'xxxxxxxxxxxx...xxxxxxxxxxxxx' of a dict"),
+        ((1, None, ("a", 2.5)), r"^item \(1, None, \('a', 2.5\)\) of a dict"),
+        (b"a", "^item b'a' of a dict"),
+        (_Text("a"), "^item under a _Text of a dict"),
+        ((1, _Text("a")), "^item under a tuple of a dict"),
+        (tuple(range(1000)), "^item under a tuple of a dict"),
+    ],
+    ids=["long", "tuple", "bytes", "str's", "tuple of str's", "long tuple"],
+)
+def test_a_key_is_shown_shortened_or_by_its_class(made: Functions, key: Any, said: str) -> None:
+    stub, f = made
+    x = stub.new()
+    kept = iter([{key: x}])
+    x = f(x)
+    stub.says(said)
+    stub.read((x, next(kept)[key]))
+
+
+def test_a_key_is_asked_for_nothing(made: Functions) -> None:
+    stub, f = made
+    x, key = stub.new(), _Key()
+    kept = iter([{key: x}])
+    key.asked.clear()
+    x = f(x)
+    expect(key.asked == [])
+    stub.says("^item under a _Key of a dict")
+    stub.read((x, [*next(kept).values()]))
+
+
 def test_a_caller_that_is_an_asynchronous_generator_is_not_suspended(made: Functions) -> None:
     stub, f = made
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import reprlib
 import sys
 import threading
 import types
@@ -20,9 +21,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 
-from pytc.classes import attributes_of, bases_of, defines
+from pytc.classes import attributes_of, bases_of, defines, ids_of, qualname_of
 from pytc.ownership.bytecode.events import Step
 from pytc.ownership.cpython import interpreter
+from pytc.ownership.cpython.plain import is_key
 from pytc.ownership.references import counts
 from pytc.ownership.references.loops import REUSE_A_TUPLE
 from pytc.ownership.words.referrers import Referrers
@@ -34,6 +36,8 @@ LARGEST = 4096
 
 DICTIONARIES = (dict, collections.OrderedDict, collections.defaultdict)
 """Types of containers that refer to keys and values."""
+
+_PLAIN_KEYS = ids_of(str, int, float, bool, bytes, type(None))
 
 ANY_FUNCTION = ", which any function can read"
 """What is said of a global."""
@@ -190,8 +194,23 @@ def _nameless(owner: Any) -> str:
 
 def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str, arguments: frozenset[Step]) -> Held:
     """The holder of the value under one of `names` in one object: if possible, a name that the call did not read."""
-    others = [name for name in names if Step(kind, name) not in arguments]
-    return Held(kind, text.format((others or names)[0]), source=None if others else Step(kind, names[0]))
+    # What the call's code names is a string or an integer; others may have a `__hash__` and an `__eq__` of their own.
+    others = [name for name in names if not is_key(name) or Step(kind, name) not in arguments]
+    name = (others or names)[0]
+    told = name if kind == "attribute" and type(name) is str else key_in_words(name)
+    return Held(kind, text.format(told), source=None if others else Step(kind, name))
+
+
+def key_in_words(key: Any) -> str:
+    """A key as messages show it, shortened; what is not of Python's own plain types by its class alone, as its
+    `__repr__` would run in the midst of a call."""
+    return reprlib.repr(key) if _is_plain(key) else f"under a {qualname_of(type(key))}"
+
+
+def _is_plain(key: Any) -> bool:
+    if type(key) is tuple:
+        return len(key) <= reprlib.aRepr.maxtuple and all(_is_plain(part) for part in key)
+    return id(type(key)) in _PLAIN_KEYS
 
 
 def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments: frozenset[Step]) -> Held | None:
@@ -203,20 +222,20 @@ def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments:
         return Held("item", f"a key of {_named_or_not(space, referrers)}")
     key = keys[0]
     owners = referrers.of(space)
-    if isinstance(key, int) and any(isinstance(owner, dict) and owner.get("Out") is space for owner in owners):
+    if type(key) is int and any(isinstance(owner, dict) and owner.get("Out") is space for owner in owners):
         return Held("history", f"IPython's Out[{key}]")
     for owner in owners:
         if isinstance(owner, type):
-            if all(attributes_of(owner).get(key) is value for key in keys):
+            if all(type(key) is str and attributes_of(owner).get(key) is value for key in keys):
                 return _by_name("attribute", keys, f"attribute `{{}}` of the class {owner.__qualname__}", arguments)
         elif _own(owner) is space:
             return _by_name("attribute", keys, f"attribute `{{}}` of {type(owner).__name__}", arguments)
-    return _by_name("item", keys, f"item {{!r}} of {_named_or_not(space, referrers)}", arguments)
+    return _by_name("item", keys, f"item {{}} of {_named_or_not(space, referrers)}", arguments)
 
 
 def by_globals(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = frozenset()) -> Held | None:
     """The globals of a module, which refer to the value."""
-    keys = [key for key, item in space.items() if item is value]
+    keys = [key for key, item in space.items() if item is value and type(key) is str]
     if not keys:
         return None
     file = space.get("__file__")
@@ -274,7 +293,7 @@ def _named(container: Any, referrers: Referrers) -> str:
         if isinstance(referrer, dict):
             if "__name__" in referrer and "__builtins__" in referrer and (held := by_globals(referrer, container)):
                 return held.text.removeprefix("also ")
-            keys = [key for key, item in referrer.items() if item is container]
+            keys = [key for key, item in referrer.items() if item is container and type(key) is str]
             for owner in referrers.of(referrer):
                 if keys and not isinstance(owner, type | dict) and _own(owner) is referrer and not _is_ours(owner):
                     return f"attribute `{keys[0]}` of {type(owner).__name__}"

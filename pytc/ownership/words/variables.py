@@ -41,6 +41,7 @@ from pytc.ownership.words.holders import (
     Held,
     by_globals,
     is_container,
+    key_in_words,
     length,
     place_in,
 )
@@ -301,7 +302,7 @@ def _member(slots: Slots, frame: FrameType, place: Place) -> Held | None:
     owner = type(slots.peek(frame, place[:-1])).__name__
     if last.kind == "attribute":
         return Held("attribute", f"attribute `{last.name}` of {owner}", source=last)
-    named = f"item {last.name!r}" if isinstance(last.name, str | int) else "an item"
+    named = "an item" if isinstance(last.name, tuple) else f"item {key_in_words(last.name)}"
     return Held("item", f"{named} of a {owner}", source=last)
 
 
