@@ -885,7 +885,8 @@ def weakly_kept(step, follow):
 
 
 def failing(state):
-    raise ValueError
+    parts = [state]
+    raise ValueError(len(parts))
 
 
 def with_exceptions(step, follow):

@@ -45,7 +45,7 @@ ANY_FUNCTION = ", which any function can read"
 BY_C = "C code (an iterator, `map`, `functools.partial`, an object with a `__call__`, ...)"
 """Who holds what no object that the interpreter knows of refers to."""
 
-_OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "item", "traceback", "unknown"]
+_OfObjects: TypeAlias = Literal["history", "attribute", "global", "closure", "traceback", "item", "unknown"]
 """Kinds of holders that `gc.get_referrers` finds, those first that people can most easily act on."""
 Kind: TypeAlias = Literal[
     _OfObjects, "variable", "weakref", "buffer", "observer", "interpreter", "introspection", "thread", "finaliser"
