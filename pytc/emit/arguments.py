@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from pytc.jax_compat.arrays import home_of, place_at
+from pytc.jax_compat.arrays import home_of, place_at, unplaced
 from pytc.jax_compat.keys import bits_of, bits_sharding, key_types
 from pytc.jax_compat.layouts import memory_of
 from pytc.picking import picker
@@ -47,7 +47,7 @@ class Arguments:
         """Those whose devices decide where the program runs: `jax.jit` leaves out what nothing reads, unless it is told
         not to."""
         self._captured_at: dict[Any, list[Any]] = {}
-        """Copies of the captured ones for calls whose committed arguments are elsewhere, by where (`home_of`)."""
+        """The captured ones, or copies of them, where the committed arguments of calls are (`home_of`)."""
 
     def __len__(self) -> int:
         return len(self.leaves) + len(self.captured)
@@ -77,12 +77,15 @@ class Arguments:
         return given
 
     def _captured_beside(self, given: Sequence[Any]) -> list[Any]:
-        """What the program captured, on the devices of the committed arguments among `given` that it reads."""
-        home = home_of(given[k] for k in self._read) if jax.device_count() > 1 else None
-        if home is None:
+        """What the program captured, on the devices of the committed arguments among `given` that it reads, or where
+        JAX puts things if there are none."""
+        if jax.device_count() == 1:
             return self.captured
+        home = home_of(given[k] for k in self._read)
         if home not in self._captured_at:
-            self._captured_at[home] = [place_at(value, home) for value in self.captured]
+            self._captured_at[home] = [
+                unplaced(value) if home is None else place_at(value, home) for value in self.captured
+            ]
         return self._captured_at[home]
 
     def with_keys(self, values: Sequence[Any]) -> list[Any]:

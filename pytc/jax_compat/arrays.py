@@ -6,6 +6,7 @@ becomes known, and that a deleted one is not asked whether it is ready.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes
 from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.layouts import memory_of, place_and_layout
-from pytc.jax_compat.running import Tracer
+from pytc.jax_compat.running import Tracer, device_of, mesh_in_context
 
 
 def private_copies(arrays: Sequence[jax.Array]) -> list[jax.Array]:
@@ -43,19 +44,36 @@ def _copy_of_shards(array: jax.Array) -> jax.Array:
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
 
 
-def captured_copy(value: Any, aval: AbstractValue) -> Any:
-    """A captured value as it is now: a copy on the device, unless it is a `jax.Ref`, which is meant to change.
+def captured_copy(value: Any, aval: AbstractValue, device: jax.Device | None) -> Any:
+    """A captured value as it is now: a copy on the device, JAX's default if it is None; unless it is a `jax.Ref`, which
+    is meant to change.
 
     Like a constant it may be placed with whatever arguments there are, wherever it was committed to.
     """
     if isinstance(value, jax.Ref):
         return value
     if isinstance(value, jax.Array) and (
-        not value.committed or not value.is_fully_addressable or is_extended(value.dtype) or aval.weak_type
+        not value.is_fully_addressable
+        or is_extended(value.dtype)
+        or aval.weak_type
+        or not (value.committed or (device is not None and value.devices() != {device}))
     ):
         return private_copy(value)
     with jax.transfer_guard("allow"):  # as for a constant of `jax.jit`
-        return jax.numpy.array(np.asarray(value), dtype=aval.dtype)
+        if not mesh_in_context().empty:
+            return jax.numpy.array(np.asarray(value), dtype=aval.dtype)  # all of it everywhere
+        with contextlib.nullcontext() if device is None else jax.default_device(device):
+            return jax.device_put(np.array(value, dtype=aval.dtype))
+
+
+def unplaced(captured: Any) -> Any:
+    """A captured array that may be placed with whatever arguments there are, on JAX's default device."""
+    if not isinstance(captured, jax.Array) or captured.committed or is_extended(captured.dtype) or captured.weak_type:
+        return captured
+    if captured.devices() == {device_of(())}:
+        return captured
+    with jax.transfer_guard("allow"):
+        return jax.device_put(np.asarray(captured))
 
 
 def can_be_read(value: Any) -> bool:

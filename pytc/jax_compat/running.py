@@ -108,6 +108,15 @@ def device_of(placed: Iterable[Any]) -> jax.Device:
     return jax.devices(default)[0]
 
 
+def other_device_of(placed: Iterable[Any]) -> jax.Device | None:
+    """The same, of one device alone; None if it is JAX's default."""
+    placed = [each for each in placed if each is not None]
+    if not placed or len(devices_of(placed[0])) != 1:
+        return None
+    device = device_of(placed)
+    return None if device == device_of(()) else device
+
+
 def compiler_of(device: jax.Device) -> list[str]:
     """What the compiler's output for this device depends on besides the program and its options."""
     client = getattr(device, "client", None)

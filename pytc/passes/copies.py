@@ -35,9 +35,9 @@ _copies: dict[Hashable, list[weakref.ref[Any]]] = {}
 """By all that tells them apart but their elements, with a checksum of those."""
 
 
-def captured_copy(value: Any, aval: AbstractValue) -> Any:
+def captured_copy(value: Any, aval: AbstractValue, device: jax.Device | None) -> Any:
     """As `arrays.captured_copy`."""
-    return _copy_of(value, aval, lambda: arrays.captured_copy(value, aval))
+    return _copy_of(value, (aval, device), lambda: arrays.captured_copy(value, aval, device))
 
 
 def constant_copy(value: Any, taken: Collection[int]) -> Any:

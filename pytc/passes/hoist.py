@@ -41,6 +41,7 @@ from pytc.jax_compat import jaxprs, rewriting
 from pytc.jax_compat.avals import short
 from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, Var, shape_of
 from pytc.jax_compat.layouts import is_over_several
+from pytc.jax_compat.running import other_device_of
 from pytc.passes import copies, elements, while_loops
 from pytc.passes.constants import CALCULATE, has_constant_loop, has_known_result, is_neutral, same_by_anyone
 from pytc.passes.unknown import may_be_anywhere, results_unknown
@@ -100,6 +101,7 @@ def hoist(program: Program) -> Program:
         notes.append(f"{what} stays a constant: {why}" if why else f"{what} is an input instead of a constant")
     if not hoisted:
         return program.noted("hoist", notes)
+    device = other_device_of(leaf.placed for leaf in program.leaves)
     # What stays a constant stays where it was.
     closed = rewriting.lift_inner_consts(program.jaxpr, lambda value: id(value) in hoisted)
     constants = list(zip(closed.jaxpr.constvars, closed.consts, strict=True))
@@ -113,7 +115,10 @@ def hoist(program: Program) -> Program:
             invars=[*(var for var, _ in captured), *closed.jaxpr.invars],
             names=[*(f"captured[{i}]" for i in range(len(captured))), *jaxprs.input_names(closed.jaxpr)],
         ),
-        inputs=(*(Input(None, copies.captured_copy(value, var.aval)) for var, value in captured), *program.inputs),
+        inputs=(
+            *(Input(None, copies.captured_copy(value, var.aval, device)) for var, value in captured),
+            *program.inputs,
+        ),
     )
 
 

@@ -326,6 +326,51 @@ def test_what_is_captured_goes_where_the_arguments_are(where, order):
         np.testing.assert_array_equal(got, wanted)
 
 
+WEIGHTS = np.arange(32.0, dtype=np.float32).reshape(8, 4) / 7
+ROWS = np.arange(16.0, dtype=np.float32).reshape(2, 8)
+PUT = {
+    "anywhere": jnp.asarray,
+    "NumPy": lambda value: value,
+    "device 1": lambda value: jax.device_put(value, jax.devices()[1]),
+    "device 2": lambda value: jax.device_put(value, jax.devices()[2]),
+    "a mesh": lambda value: jax.device_put(value, jax.NamedSharding(half(0)().mesh, P())),
+}
+
+
+@pytest.mark.parametrize("where", PUT)
+@pytest.mark.parametrize("order", [1, -1])
+def test_so_does_what_becomes_an_input(where, order):
+    captured = PUT[where](WEIGHTS)
+    ours, theirs = pytc.compile(lambda x: x @ captured), jax.jit(lambda x: x @ captured)
+    for place in [*PUT][::order] * 2:
+        got, wanted = ours(PUT[place](ROWS)), theirs(PUT[place](ROWS))
+        assert (got.sharding, got.committed) == (wanted.sharding, wanted.committed), place
+        np.testing.assert_array_equal(got, wanted)
+    assert "is an input" in str(pytc.explain(ours, PUT["NumPy"](ROWS), passes=True))
+
+
+def large(side, seed):
+    return np.random.default_rng(seed).standard_normal((side, side)).astype(np.float32)
+
+
+@pytest.mark.parametrize("where", ["NumPy", "device 1", "device 2"])
+def test_a_copy_of_it_is_nowhere_else(where):
+    weights = PUT[where](large(200, 0))
+    before = {id(each) for each in jax.live_arrays()}
+    compiled = pytc.compile(lambda x: jnp.tanh(x @ weights))
+    x = PUT["device 2"](large(200, 1)[:4])
+    for _ in range(3):
+        x = compiled(x)
+    new = {
+        (each.unsafe_buffer_pointer(), *each.devices())
+        for each in jax.live_arrays()
+        if id(each) not in before and each.shape == weights.shape
+    }
+    if where != "NumPy":  # JAX keeps other objects of its own on its buffer
+        new.discard((weights.unsafe_buffer_pointer(), *weights.devices()))
+    assert [device for _, device in new] == [jax.devices()[2]]
+
+
 def alike(fun, *args, **options):
     """The results and places of `jax.jit`, or its error."""
 

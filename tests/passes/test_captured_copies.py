@@ -1,6 +1,7 @@
 """copies: programs that have captured the same elements have one copy of them."""
 
 import gc
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +40,18 @@ def test_programs_of_several_shapes_and_static_values_have_one_input():
     assert len(inputs) == 6
     assert len({*map(id, inputs)}) == 1
     assert not constants
+
+
+@pytest.mark.parametrize(
+    "make", [np.asarray, lambda x: jax.device_put(x, jax.devices()[0])], ids=["NumPy", "committed"]
+)
+def test_to_copy_it_takes_no_program(make, caplog):
+    table, x = make(np.asarray(weights())), rows(7)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        pytc.compile(lambda x: x @ table)(x)
+    compiled = [record.getMessage() for record in caplog.records if "Compiling" in record.getMessage()]
+    assert len(compiled) == 1
+    assert "jit(<lambda>)" in compiled[0]
 
 
 def test_and_one_constant():
