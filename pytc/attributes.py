@@ -44,6 +44,13 @@ def name_of(fun: Callable[..., Any]) -> str:
     return str(getattr(fun, "__name__", type(fun).__name__))
 
 
+def qualname_of(fun: Callable[..., Any]) -> str:
+    """The same with what it is defined in, `Trainer.step`, as `jax.jit` calls it in errors."""
+    while isinstance(fun, functools.partial):
+        fun = fun.func
+    return str(getattr(fun, "__qualname__", type(fun).__qualname__))
+
+
 def resemble(
     wrapper: Callable[..., Any], fun: Callable[..., Any], updated: Iterable[str] = functools.WRAPPER_UPDATES
 ) -> None:

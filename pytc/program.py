@@ -159,6 +159,8 @@ class Program:
     notes: tuple[Note, ...] = ()
     in_tree: PyTreeDef | None = None
     """Of `(args, kwargs)`, static arguments as leaves; None where the leaves come from elsewhere."""
+    qualname: str = ""
+    """What JAX's errors are to call it, if that is not `name`."""
 
     @functools.cached_property
     def in_avals(self) -> tuple[AbstractValue, ...]:

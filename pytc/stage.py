@@ -40,7 +40,7 @@ from pytc.arguments.leaves import (
 )
 from pytc.arguments.parted import Again, Hidden, part, put_together
 from pytc.arguments.static_objects import check_not_of_static
-from pytc.attributes import name_of, resemble
+from pytc.attributes import name_of, qualname_of, resemble
 from pytc.classes import defines
 from pytc.errors import LeftToJit, StaticLeafError
 from pytc.interrupt import is_from_outside
@@ -328,6 +328,7 @@ class Stageable:
             inputs=tuple(Input(i) for i in inputs),
             outputs=tuple(Output(*each) for each in zip(split.paths, split.origins, requested, strict=True)),
             out_tree=split.tree,
+            qualname=qualname_of(self.fun),
         )
 
 

@@ -89,7 +89,8 @@ class Emitted:
         def flat(*values: Any) -> Any:
             return this._flat(values)
 
-        flat.__name__ = flat.__qualname__ = self.program.name
+        flat.__name__ = self.program.name
+        flat.__qualname__ = self.program.qualname or self.program.name
         paths = self.arguments.paths
         if len({*paths}) == len(paths):  # users' nodes may have one path for several leaves
             parameters = [inspect.Parameter(_Path(path), inspect.Parameter.POSITIONAL_ONLY) for path in paths]

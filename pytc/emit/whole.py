@@ -88,7 +88,8 @@ class EmittedWhole(Emitted):
             result = this.program.out_tree.unflatten(results[k] for k in _places(this.results.order))
             return this._pick_parts(result) if this._pick_parts else result
 
-        whole.__name__ = whole.__qualname__ = self.program.name
+        whole.__name__ = self.program.name
+        whole.__qualname__ = self.program.qualname or self.program.name
         if (signature := self._signature()) is not None:
             whole.__signature__ = signature  # type: ignore[attr-defined]
         numbers, names = self.taken

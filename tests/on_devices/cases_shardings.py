@@ -1,5 +1,6 @@
 """Compiled functions on meshes: the results and the places of `jax.jit`, and donation where the shardings match."""
 
+import functools
 import types
 import weakref
 
@@ -461,6 +462,31 @@ def test_so_are_those_of_any_number(fun):
     with pytest.raises(ValueError, match="Got argument") as raised:
         pytc.compile(fun)(jnp.ones(2), p, x=x)
     assert str(raised.value) == str(by_jax.value)
+
+
+class Model:
+    def __call__(self, a, b):
+        return a + b
+
+    def step(self, a, b):
+        return a + b
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [Model().step, functools.partial(Model.step, None), lambda a, b: (a + b, a)],
+    ids=["method", "partial", "lambda"],
+)
+def test_functions_are_called_what_jax_calls_them(fun):
+    a, b = (jax.device_put(jnp.ones(3), device) for device in jax.devices()[1:3])
+    with pytest.raises(ValueError, match="Got argument") as raised:
+        pytc.compile(fun)(a, b)
+    named = str(raised.value)
+    assert f" of {getattr(fun, '__qualname__', 'Model.step')} with" in named
+    if not isinstance(fun, functools.partial):  # there `jax.jit` tells the address of the function
+        with pytest.raises(ValueError, match="Got argument") as by_jax:
+            jax.jit(fun)(a, b)
+        assert named == str(by_jax.value)
 
 
 def holder_of(array):
