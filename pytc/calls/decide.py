@@ -25,7 +25,7 @@ from pytc.calls.planner import Planner, are_arrays
 from pytc.calls.sites import PATIENCE, Site
 from pytc.errors import DonationError
 from pytc.fold import fold
-from pytc.interrupt import has_room, put_off
+from pytc.interrupt import has_room, is_from_outside, put_off
 from pytc.jax_compat.arrays import is_ready, private_copies
 from pytc.jax_compat.avals import short
 from pytc.program import Program
@@ -290,9 +290,14 @@ def _held(plan: Plan, call: ownership.Call, on_trial: bool = False) -> tuple[Col
         return held_ahead, outcome
     if len(held_ahead) == len(held) or not has_room():
         return held, outcome
-    plan.emitted.compile(call.leaves)
-    outcome = plan.outcome_ahead  # a listener of JAX's may have started a thread
-    return asking.held(call, plan.to_prove, outcome), outcome
+    try:
+        plan.emitted.compile(call.leaves)
+        outcome = plan.outcome_ahead
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        if is_from_outside(error):
+            raise
+        # The call will compile itself, and raise what a call of `jax.jit` does: `lower().compile()` says it otherwise.
+    return asking.held(call, plan.to_prove, outcome), outcome  # anew: a listener of JAX's may have started a thread
 
 
 def _collect() -> bool:

@@ -1,5 +1,6 @@
 """Compiled functions on meshes: the results and the places of `jax.jit`, and donation where the shardings match."""
 
+import contextlib
 import functools
 import types
 import weakref
@@ -462,6 +463,25 @@ def test_so_are_those_of_any_number(fun):
     with pytest.raises(ValueError, match="Got argument") as raised:
         pytc.compile(fun)(jnp.ones(2), p, x=x)
     assert str(raised.value) == str(by_jax.value)
+
+
+def test_at_a_place_that_was_called_before_an_abstract_mesh_is_refused_as_by_jax_jit():
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
+
+    def outcomes(compiler):
+        double, state, found = compiler(lambda s: s * 2), jnp.ones((8, 8)), []
+        for k in range(6):
+            odd = jax.sharding.use_abstract_mesh(mesh.abstract_mesh) if k in (3, 4) else contextlib.nullcontext()
+            with odd:
+                try:
+                    state = double(state)
+                except (ValueError, RuntimeError) as error:
+                    found.append((type(error), str(error)))
+        return found, float(state.sum())
+
+    wanted = outcomes(jax.jit)
+    assert len(wanted[0]) == 2
+    assert outcomes(pytc.compile) == wanted
 
 
 class Model:
