@@ -68,6 +68,8 @@ def alias(program: Program) -> Program:
         pairs = [pair for pair in pairs if pair.input not in dropped]
         declined |= dropped
     pairs = choices.without_needless_copies(pairs)
+    if choices.platform != "tpu":
+        pairs = choices.over_other_types(pairs)
     if choices.small is not None:
         chosen = choices.smallest(pairs, choices.small)
         left_out = {pair.input for pair in pairs} - {pair.input for pair in chosen}
@@ -158,6 +160,22 @@ class Choices:
         for_free = {pair.output for pair in self.completed(pair for pair in pairs if not pair.copied)}
         copied_still = {made[pair.output] for pair in copied if pair.output not in for_free}
         return self.completed(pair for pair in pairs if not pair.copied or made[pair.output] in copied_still)
+
+    def over_other_types(self, pairs: Sequence[Alias]) -> list[Alias]:
+        """These pairs, and large ones of different types but equal size that cost a copy, where that is made for a step
+        that needs memory besides its result: `argsort` sorts the copy. (A loop over elements would read the copy until
+        all is written.)"""
+        others = [pair for group in self._second_choices(pairs) for pair in group.matched(self.read)]
+        memory = self.memory
+        gain = [
+            pair
+            for pair in others
+            if pair.copied > TINY
+            and memory.is_made_in_memory(pair.output)
+            and not memory.is_copied_twice(pair)
+            and memory.has_others([pair.output], pair.copied)
+        ]
+        return sorted([*pairs, *gain], key=lambda pair: pair.input)
 
     def smallest(self, pairs: Sequence[Alias], small: Small) -> list[Alias]:
         """These pairs, or others of equal avals with which the program, a small one, takes less memory on a CPU. These,

@@ -129,6 +129,11 @@ class Temporaries:
         is_made_of_it = pair.input in near or pair.input in torn or read.read_after(pair.input, pair.output)
         return self.platform == "cpu" and pair.copied > 0 and not is_made_of_it
 
+    def is_made_in_memory(self, output: int) -> bool:
+        """Whether a step that is no loop over elements makes the output: nothing is read to write it but in that."""
+        last = self._maker(output)
+        return last is not None and last.kind in _IN_MEMORY
+
     def gain_twice(self, pairs: Sequence[Alias]) -> bool:
         """Whether copies of both the inputs and the outputs of these pairs may take less memory than buffers for the
         outputs.

@@ -477,6 +477,26 @@ def test_another_type_of_the_same_size_is_the_second_choice() -> None:
     assert of(lambda a: ((a @ a @ a).astype(jnp.int32), a @ a), SQUARE) == {0: 1}
 
 
+@pytest.mark.parametrize(
+    "fun",
+    [
+        jnp.argsort,
+        lambda a: jax.lax.top_k(a, N)[1],
+        lambda a: jnp.cumsum(a.reshape(-1)).astype(jnp.float32).reshape(-1),
+    ],
+    ids=["argsort", "top_k", "cumsum"],
+)
+def test_over_a_copy_where_that_is_sorted_in_place_of_another(fun: Any) -> None:
+    program = planned(fun, SQUARE)
+    assert pairs(program) == {0: 0}
+    assert total(program) <= total(without(program)) - BYTES
+
+
+def test_a_copy_for_another_type_is_not_made_to_be_read_until_all_is_written() -> None:
+    assert of(lambda a: (jnp.sort(a) + a).astype(jnp.int32), SQUARE) == {}
+    assert of(jnp.argsort, SQUARE, platform="tpu") == {}
+
+
 def test_an_output_returned_twice_has_one_partner() -> None:
     def fun(a: Any, b: Any) -> Any:
         y = a + b
