@@ -187,14 +187,14 @@ def explain_program(
     target = None if device is None else find(device, memory)
     found = here(memory) if target is None else target.device
     subject = Subject(function, *unmoved(args, kwargs), target)
-    program, declined = subject.program, subject.declined
+    program, declined, footprint = subject.program, subject.declined, subject.footprint
     return Explanation(
         name=program.name,
-        inputs=inputs_of(program, subject.kept, declined),
+        inputs=inputs_of(program, subject.kept, declined, copies=bool(footprint.copies or footprint.refused)),
         outputs=outputs_of(program, declined),
         passes=subject.reports,
         plans=subject.plans,
-        memory=Memory(subject.footprint, declined, subject.as_jit()),
+        memory=Memory(footprint, declined, subject.as_jit()),
         assumption=_assumption(function.planner.policy.modes),
         device=found,
         program=without_memory(program),

@@ -18,6 +18,7 @@ from pytc.arguments.leaves import unwrapped
 from pytc.donation import Policy
 from pytc.jax_compat.avals import AbstractValue, is_ref, nbytes, short
 from pytc.passes import subjaxprs
+from pytc.passes.groups import COPIED
 from pytc.program import Computed, Kept, Leaf, Note, Passed, Program
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -128,11 +129,18 @@ def _no_plain_array(value: Any) -> tuple[str, str]:
     return "NumPy data, which the caller owns", "pass a jax.Array, such as the result of the call before"
 
 
+def _not_copied(why: str) -> str:
+    """Why an output is written over a leaf, where a copy was expected, in which case that is what it says, and none is
+    made."""
+    return why.replace(f"{COPIED}, as ", "no copy was needed, though ")
+
+
 def inputs_of(
-    program: Program, kept: Mapping[int, tuple[str, str]], declined: Sequence[str]
+    program: Program, kept: Mapping[int, tuple[str, str]], declined: Sequence[str], copies: bool
 ) -> tuple[InputReport, ...]:
     """A report for each leaf in flattening order, then one for each captured array. `kept` is what `kept_by_the_caller`
-    returns; `declined` are paths of donated leaves into which the compiler writes nothing."""
+    returns; `declined` are paths of donated leaves into which the compiler writes nothing; and `copies` says whether
+    it copies any array, as it is expected to for some pairs."""
     number = {given.leaf: i for i, given in enumerate(program.inputs) if given.leaf is not None}
     alias = {pair.input: pair for pair in program.aliases}
     told = {note.leaf: note.text for note in program.notes if note.leaf is not None}
@@ -157,7 +165,8 @@ def inputs_of(
         if pair is not None and leaf.path in declined:
             return "kept", None, "the compiler declined to write an output into it", "", 0
         if pair is not None:
-            return "reused", ", ".join(written[pair.output]), pair.why, "", pair.copied
+            why, copied = (pair.why, pair.copied) if copies else (_not_copied(pair.why), 0)
+            return "reused", ", ".join(written[pair.output]), why, "", copied
         if i in kept:
             reason, advice = kept[i]
             return "kept", None, reason, advice if _shape(leaf.aval) in homeless else "", 0

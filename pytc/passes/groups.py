@@ -34,6 +34,9 @@ EARLY = 1e5
 TORN = 1e2
 """The price of an output that is computed from the input, but not element by element."""
 
+COPIED = "copied first"
+"""What `Alias.why` begins with of a pair that is expected to cost a copy."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -133,15 +136,15 @@ class Group:
     def pair(self, given: int, output: int, read: Reads) -> Alias:
         """The pair of these two, with what it copies and why."""
         if read.read_after(given, output):
-            return Alias(given, output, self.nbytes, "copied first, as it is read after the output is written")
+            return Alias(given, output, self.nbytes, f"{COPIED}, as it is read after the output is written")
         if given in self.torn(output, read):
-            return Alias(given, output, self.nbytes, "copied first, as all of it is read to write the output")
+            return Alias(given, output, self.nbytes, f"{COPIED}, as all of it is read to write the output")
         early = read.early(given, output)
         if given in self.near(output, read):
             maybe = ", over a copy if another output is still to be made from it" if early and self.unordered else ""
             return Alias(given, output, 0, f"updated in place{maybe}")
         if early:
-            return Alias(given, output, self.nbytes, "copied first, as it may be read after the output is written")
+            return Alias(given, output, self.nbytes, f"{COPIED}, as it may be read after the output is written")
         return Alias(given, output, 0, "read for the last time before the output is written")
 
 

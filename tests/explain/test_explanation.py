@@ -435,7 +435,7 @@ def test_a_ref_is_neither_reused_nor_proposed_by_hand():
 def test_a_pair_that_the_compiler_declines_is_no_reuse():
     program = explained().program
     declined = ["state['w']['layer1']"]
-    inputs = {each.path: each for each in inputs_of(program, {}, declined)}
+    inputs = {each.path: each for each in inputs_of(program, {}, declined, copies=True)}
     assert inputs["state['w']['layer1']"].verdict == "kept"
     assert inputs["state['w']['layer1']"].reason == "the compiler declined to write an output into it"
     assert inputs["state['w']['layer2']"].verdict == "reused"
@@ -531,3 +531,17 @@ def test_errors_are_those_of_staging():
         explain(update)
     with pytest.raises(TypeError, match=r"pytc\.explain takes a function, not 'update'"):
         explain("update", jnp.ones(3))
+
+
+def test_a_copy_that_the_compiler_does_not_make_is_not_told():
+    summed = pytc.explain(lambda x: jnp.cumsum(x), jnp.arange(1e5, dtype=jnp.float32))
+    (leaf,) = summed.inputs
+    assert not summed.memory.program.copies
+    assert (leaf.verdict, leaf.copied) == ("reused", 0)
+    assert leaf.reason == "no copy was needed, though all of it is read to write the output"
+    assert "copied first" not in str(summed)
+    in_order = pytc.explain(lambda x: jnp.argsort(x), jnp.arange(1e5, dtype=jnp.float32))
+    (leaf,) = in_order.inputs
+    assert in_order.memory.program.copies
+    assert leaf.copied == leaf.nbytes
+    assert "copied first, as all of it is read to write the output" in str(in_order)
