@@ -264,6 +264,8 @@ class _Builder:
             return tuple(tuple(k + 1 for k in ks) for ks in _through_any(self.flows_of(eqn.params["branches"])))
         if pairs := eqn.params.get("input_output_aliases"):
             return _declared(pairs, len(eqn.outvars))
+        if name == "call_exported" or (name == "pallas_call" and eqn.params.get("interpret")):
+            return _of_one_type(eqn)
         return ()
 
     def inside(self, eqn: JaxprEqn) -> int:
@@ -322,6 +324,19 @@ def _declared(pairs: Iterable[tuple[int, int]], results: int) -> tuple[tuple[int
     over: list[tuple[int, ...]] = [()] * results
     for operand, result in pairs:
         over[result] += (operand,)
+    return tuple(over)
+
+
+def _of_one_type(eqn: JaxprEqn) -> tuple[tuple[int, ...], ...]:
+    """For each result of what XLA looks into and we do not, an operand of its type, the first for the first: it may be
+    an update of that. If it is not, the compiler copies what it is written over, as with donation by hand."""
+    over: list[tuple[int, ...]] = []
+    left = [(k, atom.aval) for k, atom in enumerate(eqn.invars)]
+    for var in eqn.outvars:
+        found = next((each for each in left if each[1] == var.aval), None)
+        over.append(() if found is None else (found[0],))
+        if found is not None:
+            left.remove(found)
     return tuple(over)
 
 

@@ -56,6 +56,8 @@ _SIMPLE = frozenset(
 CHEAP = {"cpu": _SIMPLE | {"cos", "integer_pow", "nextafter", "population_count", "sin", "tan"}, "gpu": _SIMPLE}
 """What XLA recomputes for each reader rather than store, by platform."""
 _LOOPS = frozenset({"cond", "scan", "while"})
+_LOOKED_INTO = frozenset({"call_exported", "pallas_call"})
+"""Steps whose inside is not known here, and may be to the compiler."""
 _RUNNING = frozenset("cumlogsumexp cummax cummin cumprod cumsum".split())
 _KNOWN = _REDUCTIONS | _LOOPS | UPDATES | {"dot_general", "optimization_barrier"}
 _AT_ONCE = {"cpu": _KNOWN | {"sort"}, "gpu": _KNOWN | _RUNNING}
@@ -175,8 +177,8 @@ class Temporaries:
         """The outputs, as bits, that do not need the pair's input while they are written, as one step makes them and
         the pair's output.
 
-        Those are all carries of one loop, of which each is written over its own argument, whatever else the loop reads.
-        Of a `cond` those that read the input in no branch.
+        Those are all carries of one loop, of which each is written over its own argument, whatever else the loop reads;
+        and so it is taken to be in what is not known. Of a `cond` those that read the input in no branch.
         """
         step = self._maker(pair.output)
         if step is None or not self._together.get(step.makes[0], 0) >> pair.output & 1:
@@ -214,14 +216,14 @@ class Temporaries:
 
     @functools.cached_property
     def _together(self) -> Mapping[int, int]:
-        """By the first value that a `cond` or a loop makes: the outputs that it makes, of a loop its carries, as
-        bits."""
+        """By the first value that a `cond` or a loop makes: the outputs that it makes, of a loop its carries, as bits.
+        Of what is not looked into: those that may be updates."""
         return {
             first: functools.reduce(
                 operator.or_, (bits for k, bits in made.items() if step.name == "cond" or step.over[k]), 0
             )
             for first, made in self._made_by.items()
-            if (step := self._makers[first]).name in _LOOPS
+            if (step := self._makers[first]).name in _LOOPS | _LOOKED_INTO
         }
 
     @functools.cached_property

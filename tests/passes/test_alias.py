@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -517,6 +518,46 @@ def test_pallas_and_foreign_calls_declare_what_they_overwrite() -> None:
         program = planned(lambda a, b, kernel=kernel: jnp.sin(kernel(jnp.cos(a), jnp.tan(b))), SQUARE, SQUARE)
         assert pairs(program) == {k: 0}
         assert total(program) <= total(without(program)) - BYTES
+
+
+SMALL = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+
+
+def exported(fun: Any, *args: Any) -> Any:
+    """The function as it is after a round trip through `jax.export`."""
+    return jax.export.export(jax.jit(fun))(*args).call
+
+
+def test_what_was_exported_updates_what_it_is_given() -> None:
+    for aval in (SMALL, SQUARE):
+        program = planned(exported(lambda a: a * 2, aval), aval)
+        assert pairs(program) == {0: 0}
+        assert total(program) == total(without(program)) // 2
+
+    def step(params: Any, moments: Any, grads: Any) -> Any:
+        moments = jax.tree.map(lambda m, g: m + g, moments, grads)
+        return jax.tree.map(lambda p, m: p - m, params, moments), moments
+
+    three = ([SMALL] * 3,) * 3
+    program = planned(exported(step, *three), *three)
+    assert pairs(program) == {k: k for k in range(6)}
+    assert total(program) <= total(without(program)) - 6 * 256
+
+
+def test_so_does_a_kernel_that_is_interpreted() -> None:
+    def double(a: Any, out: Any) -> None:
+        out[...] = a[...] * 2
+
+    program = planned(pallas.pallas_call(double, out_shape=SMALL, interpret=True), SMALL)
+    assert pairs(program) == {0: 0}
+    assert total(program) == 256
+
+
+def test_what_was_exported_and_updates_nothing_takes_no_more() -> None:
+    program = planned(exported(lambda a: a @ a + a, SMALL), SMALL)
+    assert pairs(program) == {0: 0}
+    assert total(program) == total(without(program))
+    assert of(exported(lambda a: a.sum(), SMALL), SMALL) == {}
 
 
 def adam_aliases() -> list[tuple[int, int]]:
