@@ -159,8 +159,10 @@ def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[St
 
 
 def _by_frame(frame: FrameType, value: Any, referrers: Referrers) -> Held | None:
-    """The frame of a function that is over, since to the collector others do not refer to their variables."""
-    names = (name for n, name in enumerate(frame.f_code.co_varnames) if interpreter.variable(frame, n) is value)
+    """The frame of a function that is over, since to the collector others do not refer to their variables. (Another
+    thread may clear it at any moment.)"""
+    variables = enumerate(frame.f_code.co_varnames)
+    names = (name for n, name in variables if interpreter.variable_elsewhere(frame, n) is value)
     named = next(names, None)
     if named is None:
         return None
