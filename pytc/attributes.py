@@ -37,18 +37,22 @@ def give(function: Callable[..., Any], **own: Any) -> None:
 
 
 def name_of(fun: Callable[..., Any]) -> str:
-    """What profiles and messages call a function: of a `functools.partial` that of its function, as `jax.jit` does; of
-    a callable object that of its class."""
-    while isinstance(fun, functools.partial):
-        fun = fun.func
+    """What profiles and messages call a function: of a `functools.partial` without a name of its own that of its
+    function, as `jax.jit` does; of a callable object that of its class."""
+    fun = _named(fun)
     return str(getattr(fun, "__name__", type(fun).__name__))
 
 
 def qualname_of(fun: Callable[..., Any]) -> str:
     """The same with what it is defined in, `Trainer.step`, as `jax.jit` calls it in errors."""
-    while isinstance(fun, functools.partial):
+    fun = _named(fun)
+    return str(getattr(fun, "__qualname__", name_of(fun)))
+
+
+def _named(fun: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(fun, functools.partial) and not hasattr(fun, "__name__"):
         fun = fun.func
-    return str(getattr(fun, "__qualname__", type(fun).__qualname__))
+    return fun
 
 
 def resemble(
@@ -57,8 +61,9 @@ def resemble(
     """`functools.update_wrapper`, also of a callable that has no name, or attributes that cannot be copied."""
     with contextlib.suppress(AttributeError, TypeError):
         functools.update_wrapper(wrapper, fun, updated=tuple(updated))
-    if not isinstance(getattr(fun, "__name__", None), str):
-        wrapper.__name__ = wrapper.__qualname__ = name_of(fun)
+    for name in ("__name__", "__qualname__"):
+        if not isinstance(getattr(fun, name, None), str):
+            setattr(wrapper, name, name_of(fun))
     # A bound method's dictionary is its function's, where `__wrapped__` may be set already.
     wrapper.__wrapped__ = fun  # type: ignore[attr-defined]
 

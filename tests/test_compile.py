@@ -68,7 +68,15 @@ def test_what_has_no_name_is_called_after_its_function_or_class(x):
         def __call__(self, x):
             return x * 2
 
-    for odd, name in ((functools.partial(functools.partial(jnp.add), 1.0), "add"), (Scale(), "Scale")):
+    named = functools.partial(jnp.add, 1.0)
+    named.__name__ = "add_one"
+    odds = (
+        (functools.partial(functools.partial(jnp.add), 1.0), "add"),
+        (named, "add_one"),
+        (functools.partial(named), "add_one"),
+        (Scale(), "Scale"),
+    )
+    for odd, name in odds:
         compiled = pytc.compile(odd)
         assert (compiled.__name__, compiled.__qualname__, compiled.__wrapped__) == (name, name, odd)
         assert pytc.stage(compiled, x).name == name
