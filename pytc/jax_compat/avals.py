@@ -153,5 +153,10 @@ def held(aval: AbstractValue) -> AbstractValue:
 
 def stand_in(aval: AbstractValue, sharding: Any) -> Any:
     """Something to trace or lower for, of this type and at this place, that holds no memory."""
+    if isinstance(sharding, jax.sharding.SingleDeviceSharding) and sharding.memory_kind not in (None, "device"):
+        # JAX forgets the kind of memory of what only describes an array, unless it is on a mesh.
+        everywhere: Any = jax.P
+        mesh = jax.sharding.Mesh(np.array([*sharding.device_set]), ("only",))
+        sharding = jax.NamedSharding(mesh, everywhere(), memory_kind=sharding.memory_kind)
     described = {"weak_type": bool(getattr(aval, "weak_type", False)), "sharding": sharding}
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, **described)  # type: ignore[no-untyped-call]

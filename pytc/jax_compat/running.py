@@ -117,6 +117,13 @@ def other_device_of(placed: Iterable[Any]) -> jax.Device | None:
     return None if device == device_of(()) else device
 
 
+def is_elsewhere(placed: Any) -> bool:
+    """Whether an array placed like this is on none of the devices of JAX's default platform: on the CPU, say, beside a
+    GPU."""
+    devices = devices_of(placed)
+    return bool(devices) and not {*devices} <= {*jax.devices()}
+
+
 def compiler_of(device: jax.Device) -> list[str]:
     """What the compiler's output for this device depends on besides the program and its options."""
     client = getattr(device, "client", None)

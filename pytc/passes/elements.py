@@ -15,7 +15,7 @@ import numpy as np
 
 from pytc.jax_compat import arrays
 from pytc.jax_compat.avals import AbstractValue, on_axes
-from pytc.jax_compat.layouts import is_over_several
+from pytc.jax_compat.layouts import is_over_several, memory_of
 
 _ALL_EQUAL = "all its elements are equal"
 _TWIN = "another captured array has the same elements, and XLA makes one of what reads either"
@@ -42,6 +42,8 @@ def _reason(value: Any, aval: AbstractValue, is_cut: bool) -> str:
         return ""
     if on_axes(aval) is not None:
         return "its type says where on a mesh it is"  # a copy is all of it everywhere
+    if isinstance(value, jax.Array) and memory_of(value.sharding) != "device":
+        return "it is in memory of another kind than the device's own"  # as is what is computed from it
     if arrays.is_narrowed(aval.dtype):
         return "its type is of 64 bits, and 64-bit mode is off"
     if value.size <= 1:

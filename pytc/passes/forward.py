@@ -27,6 +27,7 @@ import jax
 
 from pytc.jax_compat.avals import AbstractValue
 from pytc.jax_compat.jaxprs import Literal
+from pytc.jax_compat.running import is_elsewhere
 from pytc.passes.prune import prune
 from pytc.program import Computed, Output, Passed, Program
 
@@ -36,7 +37,7 @@ def forward(program: Program) -> Program:
     handed_back = _without(program, frozenset())
     passed = {output.origin.leaf for output in handed_back.outputs if isinstance(output.origin, Passed)}
     single = {leaf for leaf in passed if _is_of_one_element(program.leaves[leaf].aval)}
-    several_devices = jax.device_count() > 1
+    several_devices = jax.device_count() > 1 or any(is_elsewhere(leaf.placed) for leaf in program.leaves)
     if not single and not (passed and several_devices):
         return handed_back
     read = {given.leaf for given in prune(handed_back).inputs}

@@ -373,6 +373,41 @@ def test_a_copy_of_it_is_nowhere_else(where):
     assert [device for _, device in new] == [jax.devices()[2]]
 
 
+@pytest.mark.parametrize(
+    "fun",
+    [lambda x, held: held @ x, lambda x, held: held[x[0].astype(int)], lambda x, held: (held, x + 1)],
+    ids=["product", "lookup", "returned"],
+)
+@pytest.mark.parametrize("checks", [False, True])
+def test_what_is_captured_in_the_host_s_memory_stays_there(fun, checks):
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+    held = jax.device_put(np.arange(16.0, dtype=np.float32).reshape(4, 4), host)
+    x = jax.device_put(np.arange(4.0, dtype=np.float32), host)
+    with jax.enable_checks(checks):
+        results = [jax.tree.leaves(compiler(lambda x: fun(x, held))(x)) for compiler in (pytc.compile, jax.jit)]
+    for mine, by_jit in zip(*results, strict=True):
+        assert (mine.sharding, jax.typeof(mine)) == (by_jit.sharding, jax.typeof(by_jit))
+        np.testing.assert_array_equal(mine, by_jit)
+
+
+def test_arguments_in_the_host_s_memory_are_explained():
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[1], memory_kind="pinned_host")
+    (leaf,) = pytc.explain(lambda x: x * 2, jax.device_put(jnp.ones(8), host)).inputs
+    assert leaf.verdict == "reused"
+    assert leaf.target == "result"
+
+
+def test_an_argument_of_another_platform_decides_where_the_rest_goes_though_it_is_handed_back(monkeypatch):
+    default, other = jax.devices()[:2]  # a GPU and the CPU, say
+    w = jax.device_put(jnp.ones(3), other)
+    monkeypatch.setattr(jax, "devices", lambda *_: [default])
+    monkeypatch.setattr(jax, "device_count", lambda *_: 1)
+    for compiler in (jax.jit, pytc.compile):
+        handed_back, n = compiler(lambda w, n: (w, n + 1))(w, jnp.int32(0))
+        assert handed_back.devices() == n.devices() == {other}
+        assert n.committed
+
+
 def alike(fun, *args, **options):
     """The results and places of `jax.jit`, or its error."""
 
