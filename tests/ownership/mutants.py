@@ -228,7 +228,7 @@ def what_is_ready_shares_with_nothing() -> Any:
 
 def what_was_a_result_is_one() -> Any:
     """The arrays are not compared with the results of the newest execution."""
-    return mock.patch.object(walk, "operator", types.SimpleNamespace(is_=lambda *_: True))
+    return mock.patch.object(walk, "are_same", lambda *_: True)
 
 
 def what_is_newest_is_a_result() -> Any:
