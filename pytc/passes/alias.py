@@ -10,6 +10,9 @@ Then pairs that are worse than none are dropped:
       stay, since its copies are made on the chip.
     - on a CPU, one of two whose outputs each need the other's input: `a, b = a + b, a - b` (`crossed`).
 
+And one may be added that costs a copy: the only large output, over an input of another type of the same size, where it
+is sorted out of a copy anyway (`Choices.over_other_types`).
+
 If the program is small, what it takes on a CPU is computed, and with other pairs it may be less (`cpu`). Of another one
 an output that is written late goes where temporaries can be until then (`sooner`), but for a TPU.
 
@@ -162,18 +165,18 @@ class Choices:
         return self.completed(pair for pair in pairs if not pair.copied or made[pair.output] in copied_still)
 
     def over_other_types(self, pairs: Sequence[Alias]) -> list[Alias]:
-        """These pairs, and large ones of different types but equal size that cost a copy, where that is made for a step
-        that needs memory besides its result: `argsort` sorts the copy. (A loop over elements would read the copy until
-        all is written.)"""
+        """These pairs, and one of different types but equal size that costs a copy, if the copy is made for the step
+        that makes the only large output, and that needs memory besides: `argsort` sorts the copy. (A loop over elements
+        would read the copy until all is written. And beside another large output it is not known what is alive when.)
+        """
+        if sum(nbytes(aval) > TINY for aval in self.program.out_avals) != 1:
+            return [*pairs]
         others = [pair for group in self._second_choices(pairs) for pair in group.matched(self.read)]
         memory = self.memory
         gain = [
             pair
             for pair in others
-            if pair.copied > TINY
-            and memory.is_made_in_memory(pair.output)
-            and not memory.is_copied_twice(pair)
-            and memory.has_others([pair.output], pair.copied)
+            if pair.copied > TINY and memory.is_only_for(pair) and memory.has_others([pair.output], pair.copied)
         ]
         return sorted([*pairs, *gain], key=lambda pair: pair.input)
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from pytc.jax_compat import arrays
-from pytc.jax_compat.avals import AbstractValue, on_axes
+from pytc.jax_compat.avals import AbstractValue, is_extended, on_axes
 from pytc.jax_compat.layouts import is_over_several, memory_of
 
 _ALL_EQUAL = "all its elements are equal"
@@ -44,6 +44,8 @@ def _reason(value: Any, aval: AbstractValue, is_cut: bool) -> str:
         return "its type says where on a mesh it is"  # a copy is all of it everywhere
     if isinstance(value, jax.Array) and memory_of(value.sharding) != "device":
         return "it is in memory of another kind than the device's own"  # as is what is computed from it
+    if isinstance(value, jax.Array) and value.committed and (is_extended(value.dtype) or aval.weak_type):
+        return "it is committed to a place, and no copy of its type elsewhere would be"
     if arrays.is_narrowed(aval.dtype):
         return "its type is of 64 bits, and 64-bit mode is off"
     if value.size <= 1:

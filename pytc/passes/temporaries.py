@@ -131,10 +131,15 @@ class Temporaries:
         is_made_of_it = pair.input in near or pair.input in torn or read.read_after(pair.input, pair.output)
         return self.platform == "cpu" and pair.copied > 0 and not is_made_of_it
 
-    def is_made_in_memory(self, output: int) -> bool:
-        """Whether a step that is no loop over elements makes the output: nothing is read to write it but in that."""
-        last = self._maker(output)
-        return last is not None and last.kind in _IN_MEMORY
+    def is_only_for(self, pair: Alias) -> bool:
+        """Whether nothing reads the pair's input but the step that makes the output, which is no loop over elements."""
+        last = self._maker(pair.output)
+        if last is None or last.kind not in _IN_MEMORY:
+            return False
+        given, roots = self.flow.roots[self.flow.inputs[pair.input]], self.flow.roots
+        return all(
+            step is last or step.view or given not in {roots[value] for value in step.reads} for step in self.flow.steps
+        )
 
     def gain_twice(self, pairs: Sequence[Alias]) -> bool:
         """Whether copies of both the inputs and the outputs of these pairs may take less memory than buffers for the

@@ -493,6 +493,22 @@ def test_over_a_copy_where_that_is_sorted_in_place_of_another(fun: Any) -> None:
     assert total(program) <= total(without(program)) - BYTES
 
 
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a, b: (a.sum(), jnp.argsort(a)),
+        lambda a, b: (jnp.linalg.norm(a), jnp.argsort(a)),
+        lambda a, b: (jax.lax.top_k(-a, 8)[1], jnp.argsort(a)),
+        lambda a, b: ((b * 2).T, jnp.argsort(a)),
+        lambda a, b: (b.astype(jnp.int32), (b * 2).astype(jnp.int32).T, jnp.argsort(a)),
+    ],
+)
+def test_but_not_if_anything_else_reads_it_or_another_large_result_is_made(fun: Any) -> None:
+    program = planned(fun, SQUARE, SQUARE)
+    assert 0 not in pairs(program)
+    assert total(program) <= total(without(program))
+
+
 def test_a_copy_for_another_type_is_not_made_to_be_read_until_all_is_written() -> None:
     assert of(lambda a: (jnp.sort(a) + a).astype(jnp.int32), SQUARE) == {}
     assert of(jnp.argsort, SQUARE, platform="tpu") == {}
