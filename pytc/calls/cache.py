@@ -114,9 +114,10 @@ class Signature:
         one; return those forgotten."""
         if len(self.sites) < MOST_SITES:
             return []
-        forgotten = sorted(self.sites.values(), key=lambda site: site.calls)[: MOST_SITES // 2]
+        called = [site for site in list(self.sites.values()) if site.calls]  # or its first call is under way
+        forgotten = sorted(called, key=lambda site: site.calls)[: MOST_SITES // 2]
         for site in forgotten:
-            if self.sites.pop(site.place, None) is site and site.calls:
+            if self.sites.pop(site.place, None) is site:
                 self.forgotten += 1
                 self.forgotten_calls += site.calls
         return forgotten

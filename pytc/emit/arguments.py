@@ -15,6 +15,7 @@ import jax
 from pytc.jax_compat.arrays import home_of, place_at, unplaced
 from pytc.jax_compat.keys import bits_of, bits_sharding, key_types
 from pytc.jax_compat.layouts import memory_of
+from pytc.jax_compat.running import device_of
 from pytc.picking import picker
 from pytc.program import Program
 
@@ -47,7 +48,8 @@ class Arguments:
         """Those whose devices decide where the program runs: `jax.jit` leaves out what nothing reads, unless it is told
         not to."""
         self._captured_at: dict[Any, list[Any]] = {}
-        """The captured ones, or copies of them, where the committed arguments of calls are (`home_of`)."""
+        """The captured ones, or copies of them, by where the committed arguments of calls are (`home_of`), or by the
+        default device of calls without such."""
 
     def __len__(self) -> int:
         return len(self.leaves) + len(self.captured)
@@ -82,11 +84,12 @@ class Arguments:
         if jax.device_count() == 1:
             return self.captured
         home = home_of(given[k] for k in self._read)
-        if home not in self._captured_at:
-            self._captured_at[home] = [
+        where = device_of(()) if home is None else home
+        if where not in self._captured_at:
+            self._captured_at[where] = [
                 unplaced(value) if home is None else place_at(value, home) for value in self.captured
             ]
-        return self._captured_at[home]
+        return self._captured_at[where]
 
     def with_keys(self, values: Sequence[Any]) -> list[Any]:
         """The arguments, as the flat function has them while it is traced, with keys in the places of their bits."""

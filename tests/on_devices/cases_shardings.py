@@ -351,6 +351,33 @@ def test_so_does_what_becomes_an_input(where, order):
     assert "is an input" in str(pytc.explain(ours, PUT["NumPy"](ROWS), passes=True))
 
 
+def test_it_follows_the_default_device():
+    captured, x = jnp.asarray(large(160, 2)), jnp.ones((4, 160))
+    compiled = pytc.compile(lambda x: x @ captured)
+    compiled(jax.device_put(x, jax.devices()[0]))
+    with jax.default_device(jax.devices()[1]):
+        compiled(x)
+    with jax.transfer_guard("disallow"):
+        assert compiled(x).devices() == {jax.devices()[0]}
+
+
+@pytest.mark.parametrize(
+    "captured",
+    [lambda: jax.random.split(jax.random.key(0), 4), lambda: jnp.broadcast_to(jnp.asarray(2.0), (64, 64))],
+    ids=["keys", "weak"],
+)
+def test_what_is_committed_and_of_another_type_than_numpy_has_commits_nothing(captured):
+    captured = jax.device_put(captured(), jax.devices()[2])
+    compiled, by_jit = (compiler(lambda i: captured[i]) for compiler in (pytc.compile, jax.jit))
+    mine, wanted = compiled(jnp.asarray(1)), by_jit(jnp.asarray(1))
+    assert (mine.committed, mine.devices(), mine.aval.weak_type) == (
+        wanted.committed,
+        wanted.devices(),
+        wanted.aval.weak_type,
+    )
+    assert mine.dtype == wanted.dtype
+
+
 def large(side, seed):
     return np.random.default_rng(seed).standard_normal((side, side)).astype(np.float32)
 

@@ -212,6 +212,8 @@ def key_in_words(key: Any) -> str:
 def _is_plain(key: Any) -> bool:
     if type(key) is tuple:
         return len(key) <= reprlib.aRepr.maxtuple and all(_is_plain(part) for part in key)
+    if type(key) is int:
+        return key.bit_length() <= 64  # Python refuses to write very long ones in decimal
     return id(type(key)) in _PLAIN_KEYS
 
 
