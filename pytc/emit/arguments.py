@@ -15,7 +15,7 @@ import jax
 from pytc.jax_compat.arrays import home_of, place_at, unplaced
 from pytc.jax_compat.keys import bits_of, bits_sharding, key_types
 from pytc.jax_compat.layouts import memory_of
-from pytc.jax_compat.running import device_of
+from pytc.jax_compat.running import config
 from pytc.picking import picker
 from pytc.program import Program
 
@@ -84,7 +84,7 @@ class Arguments:
         if jax.device_count() == 1:
             return self.captured
         home = home_of(given[k] for k in self._read)
-        where = device_of(()) if home is None else home
+        where = config.jax_default_device if home is None else home
         if where not in self._captured_at:
             self._captured_at[where] = [
                 unplaced(value) if home is None else place_at(value, home) for value in self.captured
