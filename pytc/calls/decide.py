@@ -296,7 +296,8 @@ def _held(plan: Plan, call: ownership.Call, on_trial: bool = False) -> tuple[Col
     except (RuntimeError, ValueError, NotImplementedError) as error:
         if is_from_outside(error):
             raise
-        # The call will compile itself, and raise what a call of `jax.jit` does: `lower().compile()` says it otherwise.
+        # Not raised here, as `lower().compile()` says it otherwise: the call compiles next, and raises what a call of
+        # `jax.jit` does.
     return asking.held(call, plan.to_prove, outcome), outcome  # anew: a listener of JAX's may have started a thread
 
 

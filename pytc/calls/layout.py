@@ -15,7 +15,7 @@ import numpy as np
 from pytc.arguments.leaves import LeafKind, static_key
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.arrays import place_of
-from pytc.ownership.cpython.interpreter import ids_in
+from pytc.ownership.cpython.lists import ids_in
 from pytc.picking import picker
 
 if TYPE_CHECKING:

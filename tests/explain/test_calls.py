@@ -819,15 +819,7 @@ def named_in_a_string(step, follow):
 
 
 def renamed(step, follow):
-    return under_another_name(step) if follow else under_the_same_name(step)
-
-
-def under_the_same_name(step):
-    s = jnp.ones(300)
-    for _ in range(8):
-        new = step(s)
-        str.format("s: {}", 0)
-        s = new
+    return under_another_name(step) if follow else named_in_a_string(step, follow)
 
 
 def under_another_name(step):

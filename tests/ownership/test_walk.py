@@ -20,7 +20,7 @@ from pytc import ownership
 from pytc.ownership import Walk
 from pytc.ownership.arrays import executions
 from pytc.ownership.bytecode import analysed
-from pytc.ownership.cpython import interpreter
+from pytc.ownership.cpython import interpreter, lists
 from pytc.ownership.others import collector
 from pytc.ownership.references import counts
 
@@ -331,17 +331,17 @@ def test_arguments_that_are_new_at_each_call_are_as_before():
 @pytest.mark.parametrize("found", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 500])
 def test_which_objects_are_in_a_list(found, count, monkeypatch):
-    assert interpreter.items_at
+    assert lists.items_at
     if not found:
-        monkeypatch.setattr(interpreter, "items_at", 0)
+        monkeypatch.setattr(lists, "items_at", 0)
     values = [jnp.ones(()) for _ in range(count)]  # `==` of these would make arrays
-    assert interpreter.ids_in(values) == b"".join(id(value).to_bytes(8, sys.byteorder) for value in values)
-    assert interpreter.are_same(values, tuple(values))
-    assert not interpreter.are_same(values, [*values, None])
+    assert lists.ids_in(values) == b"".join(id(value).to_bytes(8, sys.byteorder) for value in values)
+    assert lists.are_same(values, tuple(values))
+    assert not lists.are_same(values, [*values, None])
     for k in {0, count // 2, count - 1} if count else ():
         other = [*values]
         other[k] = jnp.ones(())
-        assert not interpreter.are_same(tuple(values), other)
+        assert not lists.are_same(tuple(values), other)
 
 
 # -- through classes of any kind, with the leaves known ---------------------------------------------------------------

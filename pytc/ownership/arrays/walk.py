@@ -32,13 +32,8 @@ from pytc.ownership.arrays import executions
 from pytc.ownership.arrays.alive import listed
 from pytc.ownership.arrays.buffers import Kinds
 from pytc.ownership.arrays.placed import UNKNOWN, Placed, is_plain, stand
-from pytc.ownership.cpython.interpreter import (
-    are_same,
-    getrefcount,
-    ids_in,
-    may_share_attributes,
-    share_attributes,
-)
+from pytc.ownership.cpython.interpreter import getrefcount, may_share_attributes, share_attributes
+from pytc.ownership.cpython.lists import are_same, ids_in
 from pytc.ownership.references import counts, endings
 from pytc.ownership.references.counts import PLAIN
 from pytc.picking import Picker, picker

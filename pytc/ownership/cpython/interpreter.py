@@ -3,10 +3,9 @@
 Measured are, above all: where a running frame keeps its local variables (`frame.f_locals` would tell, but up to CPython
 3.12 it leaves behind a dictionary that holds every local, which both spoils later counts and keeps dead arrays alive;
 so the variables are read where the interpreter keeps them, at an offset found by looking for known objects in a frame
-of our own); how many references a frame object has when nobody but us looks at it; whether an object's `__dict__`
-shares the attributes with it unseen (`share_attributes`); and where a list keeps its items, to compare all at once
-(`ids_in`). Where one of the first three is not as expected, `refusal` says so and nothing is ever proven; what hangs on
-the others is said with each.
+of our own); how many references a frame object has when nobody but us looks at it; and whether an object's `__dict__`
+shares the attributes with it unseen (`share_attributes`). Where one of these does not come out as expected, `refusal`
+says so and nothing is ever proven; what hangs on the others is said with each.
 
 What it is doing: who watches it (`observer`), and whether another thread could run (`alone`).
 
@@ -15,7 +14,6 @@ Reading is a load from memory that the interpreter owns for as long as the frame
 
 from __future__ import annotations
 
-import array
 import ctypes
 import functools
 import gc
@@ -40,8 +38,6 @@ _Objects: Any = ctypes.POINTER(ctypes.py_object)
 _word_at: Any = _Words.from_buffer(ctypes.c_size_t(_WORD))
 _half_at: Any = _Halves.from_buffer(ctypes.c_size_t(_WORD))
 _object_at: Any = _Objects.from_buffer(ctypes.c_size_t(_WORD))
-# And `_byte_at[n]` is the byte at the address n + _WORD: a slice of these is read by C code, all at once.
-_byte_at: Any = ctypes.POINTER(ctypes.c_char).from_buffer(ctypes.c_size_t(_WORD))
 # A frame object is the object header, `f_back`, and then the pointer to the interpreter's own frame.
 _TO_FRAME = object.__basicsize__ + _WORD
 
@@ -166,28 +162,6 @@ def have_one_reference(addresses: Sequence[int]) -> bool:
     return True
 
 
-def ids_in(values: list[Any]) -> bytes:
-    """The ids of what is in a list, as bytes: those of two lists are equal if the same objects are in both, in one
-    order. Where CPython keeps them is read in 0.2 us, however long the list is.
-
-    An id may be that of another object later. What equal ids say of two moments is which of the items are one.
-    """
-    if not items_at:
-        return array.array("Q", map(id, values)).tobytes()
-    start = _word_at[(id(values) + items_at >> 3) - 1] - _WORD
-    found: bytes = _byte_at[start : start + _WORD * len(values)]
-    return found
-
-
-def are_same(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether two sequences have the same objects, in one order; told without asking any whether it is equal."""
-    if len(values) != len(others):
-        return False
-    if len(values) < _FEW_ITEMS:
-        return all(map(operator.is_, values, others))
-    return ids_in([*values]) == ids_in([*others])
-
-
 def running(frame: FrameType) -> int:
     """The id of the function that runs in a frame."""
     return int(words(frame)[running_at])
@@ -220,10 +194,6 @@ def versions(kinds: Sequence[type]) -> Callable[[], Any]:
     return functools.partial(operator.itemgetter(*places, places[0]), _half_at) if places else tuple
 
 
-_FEW_ITEMS = 32
-"""So few are compared one by one as quickly."""
-_AFTER_HEADER = range(2 * _WORD, list.__basicsize__, _WORD)
-"""Where the words of a list are that come after those of any object."""
 _INLINE = 1 << 2
 """The flag of classes whose objects keep the attributes in themselves (`Py_TPFLAGS_INLINE_VALUES`, CPython 3.13)."""
 
@@ -309,19 +279,6 @@ def _find_namespace() -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _find_items() -> int:
-    """How many bytes after a list begins CPython keeps where its items are; 0 where that is not found."""
-    values = [[object(), object()] for _ in range(2)]
-    # Of two lists of one length this alone differs.
-    seen = [[ctypes.c_size_t.from_address(id(each) + at).value for at in _AFTER_HEADER] for each in values]
-    places = [at for at, one, other in zip(_AFTER_HEADER, *seen, strict=True) if one != other]
-    if len(places) != 1:
-        return 0
-    words = ctypes.c_size_t.from_address(id(values[0]) + places[0]).value
-    found = [ctypes.c_size_t.from_address(words + n * _WORD).value for n in range(2)]
-    return places[0] if found == [*map(id, values[0])] else 0
-
-
 def _find_version() -> int:
     """Where a class has its version, for `version`; 0 where that is not found."""
 
@@ -384,7 +341,6 @@ dictionary_before = 0
 running_at = 0
 namespace_at = 0
 version_at = 0
-items_at = 0
 if not refusal:
     first_local = _find_first_local()
     _before = _find_dictionary()
@@ -404,7 +360,6 @@ if not refusal:
         copies_of_unpacked = _copies_of_unpacked()
         dictionary_before, running_at, namespace_at = _before, _running_at, _namespace_at
         version_at = _find_version()
-        items_at = _find_items()
 
 
 _audit: Any = sys.audit
