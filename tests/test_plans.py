@@ -1421,6 +1421,24 @@ def test_nor_if_the_others_come_later():
     others.clear()
 
 
+def test_nor_are_both_of_two_leaves_that_one_result_fits_copied_in_turn():
+    step, others = pytc.compile(lambda x, y: x + y * 0.5), []
+    x, before = jnp.zeros(4), None
+    for k in range(60):
+        if k == 5:
+            others = [jnp.zeros(()) for _ in range(3000)]
+        if k == 20:
+            before = len(compilations)
+        y = jnp.ones(4)
+        x = step(x, y)
+    assert len(compilations) == before
+    np.testing.assert_array_equal(x, np.full(4, 30))
+    (site,) = step.explain().sites
+    assert (site.donated, site.copied_calls) == (0, 3)
+    assert {path for path, why in site.why if "so many arrays are alive" in why} == {"x", "y"}
+    others.clear()
+
+
 def assert_in_place(where):
     assert len({*where}) == 1
 

@@ -186,7 +186,10 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
         # The caller's code lets go of these, but something else has held on to them each time. (Where there are
         # other processes, see `_survivors`.)
         never = planner.never(program, are_arrays(call.leaves))
-        keep = never | site.lives_on | site.unseen | frozenset(held) | _held_besides(planner, plan, never, call)
+        besides = _held_besides(planner, plan, never, call)
+        if ownership.is_dear(plan.to_prove):
+            site.why = dict.fromkeys((*held, *besides), TOO_MANY) | site.why
+        keep = never | site.lives_on | site.unseen | frozenset(held) | besides
         plan = planner.plan(signature, keep, call.leaves, alone=len(signature.sites) == 1)
         site.plan = plan
         site.unseen |= plan.program.keep.intersection(held)
@@ -201,10 +204,10 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
 
 
 def _held_besides(planner: Planner, plan: Plan, never: frozenset[int], call: ownership.Call) -> frozenset[int]:
-    """Those of the leaves that a plan leaves alone that are held at this call: a plan that is to leave others alone
-    would take over these in their place, and copy them."""
+    """Those of the leaves that a plan leaves alone that are held at this call, or too dear to be asked for: a plan that
+    is to leave others alone would take over these in their place, and copy them."""
     others = planner.provable(plan.program) - never - set(plan.to_prove)
-    held = asking.held(call, ownership.Wanted(sorted(others)), plan.outcome) if others else ()
+    held = asking.held(call, planner.wanted(plan.program, sorted(others)), plan.outcome) if others else ()
     ownership.resume_collections()
     return frozenset(held)
 

@@ -197,9 +197,12 @@ class Planner:
     def _to_prove(self, program: Program) -> ownership.Wanted:
         """The leaves that a call must prove dead."""
         provable = self.provable(program)
-        proven = [i for i in program.donated if i in provable]
-        required = any(self.mode(program.leaves[i]) == "require" for i in proven)
-        return ownership.Wanted(proven, None if required else sum(program.leaves[i].nbytes for i in proven))
+        return self.wanted(program, [i for i in program.donated if i in provable])
+
+    def wanted(self, program: Program, leaves: Sequence[int]) -> ownership.Wanted:
+        """These leaves, in rising order, and what the proof that they are dead may cost."""
+        required = any(self.mode(program.leaves[i]) == "require" for i in leaves)
+        return ownership.Wanted(leaves, None if required else sum(program.leaves[i].nbytes for i in leaves))
 
     def provable(self, program: Program) -> frozenset[int]:
         """The leaves that are taken over only where they are proven dead: nobody has promised it."""
