@@ -16,7 +16,7 @@ import dataclasses
 import operator
 import time
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from sys import getrefcount
 from typing import Any, Protocol
 
@@ -89,6 +89,28 @@ class Seen:
     """By leaf (an index): how many of these calls found it held."""
     why: dict[int, ownership.Held] = dataclasses.field(default_factory=dict)
     """For the largest of these leaves: what held it the first time."""
+    in_doubt: frozenset[int] = frozenset()
+    """Leaves that a call found held whose program was not known yet, until the next call from there tells whether that
+    was for want of the program."""
+
+    def note(self, held: Iterable[int]) -> None:
+        """Count a call that found these leaves held."""
+        self.calls += 1
+        for i in held:
+            self.held[i] = self.held.get(i, 0) + 1
+
+    def settle(self, unknown: Set[int]) -> None:
+        """Take back what is in doubt of these leaves, which would seem held at each call if the program were not known;
+        and the call, if nothing else was held."""
+        taken_back = self.in_doubt & unknown
+        if taken_back == self.in_doubt:
+            self.calls -= 1
+        self.in_doubt = frozenset()
+        for i in taken_back:
+            self.why.pop(i, None)
+            self.held[i] -= 1
+            if not self.held[i]:
+                del self.held[i]
 
 
 @dataclasses.dataclass(eq=False)
@@ -123,6 +145,11 @@ class WatchedSignature:
         does not continue after a call that fails."""
         calls_python = self.traced is not None and self.traced.calls_python
         return ownership.Outcome(calls_python, self.lengths, atomic=not calls_python, static=self.static)
+
+    @property
+    def outcome_unknown(self) -> ownership.Outcome:
+        """The same before the program was known."""
+        return ownership.Outcome(False, None, atomic=True, static=self.static)
 
 
 class Tracing(Protocol):
@@ -282,20 +309,13 @@ class WatchedFunction:
         call: ownership.Call,
         renewed: Mapping[int, list[Any]],
     ) -> Examined:
-        try:
-            held = list(ownership.held(call, signature.arrays, signature.outcome))
-        finally:
-            ownership.resume_collections()
+        held = self._held(signature.arrays, signature.outcome, call, renewed)
+        if signature.traced is None:
+            seen.in_doubt = frozenset(held)
+        elif seen.in_doubt:
+            seen.settle({*self._held(signature.arrays, signature.outcome_unknown, call, renewed)})
         leaves = call.leaves
-        if renewed:
-            held = [i for i in held if i not in renewed] + _held_elsewhere(leaves, renewed)
-        held += [i for i in repeated(leaves, signature.arrays) if i not in held]
-        if held and signature.traced is None:
-            # The first call of a program that was not known: what is held says nothing.
-            return Examined(signature, seen)
-        seen.calls += 1
-        for i in held:
-            seen.held[i] = seen.held.get(i, 0) + 1
+        seen.note(held)
         asked = self._to_explain(signature, seen, held)
         if asked:
             why = ownership.reasons(call, [i for i in asked if i not in renewed], signature.outcome)
@@ -303,6 +323,19 @@ class WatchedFunction:
                 found = _who_else(leaves[i], call.frame, leaves, renewed[i]) if i in renewed else why.get(i)
                 seen.why[i] = found or _SHARED
         return Examined(signature, seen)
+
+    @staticmethod
+    def _held(
+        arrays: ownership.Wanted, outcome: ownership.Outcome, call: ownership.Call, renewed: Mapping[int, list[Any]]
+    ) -> list[int]:
+        """The leaves that something holds, apart from the objects that `renewed` has of some."""
+        try:
+            held = list(ownership.held(call, arrays, outcome))
+        finally:
+            ownership.resume_collections()
+        if renewed:
+            held = [i for i in held if i not in renewed] + _held_elsewhere(call.leaves, renewed)
+        return held + [i for i in repeated(call.leaves, arrays) if i not in held]
 
     @staticmethod
     def _to_explain(signature: WatchedSignature, seen: Seen, held: Sequence[int]) -> list[int]:
