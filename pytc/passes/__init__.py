@@ -9,8 +9,8 @@
     snapshot    captured arrays that stay constants are copied: not in the pipeline, but after any, before `alias`
     alias       outputs are written over inputs: those of one kind (`fitting`), by the price of each pair (`groups`) and
                 the cheapest assignment (`matching`). That depends on who reads what when (`dataflow`, `reads`,
-                `rejoined`), what is in memory besides (`temporaries`), pairs in each other's way (`crossed`), places
-                that temporaries can use until then (`sooner`), and what small programs take on a CPU (`cpu`);
+                `rejoined`, `reused`), what is in memory besides (`temporaries`), pairs in each other's way (`crossed`),
+                places that temporaries can use until then (`sooner`), and what small programs take on a CPU (`cpu`);
                 `candidates` are other choices, for `effort="high"`
 
 `subjaxprs` is how all of them go into a jaxpr's own jaxprs; `axes` is for `pytc.pmap`; and `verify` finds out whether a

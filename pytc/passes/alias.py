@@ -44,6 +44,7 @@ from pytc.passes.fitting import Fitting
 from pytc.passes.groups import Group, grouped
 from pytc.passes.reads import Reads, reads
 from pytc.passes.rejoined import rejoined
+from pytc.passes.reused import reused
 from pytc.passes.sooner import MOST, Sooner
 from pytc.passes.temporaries import FUSED, TINY, Temporaries, pointless, stored
 from pytc.program import Alias, Program
@@ -119,8 +120,9 @@ def _looked_at(jaxpr: Jaxpr, platform: str) -> _LookedAt:
             return found
     flow = flatten(jaxpr, platform)
     if platform == "cpu":
-        in_memory = stored(flow, "cpu")
-        read = reads(flow, rejoined=rejoined(flow), stored=in_memory, reductions=FUSED["cpu"])
+        again = reused(flow)
+        in_memory = stored(flow, "cpu", again)
+        read = reads(flow, rejoined=rejoined(flow), reused=again, stored=in_memory, reductions=FUSED["cpu"])
         found = _LookedAt(flow, read, in_memory, _small(jaxpr, flow))
     else:
         in_memory = stored(flow, "gpu")

@@ -68,7 +68,7 @@ class Group:
         If the output is an update of the input, everything else that reads the input can come before.
         """
         is_near = given in self.near(output, read)
-        too_early = read.read_after(given, output) or (not is_near and read.early(given, output))
+        too_early = read.read_after(given, output) or (not is_near and read.may_be_before(given, output))
         return too_early or given in self.torn(output, read)
 
     def price(self, given: int, output: int, read: Reads) -> float:
@@ -100,7 +100,8 @@ class Group:
             if given in related
             else _unrelated(given, output, read) + EARLY + COPY
             if read.read_to_write[given] & others
-            else _unrelated(given, output, read) + COPY * bool(read.needed_by_readers[given] & itself)
+            else _unrelated(given, output, read)
+            + COPY * bool((read.needed_by_readers[given] | read.late[given]) & itself)
             for given in inputs
         ]
 
@@ -143,7 +144,7 @@ class Group:
         if given in self.near(output, read):
             maybe = ", over a copy if another output is still to be made from it" if early and self.unordered else ""
             return Alias(given, output, 0, f"updated in place{maybe}")
-        if early:
+        if read.may_be_before(given, output):
             return Alias(given, output, self.nbytes, f"{COPIED}, as it may be read after the output is written")
         return Alias(given, output, 0, "read for the last time before the output is written")
 

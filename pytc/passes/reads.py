@@ -12,10 +12,11 @@ One walk over the flat steps answers, for every output and every input at once:
     early     which outputs may be written before some other output that is made straight from the input
               (`read_to_write`). If that other one is written over the input of the first in turn, no order of the two
               does without a copy.
+    late      which outputs do not need all that is `reused` and made straight from the input: nor need they come after.
 
 The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
-ends the walk, and so does an output, which is in memory too, and what is known to be stored (`rejoined`). That keeps
-every set small, and the walk linear.
+ends the walk, and so does an output, which is in memory too, and what is known to be stored (`rejoined`, `reused`).
+That keeps every set small, and the walk linear.
 
 A GPU's compiler has one loop write several outputs, where one is computed element by element from the other
 (`MultiOutputFusion`): `q = q + p; return q, p - q`. What such a loop reads in step it has read before it writes either.
@@ -61,6 +62,11 @@ class Reads:
     needs: tuple[int, ...]
     """For each output, the outputs that must be written before it or with it, itself among them, as bits."""
 
+    flow: Flow
+    """The program."""
+    read_before: Mapping[int, frozenset[int]]
+    """For each value that is `reused`: the inputs that the loop reads which makes it."""
+
     def read_after(self, given: int, output: int) -> bool:
         """Whether something reads input `given` that needs `output` first."""
         return bool(self.needed_by_readers[given] >> output & 1)
@@ -68,6 +74,21 @@ class Reads:
     def early(self, given: int, output: int) -> bool:
         """Whether some other output is made straight from input `given`, and `output` does not need that one first."""
         return bool(self.read_to_write[given] & ~self.needs[output])
+
+    def may_be_before(self, given: int, output: int) -> bool:
+        """Whether `output`, if it is no update of input `given`, may be written before all that reads the input."""
+        return self.early(given, output) or bool(self.late[given] >> output & 1)
+
+    @functools.cached_property
+    def late(self) -> list[int]:
+        """For each input, the outputs that do not need everything `reused` that is made straight from it, as bits."""
+        late = [0] * len(self.flow.inputs)
+        if self.read_before:
+            every = (1 << len(self.flow.outputs)) - 1
+            for value, needing in _needing(self.flow, self.read_before.keys()).items():
+                for given in self.read_before[value]:
+                    late[given] |= every & ~needing
+        return late
 
     @functools.cached_property
     def beside(self) -> tuple[int, ...]:
@@ -85,21 +106,28 @@ def reads(
     flow: Flow,
     *,
     rejoined: Set[int] = _NONE,
+    reused: Set[int] = _NONE,
     stored: Set[int] = _NONE,
     reductions: Set[str] = frozenset(),
     several_outputs: bool = False,
 ) -> Reads:
-    """Walk `flow` once, in time linear in its steps. Values that are `rejoined` no later loop computes; `reductions`,
-    by their names, are fused with what computes their operands, if these are not `stored`; and `several_outputs` may
-    be written by one loop."""
-    return _Walk(flow, rejoined, stored, reductions, several_outputs).run()
+    """Walk `flow` once, in time linear in its steps. Values that are `rejoined` or `reused` no later loop computes;
+    `reductions`, by their names, are fused with what computes their operands, if these are not `stored`; and
+    `several_outputs` may be written by one loop."""
+    return _Walk(flow, rejoined, reused, stored, reductions, several_outputs).run()
 
 
 class _Walk:
     def __init__(
-        self, flow: Flow, rejoined: Set[int], stored: Set[int], reductions: Set[str], several_outputs: bool
+        self,
+        flow: Flow,
+        rejoined: Set[int],
+        reused: Set[int],
+        stored: Set[int],
+        reductions: Set[str],
+        several_outputs: bool,
     ) -> None:
-        self.flow, self.rejoined, self.stored = flow, rejoined, stored
+        self.flow, self.settled, self.reused, self.stored = flow, rejoined | reused, reused, stored
         self.reductions, self.several_outputs = reductions, several_outputs
         n = flow.values
         # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
@@ -110,6 +138,8 @@ class _Walk:
         self.whole = [_NONE] * n
         self.near: list[Mapping[int, int]] = [_NOWHERE] * n
         self.needs = [0] * n
+        self.read_before: dict[int, frozenset[int]] = {}
+        """`Reads.read_before`."""
         self.together = [0] * n
         """Of each value: the outputs that one loop would write together with it, as bits."""
         self.of_rows = set[int]()
@@ -166,6 +196,8 @@ class _Walk:
             needed_by_readers=tuple(self.needed_by_readers),
             read_to_write=tuple(self.read_to_write()),
             needs=tuple(needs for _, _, needs in each),
+            flow=self.flow,
+            read_before=self.read_before,
         )
 
     def read_to_write(self) -> list[int]:
@@ -179,8 +211,8 @@ class _Walk:
     def elementwise(self, step: Step) -> None:
         (made,) = step.makes
         same, torn = self.fused(step.reads)
-        if made in self.rejoined or len(same) + len(torn) > FUSED:
-            self.read_by(step.reads, self.all_needs(step.reads))
+        if made in self.settled or len(same) + len(torn) > FUSED:
+            self.end_at(step, same | torn)
             same = torn = _NONE
         self.same[made], self.torn[made] = same, torn
         if self.several_outputs:
@@ -189,6 +221,13 @@ class _Walk:
         if step.view and step.reads:
             self.bytes_of[made] = self.bytes_of[step.reads[0]]
             self.whole[made] = self.whole[step.reads[0]]
+
+    def end_at(self, step: Step, inputs: frozenset[int]) -> None:
+        """No later loop computes what this step makes, by a loop over these inputs."""
+        self.read_by(step.reads, self.all_needs(step.reads))
+        (made,) = step.makes
+        if made in self.reused:
+            self.read_before[made] = inputs
 
     def write_together(self, step: Step) -> None:
         """Note which outputs one loop would write together with what this step makes element by element."""
@@ -210,8 +249,8 @@ class _Walk:
         (made,) = step.makes
         self.loop_of_rows(step)
         same, torn = self.fused(step.reads)
-        if len(same) + len(torn) > FUSED:
-            self.read_by(step.reads, self.all_needs(step.reads))
+        if made in self.settled or len(same) + len(torn) > FUSED:
+            self.end_at(step, same | torn)
         else:
             self.torn[made] = same | torn
         if step.name in ("transpose", "broadcast_in_dim") and step.reads:
@@ -221,8 +260,8 @@ class _Walk:
         """A step whose operands have been made, in memory, when it begins: it destroys nothing that is still read."""
         (made,) = step.makes
         same, torn = self.fused(step.reads)
-        if len(same) + len(torn) > FUSED:
-            self.read_by(step.reads, self.all_needs(step.reads))
+        if made in self.settled or len(same) + len(torn) > FUSED:
+            self.end_at(step, same | torn)
         else:
             self.same[made] = same | torn
         self.near[made] = _nearer([dict.fromkeys(sorted(torn), 1), *(self.near[value] for value in step.reads)], 1)
@@ -305,6 +344,22 @@ def _nearer(paths: Sequence[Mapping[int, int]], steps: int) -> Mapping[int, int]
     if len(merged) > NEAREST:
         merged = dict(sorted(merged.items(), key=lambda item: (item[1], item[0]))[:NEAREST])
     return merged
+
+
+def _needing(flow: Flow, values: Set[int]) -> dict[int, int]:
+    """The outputs that need each of these values, as bits. A walk from the last step to the first."""
+    needing: dict[int, int] = {}
+    for output, value in enumerate(flow.outputs):
+        if value is not None:
+            needing[value] = needing.get(value, 0) | 1 << output
+    for step in reversed(flow.steps):
+        outputs = 0
+        for value in step.makes:
+            outputs |= (needing.get if value in values else needing.pop)(value, 0)
+        if outputs:
+            for value in step.reads:
+                needing[value] = needing.get(value, 0) | outputs
+    return {value: needing.get(value, 0) for value in values}
 
 
 def _forgotten(last: Mapping[int, int], kept: Set[int]) -> dict[int, list[int]]:

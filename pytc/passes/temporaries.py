@@ -342,8 +342,8 @@ def last_loop(output: int, makers: Mapping[int, Step], in_memory: Set[int], root
     return loop
 
 
-def stored(flow: Flow, platform: Platform) -> set[int]:
-    """The large values that may get a buffer rather than be computed where they are read."""
+def stored(flow: Flow, platform: Platform, settled: Set[int] = _NONE) -> set[int]:
+    """The large values that may get a buffer rather than be computed where they are read; `settled` ones do."""
     root = flow.roots
     fused = FUSED[platform]
     filled = {
@@ -357,7 +357,7 @@ def stored(flow: Flow, platform: Platform) -> set[int]:
         return by.kind in _IN_MEMORY and by.name not in fused and not fills
 
     def is_stored(step: Step, value: int, by: Sequence[Step]) -> bool:
-        if step.kind in _IN_MEMORY or any(is_in_memory(value, each) for each in by):
+        if step.kind in _IN_MEMORY or value in settled or any(is_in_memory(value, each) for each in by):
             return True
         return len(by) > 1 and bool(step.reads) and step.name not in CHEAP[platform]
 
