@@ -95,9 +95,10 @@ def by_site(api: str, uses: Sequence[Use], held: Sequence[ArgumentReport]) -> li
         dead = [place for place, kept in places.items() if not kept]
         if dead:
             places_own = "its own" if len(dead) == 1 else "their own"
+            article = "an" if api.startswith("e") else "a"  # `equinox.filter_jit`
             text = (
-                f"{argument.name} was dead at every call seen from {', '.join(dead)}: a {api} of {places_own} could "
-                f"donate it{decides}"
+                f"{argument.name} was dead at every call seen from {', '.join(dead)}: {article} {api} of {places_own} "
+                f"could donate it{decides}"
             )
             findings.append(Finding("by site", (argument.name,), text, None))
     return findings
