@@ -36,10 +36,14 @@ def outcome_of(program: Program, leaves: Sequence[Any], doubt: str) -> ownership
         or any(not leaf.is_static and _is_asked(value) for leaf, value in zip(program.leaves, leaves, strict=True))
         or bool(odd_setting())  # which will be the key of what is compiled, and compared with others
     )
-    classes = tuple({id(kind): kind for kind, _ in nodes(program.out_tree)}.values())  # which some cannot hash
-    lengths = lengths_of(program.out_tree)
     return ownership.Outcome(
-        calls_python, lengths, not (calls_python or doubt), classes, tuple(_static(program)), doubt, _made(program)
+        calls_python,
+        lengths_of(program.out_tree),
+        not (calls_python or doubt),
+        ownership.classes_of(program.out_tree),
+        tuple(_static(program)),
+        doubt,
+        _made(program),
     )
 
 

@@ -49,7 +49,7 @@ from pytc.ownership.guesses.survivors import survivors
 from pytc.ownership.others.collector import collected_since, collections_so_far
 from pytc.ownership.others.collector import resume as resume_collections
 from pytc.ownership.others.watchers import onlooking_thread
-from pytc.ownership.outcome import Outcome
+from pytc.ownership.outcome import Outcome, classes_of
 from pytc.ownership.proof import all_dead, held
 from pytc.ownership.words.holders import Held, Remedy
 from pytc.ownership.words.reasons import glance, reasons, where
@@ -64,6 +64,7 @@ __all__ = [
     "Walk",
     "Wanted",
     "all_dead",
+    "classes_of",
     "collected_since",
     "collections_so_far",
     "executed",

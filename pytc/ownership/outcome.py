@@ -6,6 +6,9 @@ import dataclasses
 import functools
 from typing import Any
 
+from jax.tree_util import PyTreeDef
+
+from pytc.jax_compat.trees import nodes
 from pytc.ownership.bytecode.lengths import Lengths
 
 
@@ -37,3 +40,8 @@ class Outcome:
             found += level
             level = [part for each in level if issubclass(type(each), tuple) for part in tuple.__iter__(each)]
         return frozenset(map(id, found))
+
+
+def classes_of(tree: PyTreeDef) -> tuple[type, ...]:
+    """The classes of the containers in a result with this tree."""
+    return tuple({id(kind): kind for kind, _ in nodes(tree)}.values())  # some cannot be hashed

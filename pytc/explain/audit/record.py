@@ -16,12 +16,12 @@ import dataclasses
 import operator
 import time
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, Protocol
 
 import jax
-from jax.tree_util import tree_flatten, tree_leaves, tree_structure
+from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure
 
 from pytc import ownership
 from pytc.arguments.leaves import Parameters, StaticArgument
@@ -33,7 +33,7 @@ from pytc.jax_compat.keys import bits_of
 from pytc.jax_compat.running import Tracer, executing
 from pytc.jax_compat.trees import nodes
 from pytc.ownership.arrays import buffers
-from pytc.ownership.bytecode.lengths import Lengths, lengths_of
+from pytc.ownership.bytecode.lengths import FITTING, Lengths, lengths_of
 from pytc.ownership.references.counts import only_marked
 from pytc.ownership.words.holders import in_objects
 from pytc.ownership.words.referrers import Referrers
@@ -89,28 +89,12 @@ class Seen:
     """By leaf (an index): how many of these calls found it held."""
     why: dict[int, ownership.Held] = dataclasses.field(default_factory=dict)
     """For the largest of these leaves: what held it the first time."""
-    in_doubt: frozenset[int] = frozenset()
-    """Leaves that a call found held whose program was not known yet, until the next call from there tells whether that
-    was for want of the program."""
 
     def note(self, held: Iterable[int]) -> None:
         """Count a call that found these leaves held."""
         self.calls += 1
         for i in held:
             self.held[i] = self.held.get(i, 0) + 1
-
-    def settle(self, unknown: Set[int]) -> None:
-        """Take back what is in doubt of these leaves, which would seem held at each call if the program were not known;
-        and the call, if nothing else was held."""
-        taken_back = self.in_doubt & unknown
-        if taken_back == self.in_doubt:
-            self.calls -= 1
-        self.in_doubt = frozenset()
-        for i in taken_back:
-            self.why.pop(i, None)
-            self.held[i] -= 1
-            if not self.held[i]:
-                del self.held[i]
 
 
 @dataclasses.dataclass(eq=False)
@@ -128,8 +112,10 @@ class WatchedSignature:
     static: tuple[Any, ...]
     """The static parts of the first such call's arguments: the jitted function holds these objects, too."""
     traced: Traced | None = None
-    lengths: Lengths = None
-    """What is known of how the result can be taken apart."""
+    lengths: Lengths = FITTING
+    """How the result can be taken apart. Until it is known, as the script does: else it would end there."""
+    classes: tuple[type, ...] = ()
+    """The classes of the containers in it, when they are known."""
     returned: bool = False
     """Whether a call has returned."""
     seen: dict[Caller, Seen] = dataclasses.field(default_factory=dict)
@@ -139,17 +125,16 @@ class WatchedSignature:
         """The names of the arguments with leaves that are passed by keyword."""
         return frozenset(parameter for parameter, _ in self.names) - frozenset(self.positional)
 
+    def returns(self, tree: PyTreeDef) -> None:
+        """Note that the result has this tree."""
+        self.lengths, self.classes = lengths_of(tree), ownership.classes_of(tree)
+
     @property
     def outcome(self) -> ownership.Outcome:
         """What the proof may assume of a call. Like everybody who writes `donate_argnums`, it assumes that the program
         does not continue after a call that fails."""
         calls_python = self.traced is not None and self.traced.calls_python
-        return ownership.Outcome(calls_python, self.lengths, atomic=not calls_python, static=self.static)
-
-    @property
-    def outcome_unknown(self) -> ownership.Outcome:
-        """The same before the program was known."""
-        return ownership.Outcome(False, None, atomic=True, static=self.static)
+        return ownership.Outcome(calls_python, self.lengths, not calls_python, self.classes, self.static)
 
 
 class Tracing(Protocol):
@@ -290,7 +275,7 @@ class WatchedFunction:
         )
         if self._tracing is not None:
             signature.traced = self._tracing.read(stage, args, kwargs)
-            signature.lengths = signature.traced.lengths
+            signature.returns(signature.traced.as_jit.staged.out_tree)
         return signature
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
@@ -310,10 +295,6 @@ class WatchedFunction:
         renewed: Mapping[int, list[Any]],
     ) -> Examined:
         held = self._held(signature.arrays, signature.outcome, call, renewed)
-        if signature.traced is None:
-            seen.in_doubt = frozenset(held)
-        elif seen.in_doubt:
-            seen.settle({*self._held(signature.arrays, signature.outcome_unknown, call, renewed)})
         leaves = call.leaves
         seen.note(held)
         asked = self._to_explain(signature, seen, held)
@@ -363,8 +344,8 @@ class WatchedFunction:
             if signature.returned:
                 arrays = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
                 ownership.executed((), len(arrays), False, lambda: arrays)
-            elif signature.lengths is None:
-                signature.lengths = lengths_of(tree_structure(result))
+            elif self._tracing is None:
+                signature.returns(tree_structure(result))
             signature.returned = True
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)

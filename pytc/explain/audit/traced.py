@@ -22,7 +22,6 @@ from pytc.interrupt import is_from_outside
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, subjaxprs
 from pytc.jax_compat.trees import paths_of
-from pytc.ownership.bytecode.lengths import Lengths, lengths_of
 from pytc.passes.finalise import finalise_jaxpr
 from pytc.program import Computed, Input, Leaf, Output, Program
 from pytc.stage import Stageable
@@ -41,8 +40,6 @@ class Traced:
     donated: frozenset[int]
     """The leaves (indices into `as_jit.staged.leaves`) that the script donates."""
     calls_python: bool
-    lengths: Lengths
-    """What is known of how the result can be taken apart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +168,7 @@ def _traced(
     ]
     as_jit = AsJit(staged, given, dict(options), shared=tuple(shared))
     donated = frozenset(i for i, flag in zip(dynamic, flags, strict=True) if flag)
-    return Traced(as_jit, donated, _calls_python(closed), lengths_of(tree))
+    return Traced(as_jit, donated, _calls_python(closed))
 
 
 def _calls_python(closed: ClosedJaxpr) -> bool:

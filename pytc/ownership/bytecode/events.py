@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
-from pytc.ownership.bytecode.lengths import Lengths, has, part_of
+from pytc.ownership.bytecode.lengths import Lengths, has, has_as_many, part_of
 
 Kind: TypeAlias = Literal["fast", "cell", "global", "attribute", "item"]
 
@@ -144,4 +144,4 @@ class Event:
         part = self.part.lengths(lengths)
         if self.step is not None:
             return has(part, self.step.kind, self.step.name)
-        return isinstance(part, tuple) and len(part) == self.number
+        return has_as_many(part, self.number)

@@ -21,7 +21,15 @@ class Fields:
     """Its fields."""
 
 
-Lengths: TypeAlias = tuple[Any, ...] | dict[Any, Any] | Fields | None
+@dataclasses.dataclass(frozen=True)
+class Fitting:
+    """A result that is not known, but that is taken to be what the code that takes it apart expects."""
+
+
+FITTING = Fitting()
+
+
+Lengths: TypeAlias = tuple[Any, ...] | dict[Any, Any] | Fields | Fitting | None
 """Of a tuple or a list a tuple of the `Lengths` of its items, of a dictionary the same by its keys; of a named tuple
 its fields; None of anything else, and where nothing is known."""
 
@@ -45,6 +53,8 @@ def lengths_of(tree: PyTreeDef, deepest: int = 4) -> Lengths:
 def has(known: Lengths, kind: str, name: Any) -> bool:
     """Whether this attribute or item, as `kind` says, can be taken from what is so known: no code runs, and nothing is
     raised."""
+    if isinstance(known, Fitting):
+        return True
     if isinstance(known, Fields):
         return kind == "attribute" and name in known.names and is_field(known.kind, name, known.names.index(name))
     if kind != "item" or known is None:
@@ -56,4 +66,11 @@ def has(known: Lengths, kind: str, name: Any) -> bool:
 
 def part_of(known: Lengths, kind: str, name: Any) -> Lengths:
     """What is known of that; None if it cannot be taken so."""
+    if isinstance(known, Fitting):
+        return known
     return known[name] if has(known, kind, name) and isinstance(known, tuple | dict) else None
+
+
+def has_as_many(known: Lengths, number: int) -> bool:
+    """Whether what is so known is unpacked into so many items, without code being run or anything being raised."""
+    return isinstance(known, Fitting) or (isinstance(known, tuple) and len(known) == number)

@@ -35,8 +35,10 @@ CASES = {
     "equinox_mlp": Case({"make_step": 'donate="all"'}),
     "equinox_first_model": Case({"make_step": None}),
     "equinox_trainer": Case({"make_step": 'donate="all"'}),
+    "equinox_epochs": Case({"make_step": 'donate="all"'}),
     "nnx_model": Case({"train_step": "donate_argnums=(0, 1)"}),
     "nnx_first_weights": Case({"step": "donate_argnums=(1,)"}),
+    "nnx_first_attribute": Case({"step": None}),
     "trainer": Case({"_update": "donate_argnums=(1,)", "_blend": None}),
     "notebook": Case({"<lambda>": "donate_argnums=(0, 1)"}),
     "rl": Case({"store": "donate_argnums=(0,)", "learn": "donate_argnums=(2,)", "act": None}),
@@ -45,6 +47,7 @@ CASES = {
     "raises": Case({"update": "donate_argnums=(1,)", "score": None}, ("wrong", "useless"), status=1),
     "sampler": Case({"_step": "donate_argnums=(0,)"}),
     "pairing": Case({"step": None}, ("pairing",)),
+    "picked": Case({"move": "donate_argnums=(0,)", "cool": "donate_argnums=(0,)"}),
     "static_arguments": Case(
         {
             "scale": "donate_argnums=(1,)",
