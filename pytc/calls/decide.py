@@ -188,7 +188,7 @@ def prove(planner: Planner, signature: Signature, site: Site, call: ownership.Ca
         never = planner.never(program, are_arrays(call.leaves))
         besides = _held_besides(planner, plan, never, call)
         if ownership.is_dear(plan.to_prove):
-            site.why = dict.fromkeys((*held, *besides), TOO_MANY) | site.why
+            site.why = _too_many(plan, call, held, besides.difference(site.lives_on, site.unseen)) | site.why
         keep = never | site.lives_on | site.unseen | frozenset(held) | besides
         plan = planner.plan(signature, keep, call.leaves, alone=len(signature.sites) == 1)
         site.plan = plan
@@ -210,6 +210,15 @@ def _held_besides(planner: Planner, plan: Plan, never: frozenset[int], call: own
     held = asking.held(call, planner.wanted(plan.program, sorted(others)), plan.outcome) if others else ()
     ownership.resume_collections()
     return frozenset(held)
+
+
+def _too_many(
+    plan: Plan, call: ownership.Call, held: Collection[int], besides: Collection[int]
+) -> dict[int, ownership.Held]:
+    """Where `ownership.is_dear`: why the leaves that are held were not looked at, and those `besides`, as far as the
+    code does not show what holds them anyway."""
+    shown = asking.glance(call, _largest(plan.program, besides, MOST_GLANCED), plan.outcome)
+    return dict.fromkeys((*held, *besides), TOO_MANY) | shown
 
 
 def _why(plan: Plan, everywhere: bool, call: ownership.Call, held: Sequence[int]) -> dict[int, ownership.Held]:
