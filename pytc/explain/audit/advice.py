@@ -12,15 +12,14 @@ The saving is the difference between the compiler's figures for the program as t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any
 
 from pytc import ownership, passes
 from pytc.explain.audit import edit, findings
-from pytc.explain.audit.record import WatchedFunction, WatchedSignature
+from pytc.explain.audit.record import WatchedFunction
 from pytc.explain.audit.report import ArgumentReport, CallerReport, FunctionReport, Savings, Verdict
-from pytc.explain.audit.uses import Use, is_vague, use_of
-from pytc.explain.memory import Footprint
+from pytc.explain.audit.uses import Use, calls_of, is_vague, use_of
 from pytc.explain.subject import footprint_of
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.avals import is_extended
@@ -97,15 +96,11 @@ def _report(base: FunctionReport, group: Sequence[WatchedFunction], figures: boo
         use_of(signature, signature.traced)
         for function in group
         for signature in function.signatures.values()
-        if signature.traced is not None and _calls(signature)
+        if signature.traced is not None and calls_of(signature)
     ]
     if base.note or not uses:
         return dataclasses.replace(base, note=base.note or "no call of it could be looked at")
     return _advised(base, group[0], uses, figures)
-
-
-def _calls(signature: WatchedSignature) -> int:
-    return sum(each.calls for each in signature.seen.values())
 
 
 def _silence(group: Sequence[WatchedFunction], calls: int) -> str:
@@ -145,20 +140,23 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[Use
     base = dataclasses.replace(base, arguments=arguments)
     told = [findings.wrong(name, arguments) for name in wrong]
     told += [findings.useless(useless)] if useless else []
-    found = program = None
+    found = best = None
     if figures and (promised or wanted or main.gain(names)):
         added = [name for name in wanted if name not in promised]
-        wanted, found, program, little = _compared(main, promised, wanted, function.api)
+        wanted, found, best, little = _compared(main, promised, wanted, function.api)
         if lost := [name for name in added if name not in wanted]:
             told.append(findings.no_gain(lost, little))
     added = [name for name in wanted if name not in promised]
     if added:
         told.append(findings.add(added, found))
-    if found is not None and program is not None:
-        told += findings.pairing(main, wanted, found, program)
+    if found is not None and best is not None:
+        told += findings.pairing(main, wanted, found, *best)
         told += findings.conditional(main, wanted, found, arguments, uses)
-    held = [each for each in arguments if each.verdict == "held" and not each.donated]
-    told += findings.by_site(function.api, uses, held)
+    held = [each for each in arguments if each.verdict == "held"]
+    by_site = findings.by_site(function.api, uses, [each for each in held if not each.donated])
+    told += by_site
+    if found is not None and not by_site:
+        told += findings.at_times(main, _but_for(held, function.api, uses, names, wanted, main), found, held, uses)
     change = None
     if set(wanted) != set(promised):
         given = [name for name, value in function.options.items() if value is not None]
@@ -173,18 +171,43 @@ def _choose(api: str, uses: Sequence[Use], names: Sequence[str], promised: Seque
     and of those that the script does not donate, none that never had an array."""
     looked_at = frozenset().union(promised, *(use.looked_at for use in uses))
     if api == "equinox.filter_jit":
-        first = next(iter(main.signature.positional), None)
-        choices = [list(names), [name for name in names if name != first]]
-        safe = [each for each in choices if each and not any(use.broken(each, promised) for use in uses)]
+        safe = [each for each in _all_or_rest(main, names) if not any(use.broken(each, promised) for use in uses)]
         return next((each for each in safe if main.gain(each)), [])
-    if api == "jax.pmap":  # it cannot donate keyword arguments
-        names = [name for name in names if not any(name in use.signature.by_name for use in uses)]
-    gaining = (name for name in names if name in promised or any(use.gain([name]) for use in uses))
+    gaining = (
+        name for name in _donatable(api, uses, names) if name in promised or any(use.gain([name]) for use in uses)
+    )
     wanted = [name for name in gaining if name in looked_at]
     while harmed := frozenset().union(*(use.broken(wanted, promised) for use in uses)):
         wanted = [name for name in wanted if name not in harmed]
     used = frozenset().union(*(use.used(wanted) for use in uses))
     return [name for name in wanted if name in used]
+
+
+def _donatable(api: str, uses: Sequence[Use], names: Sequence[str]) -> list[str]:
+    """The arguments that can be donated at all: `jax.pmap` cannot donate keyword arguments."""
+    return [name for name in names if api != "jax.pmap" or not any(name in use.signature.by_name for use in uses)]
+
+
+def _all_or_rest(main: Use, names: Sequence[str]) -> list[list[str]]:
+    """What Equinox can donate: all arguments, or all but the first."""
+    first = next(iter(main.signature.positional), None)
+    return [each for each in ([*names], [name for name in names if name != first]) if each]
+
+
+def _but_for(
+    held: Sequence[ArgumentReport],
+    api: str,
+    uses: Sequence[Use],
+    names: Sequence[str],
+    wanted: Sequence[str],
+    main: Use,
+) -> list[list[str]]:
+    """What could be donated besides, if it were not `held`, the best choice first."""
+    if api == "equinox.filter_jit":
+        return _all_or_rest(main, names)
+    would = _donatable(api, uses, [argument.name for argument in held])
+    choices = [would] * (len(would) > 1) + [[name] for name in would]
+    return [[name for name in names if name in wanted or name in choice] for choice in choices]
 
 
 def _argument(
@@ -243,9 +266,10 @@ def _explained(name: str, uses: Sequence[Use]) -> tuple[str, int, ownership.Held
 
 def _compared(
     main: Use, promised: Sequence[str], wanted: Sequence[str], api: str
-) -> tuple[list[str], Savings, Program, int]:
-    """The choice among `wanted` that takes least memory, the compiler's figures, the program of `pytc.compile`, and how
-    many bytes it would save to donate more that are too few for an edit.
+) -> tuple[list[str], Savings, tuple[Program, int], int]:
+    """The choice among `wanted` that takes least memory; the compiler's figures; the program of `pytc.compile` where it
+    takes over only what was dead at every call, with its figure; and how many bytes it would save to donate more that
+    are too few for an edit.
 
     What the script donates already, as far as it is in `wanted`, stays donated. A compiler may copy what it is to write
     over; then donating saves nothing, or costs more. So if donating everything saves less than expected, the arguments
@@ -273,19 +297,20 @@ def _compared(
         little = 0
     else:
         best = tuple(kept)
-    program, footprint = _by_pytc(main)
-    by_pytc = footprint.total if api in findings.REPLACED else None
-    return list(best), Savings(now.total, tried[best].total, by_pytc, now.devices), program, little
+    always = _by_pytc(main, main.held)
+    mostly = always if main.mostly == main.held else _by_pytc(main, main.mostly)
+    by_pytc = mostly[1] if api in findings.REPLACED else None
+    return list(best), Savings(now.total, tried[best].total, by_pytc, now.devices), always, little
 
 
-def _by_pytc(main: Use) -> tuple[Program, Footprint]:
-    """The program that `pytc.compile` would run, and its figures, if it takes over only what was dead at every call."""
+def _by_pytc(main: Use, held: Set[str]) -> tuple[Program, int]:
+    """The program that `pytc.compile` would run, and its bytes, if the leaves at these paths are held."""
     as_jit = main.traced.as_jit
     leaves = as_jit.staged.leaves
     keep = frozenset(
         i
         for i, leaf in enumerate(leaves)
-        if leaf.path in main.held or not leaf.array or (leaf.aval is not None and is_extended(leaf.aval.dtype))
+        if leaf.path in held or not leaf.array or (leaf.aval is not None and is_extended(leaf.aval.dtype))
     )
     program = passes.run(dataclasses.replace(as_jit.staged, keep=keep), passes.pipeline)
-    return program, footprint_of(program, as_jit.values, as_jit.options, as_jit.compiler)
+    return program, footprint_of(program, as_jit.values, as_jit.options, as_jit.compiler).total

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytc.explain.audit import order
 from pytc.explain.audit.report import ArgumentReport, Finding, Savings
-from pytc.explain.audit.uses import Use
+from pytc.explain.audit.uses import Use, times_held
 from pytc.explain.sizes import size
 from pytc.program import Program
 
@@ -104,11 +104,33 @@ def by_site(api: str, uses: Sequence[Use], held: Sequence[ArgumentReport]) -> li
     return findings
 
 
-def pairing(main: Use, wanted: Sequence[str], found: Savings, program: Program) -> list[Finding]:
-    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments."""
+def at_times(
+    main: Use, choices: Sequence[Sequence[str]], found: Savings, held: Sequence[ArgumentReport], uses: Sequence[Use]
+) -> list[Finding]:
+    """Arguments that were held in half of the calls or fewer, and that could be donated if these are given copies.
+    `choices` are what can be donated, the best choice first."""
+    times = {argument.name: times_held(argument.name, uses) for argument in held}
+    seldom = {name: both for name, both in times.items() if 2 * both[0] <= both[1]}
+    for donated in choices:
+        harmed = [name for name in donated if any(name in use.harmed(donated) for use in uses)]
+        if harmed and seldom.keys() >= {*harmed}:
+            saves = found.advised - main.traced.as_jit.footprint(donated).total
+            if not pays(saves, found.advised):
+                return []
+            often = ", ".join(f"{name} was held in {seldom[name][0]} of {seldom[name][1]} calls" for name in harmed)
+            those = "that one is" if sum(seldom[name][0] for name in harmed) == 1 else "those are"
+            what = "it" if len(harmed) == 1 else "them"
+            text = f"{often}: to donate {what} saves {size(saves)} if {those} given a copy"
+            return [Finding("at times", tuple(harmed), text, saves)]
+    return []
+
+
+def pairing(main: Use, wanted: Sequence[str], found: Savings, program: Program, total: int) -> list[Finding]:
+    """The finding on memory that is lost because JAX pairs in order of position, or donates whole arguments. `total` is
+    the compiler's figure for `program`, that of `pytc.compile`."""
     if found.pytc is None:
         return []
-    rest = found.advised - found.pytc
+    rest = found.advised - total
     if rest < max(LEAST, found.advised / WORTH_ORDER):
         return []
     as_jit = main.traced.as_jit

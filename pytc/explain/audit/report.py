@@ -12,7 +12,9 @@ SCHEMA = "pytc.audit/1"
 
 Verdict = Literal["dead", "held", "not proven", "left alone", "no use"]
 
-FindingKind = Literal["add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site", "if unread"]
+FindingKind = Literal[
+    "add", "no gain", "wrong", "useless", "pairing", "leaf by leaf", "by site", "at times", "if unread"
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,8 @@ class Savings:
     advised: int
     """With the edit."""
     pytc: int | None
-    """With `pytc.compile`, which decides leaf by leaf and pairs by data flow; None where that does something else
+    """With `pytc.compile`, which decides at each call, leaf by leaf, and pairs by data flow: at those calls where what
+    is held at most of them is held, and nothing else; None where that does something else
     (`flax.nnx.jit`, which hands changes of a model back to the caller's)."""
     devices: int
 
@@ -83,7 +86,8 @@ class Finding:
     """`add`: could be donated · `no gain`: could be donated, but that saves nothing · `wrong`: is donated but still in
     use · `useless`: is donated, but no output fits · `pairing`: JAX's pairs of arguments and outputs cost memory ·
     `leaf by leaf`: `pytc.compile` would reuse what no `donate_argnums` can · `by site`: was held in calls from one
-    place and dead in those from another · `if unread`: is overwritten at once, but another thread or the like may read
+    place and dead in those from another · `at times`: was held in some calls alone, which could be given a copy · `if
+    unread`: is overwritten at once, but another thread or the like may read
     it before."""
     arguments: tuple[str, ...]
     text: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Collection, Iterable
 
@@ -23,6 +24,8 @@ class Use:
     traced: Traced
     held: frozenset[str]
     """Paths of the leaves that were not proven dead at some examined call."""
+    mostly: frozenset[str]
+    """Those of them that more than half of these calls found held."""
     known: frozenset[str]
     """Parameters with such a leaf whose holder is known."""
     _deleted_by: dict[frozenset[str], frozenset[int]] = dataclasses.field(default_factory=dict, compare=False)
@@ -71,9 +74,28 @@ class Use:
 
 def use_of(signature: WatchedSignature, traced: Traced) -> Use:
     """What was seen of the calls with a signature."""
-    held = {signature.names[i][1] for seen in signature.seen.values() for i in seen.held}
+    times: collections.Counter[str] = collections.Counter()
+    for seen in signature.seen.values():
+        times.update({signature.names[i][1]: count for i, count in seen.held.items()})
+    mostly = frozenset(path for path, count in times.items() if 2 * count > calls_of(signature))
     why = [(signature.names[i][0], reason) for seen in signature.seen.values() for i, reason in seen.why.items()]
-    return Use(signature, traced, frozenset(held), frozenset(name for name, reason in why if not is_vague(reason)))
+    known = frozenset(name for name, reason in why if not is_vague(reason))
+    return Use(signature, traced, frozenset(times), mostly, known)
+
+
+def calls_of(signature: WatchedSignature) -> int:
+    """How many calls with this signature were examined."""
+    return sum(seen.calls for seen in signature.seen.values())
+
+
+def times_held(name: str, uses: Iterable[Use]) -> tuple[int, int]:
+    """In how many of the examined calls something held a leaf of this argument, and of how many."""
+    held = calls = 0
+    for use in uses:
+        mine = [i for i, (parameter, _) in enumerate(use.signature.names) if parameter == name]
+        held += sum(max((seen.held.get(i, 0) for i in mine), default=0) for seen in use.signature.seen.values())
+        calls += calls_of(use.signature) if mine else 0
+    return held, calls
 
 
 def is_vague(reason: ownership.Held) -> bool:

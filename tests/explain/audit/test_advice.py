@@ -87,6 +87,53 @@ def test_what_saves_few_bytes_is_not_said_to_save_none(watch: Watch, jit: Any) -
     assert finding.text == "x was dead at every call seen, but to donate it, too, saves no more than 12 B"
 
 
+def test_at_times(watch: Watch, jit: Any) -> None:
+    f = jit(grow)
+
+    def run(calls: int, kept: int) -> Any:
+        s, best = state(), None
+        for step in range(calls):
+            if step < kept:
+                best = s
+            s = f(s)
+            if step == kept - 1:
+                best = None
+        return best
+
+    run(6, 3)
+    report = found(watch, "grow")
+    assert kinds(report) == ["at times"]
+    assert report.edit is None
+    (finding,) = report.findings
+    assert finding.text == "state was held in 3 of 6 calls: to donate it saves 48 KiB if those are given a copy"
+    assert finding.saves == 3 * N * 4
+    assert report.figures is not None
+    assert report.figures.now - report.figures.pytc == finding.saves
+
+    run(6, 4)  # 7 of 12
+    report = found(watch, "grow")
+    assert report.findings == ()
+    assert report.figures is not None
+    assert report.figures.now == report.figures.pytc
+
+
+@pytest.mark.usefixtures("inside")
+def test_at_times_and_one_that_is_donated_with_it(watch: Watch) -> None:
+    f = watch.watching("equinox.filter_jit", eqx.filter_jit)(lambda x, y: (x + 1, y * 2))
+
+    def run() -> Any:
+        x, y = jnp.ones(N), jnp.ones(N)
+        first = y
+        for _ in range(4):
+            x, y = f(x, y)
+        return first
+
+    run()
+    report = found(watch, "<lambda>")
+    (finding,) = (each for each in report.findings if each.kind == "at times")
+    assert (finding.arguments, finding.saves) == (("y",), 2 * N * 4)
+
+
 def test_by_site(watch: Watch, jit: Any) -> None:
     f = jit(grow)
 

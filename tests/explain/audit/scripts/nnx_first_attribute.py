@@ -7,8 +7,7 @@ from flax import nnx
 
 @nnx.jit
 def step(params, x):
-    loss, grads = jax.value_and_grad(lambda params: jnp.mean((x @ params["w"]) ** 2))(params)
-    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), loss
+    return jax.tree.map(lambda p: p - 0.1 * x.mean(), params), x.mean()
 
 
 class Trainer:
