@@ -129,6 +129,20 @@ def test_what_is_overwritten_does_not_hold(made: Functions) -> None:
     stub.read((trainer, slotted))
 
 
+def test_nor_if_the_call_reads_what_holds_it(made: Functions) -> None:
+    """The target network of Q-learning, right after it was made the same as the other."""
+    stub, f = made
+    agent = types.SimpleNamespace(params=stub.new())
+    agent.target = agent.params
+    agent.params = f(agent.params, agent.target)
+    stub.says("^attribute `target` of SimpleNamespace$")
+    agent.nets = {"params": agent.params, "target": agent.params}
+    agent.params = None
+    agent.nets["params"] = f(agent.nets["params"], agent.nets["target"])
+    stub.says("^item 'target' of attribute `nets` of SimpleNamespace$")
+    stub.read(agent)
+
+
 class _Trainer:
     """What is no pytree is a leaf itself, a static one."""
 

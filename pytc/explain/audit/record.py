@@ -397,7 +397,7 @@ def _held_elsewhere(leaves: Sequence[Any], renewed: Mapping[int, list[Any]]) -> 
 def _who_else(leaf: Any, frame: types.FrameType, leaves: Sequence[Any], holders: list[Any]) -> ownership.Held | None:
     """What holds a leaf besides `holders`."""
     ours = {id(leaves), *map(id, holders), *(id(vars(each)) for each in holders)}
-    return in_variables(frame, leaf) or in_objects(leaf, Referrers([leaf], ours), frozenset(), frozenset())
+    return in_variables(frame, leaf) or in_objects(leaf, Referrers([leaf], ours), frozenset(), {})
 
 
 def _names(leaves: Sequence[Any], signature: WatchedSignature) -> dict[int, tuple[str, str]]:

@@ -15,7 +15,7 @@ import reprlib
 import sys
 import threading
 import types
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from types import FrameType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -70,6 +70,12 @@ Remedy: TypeAlias = Literal[
 """
 
 
+Sources: TypeAlias = Mapping[Step, bool]
+"""The last steps of the places that a call's expression loads: its globals, attributes and items; and of each whether
+the result is assigned to such a place at once."""
+_NO_SOURCES: Sources = {}
+
+
 @dataclasses.dataclass(frozen=True)
 class Held:
     """What keeps a leaf from being reused."""
@@ -120,7 +126,7 @@ def length(container: Any) -> int:
     return tuple.__len__(container) if issubclass(type(container), tuple) else len(container)
 
 
-def in_objects(value: Any, referrers: Referrers, dead: Set[int], arguments: frozenset[Step]) -> Held | None:
+def in_objects(value: Any, referrers: Referrers, dead: Set[int], arguments: Sources) -> Held | None:
     """An object that refers to the value, in words. Not one of the `dead` (ids), whose references are accounted for;
     `arguments` are the `sources` of the call."""
     found: list[Held] = []
@@ -131,7 +137,7 @@ def in_objects(value: Any, referrers: Referrers, dead: Set[int], arguments: froz
     return min(found, key=lambda held: (held.source is not None, order.index(held.kind)), default=None)
 
 
-def _by(referrer: Any, value: Any, referrers: Referrers, arguments: frozenset[Step]) -> Held | None:
+def _by(referrer: Any, value: Any, referrers: Referrers, arguments: Sources) -> Held | None:
     if _is_running(referrer):
         return None  # what its variables hold is told elsewhere
     if isinstance(referrer, FrameType):
@@ -194,13 +200,24 @@ def _nameless(owner: Any) -> str:
     return f"{'an' if kind.__qualname__[0] in 'AEIOUaeiou' else 'a'} {kind.__qualname__}"
 
 
-def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str, arguments: frozenset[Step]) -> Held:
-    """The holder of the value under one of `names` in one object: if possible, a name that the call did not read."""
+def _by_name(kind: Literal["attribute", "item"], names: Sequence[Any], text: str, arguments: Sources) -> Held:
+    """The holder of the value under one of `names` in one object."""
     # What the call's code names is a string or an integer; others may have a `__hash__` and an `__eq__` of their own.
-    others = [name for name in names if not is_key(name) or Step(kind, name) not in arguments]
-    name = (others or names)[0]
+    steps = [Step(kind, name) if is_key(name) else None for name in names]
+    at, source = _not_read_or_not_stored(steps, arguments)
+    name = names[at]
     told = name if kind == "attribute" and type(name) is str else key_in_words(name)
-    return Held(kind, text.format(told), source=None if others else Step(kind, name))
+    return Held(kind, text.format(told), source=source)
+
+
+def _not_read_or_not_stored(steps: Sequence[Step | None], arguments: Sources) -> tuple[int, Step | None]:
+    """Which of the places in one object that hold the value is told: one that the call did not read, if possible; or
+    one that it did not overwrite, either, where it does overwrite another. Else the first, with its step."""
+    for at, step in enumerate(steps):
+        if step is None or step not in arguments:
+            return at, None
+    stored = [step is not None and arguments[step] for step in steps]
+    return (stored.index(False), None) if True in stored and False in stored else (0, steps[0])
 
 
 def key_in_words(key: Any) -> str:
@@ -217,7 +234,7 @@ def _is_plain(key: Any) -> bool:
     return id(type(key)) in _PLAIN_KEYS
 
 
-def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments: frozenset[Step]) -> Held | None:
+def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments: Sources) -> Held | None:
     """The dictionary `space`, which refers to the value."""
     if "__name__" in space and "__builtins__" in space:
         return by_globals(space, value, arguments)
@@ -237,16 +254,15 @@ def _by_dict(space: dict[Any, Any], value: Any, referrers: Referrers, arguments:
     return _by_name("item", keys, f"item {{}} of {_named_or_not(space, referrers)}", arguments)
 
 
-def by_globals(space: dict[Any, Any], value: Any, arguments: frozenset[Step] = frozenset()) -> Held | None:
+def by_globals(space: dict[Any, Any], value: Any, arguments: Sources = _NO_SOURCES) -> Held | None:
     """The globals of a module, which refer to the value."""
     keys = [key for key, item in space.items() if item is value and type(key) is str]
     if not keys:
         return None
     file = space.get("__file__")
     where = f" in {pathlib.Path(file).name}" if isinstance(file, str) else ""
-    others = [key for key in keys if Step("global", key) not in arguments]
-    text = f"also `{others[0]}`{where}" if others else f"the global `{keys[0]}`{where}{ANY_FUNCTION}"
-    source = None if others else Step("global", keys[0])
+    at, source = _not_read_or_not_stored([Step("global", key) for key in keys], arguments)
+    text = f"also `{keys[at]}`{where}" if source is None else f"the global `{keys[at]}`{where}{ANY_FUNCTION}"
     return Held("global", text, file if isinstance(file, str) else None, source=source)
 
 

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
+from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Place, Step, fast
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
@@ -39,6 +40,7 @@ from pytc.ownership.words.holders import (
     DICTIONARIES,
     LARGEST,
     Held,
+    Sources,
     by_globals,
     is_container,
     key_in_words,
@@ -224,13 +226,19 @@ def letting_go(frame: FrameType) -> frozenset[Reference]:
     return frozenset(released)
 
 
-def sources(frame: FrameType) -> frozenset[Step]:
-    """The last steps of the places that the call's expression loads: its globals, attributes and items."""
+def sources(frame: FrameType) -> Sources:
+    """The `Sources` of the call from a frame."""
     try:
-        places = loaded(flow_of(frame.f_code), site_of(frame).at)
+        site, places = site_of(frame), loaded(flow_of(frame.f_code), site_of(frame).at)
     except NotTrusted:
-        return frozenset()
-    return frozenset(place[-1] for place in places if place[-1].kind in ("global", "attribute", "item"))
+        return {}
+    stored = _stored(site)
+    return {place[-1]: place[-1] in stored for place in places if place[-1].kind in ("global", "attribute", "item")}
+
+
+def _stored(site: CallSite) -> set[Step]:
+    """The last steps of the places to which the result is assigned at once."""
+    return {event.place[-1] for event in site.events if event.does == "store"}
 
 
 def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | None:
@@ -315,10 +323,9 @@ def reworded(held: Held, value: Any, frame: FrameType, refusals: Sequence[str]) 
     if held.source is None:
         return held
     site = site_of(frame)
-    stored = {event.place[-1] for event in site.events if event.does == "store"}
     again = ReadAgain(frame, flow_of(frame.f_code), site, Slots([]), at_once=True, atomic=True)
     fields = {place[-1] for place in loaded(flow_of(frame.f_code), site.at) if again.depends(place)}
-    if held.source not in stored | fields:
+    if held.source not in _stored(site) | fields:
         if held.kind in ("attribute", "item") and _comes_by_odd_key(frame, value):
             return dataclasses.replace(held, text=held.text + _ODD_KEY, remedy="key")
         elsewhere = "" if held.kind == "global" else ", to which the result is not assigned at once"
