@@ -125,7 +125,8 @@ class MappedStageable(Stageable):
             leaf if leaf.is_static else dataclasses.replace(leaf, requested=_placed(mesh, leaf.axis)) for leaf in leaves
         )
         staged = self.program(jaxpr, leaves, row.returned, placed)
-        return dataclasses.replace(staged, notes=tuple(Note("axes", text) for text in notes))
+        in_tree = tree_structure(self.parameters.wrap_static(args, kwargs))
+        return dataclasses.replace(staged, in_tree=in_tree, notes=tuple(Note("axes", text) for text in notes))
 
     def row(
         self,

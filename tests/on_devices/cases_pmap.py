@@ -7,7 +7,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax.training.train_state import TrainState
 
 import pytc
 from pytc.jax_compat.arrays import shards_of
@@ -62,6 +64,36 @@ def test_parameters_are_updated_where_they_are():
     assert all(place == places[0] for place in places)
     copied = sum(site.copied_calls for site in mapped.explain().sites)
     assert copied == 0
+
+
+class Trainer:
+    """An attribute has a state with an optimiser in it, which lives on when the state dies."""
+
+    def __init__(self, mapped):
+        self.mapped = mapped
+        state = TrainState.create(apply_fn=None, params=start(), tx=optax.sgd(1e-3))
+        self.state = jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * 8), state)
+
+    def train(self):
+        places = []
+        for _ in range(6):
+            self.state, _ = self.mapped(self.state, ROWS)
+            places.append(pointers(self.state.params["w"]))
+        return places
+
+
+def apply_gradients(state, batch):
+    grads = jax.tree.map(lambda p: p * jax.lax.pmean(batch.sum(), "batch"), state.params)
+    return state.replace(params=jax.tree.map(lambda p, g: p - 1e-3 * g, state.params, grads)), batch.sum()
+
+
+def test_a_state_with_an_optimiser_in_an_attribute_is_updated_where_it_is():
+    trainer = Trainer(pytc.pmap(apply_gradients, "batch"))
+    places = trainer.train()
+    assert all(place == places[1] for place in places[1:])
+    wanted = Trainer(jax.pmap(apply_gradients, "batch", donate_argnums=0))
+    wanted.train()
+    same(trainer.state.params, wanted.state.params)
 
 
 def heavy(params, batch):

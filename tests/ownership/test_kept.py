@@ -796,6 +796,7 @@ def test_introspection(made: Functions, body: str) -> None:
 
 ORDINARY = {
     "methods": "y = model.eval(f(x))",
+    "attributes": "model.eval = model.vars = False; y = f(x); del model.vars",
     "a table of functions": "y = OTHERS['abs'](f(x))",
     "a module of functions": "import math; y = f(x); math.sqrt(4.0)",
     "where it failed": "import traceback; y = f(x); traceback.format_exc()",

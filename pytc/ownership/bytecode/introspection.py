@@ -108,10 +108,13 @@ def _by_name(flow: ControlFlow, names: Mapping[str, Any]) -> str:
     return ""
 
 
+_OF_ATTRIBUTES = frozenset(["LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR"])
+
+
 def _no_attributes(flow: ControlFlow) -> frozenset[str]:
     """The names that the code uses for something else than an attribute."""
     named = [i for i in flow.instructions if i.opcode in dis.hasname]
-    return frozenset(i.argval for i in named if i.opname not in ("LOAD_ATTR", "LOAD_METHOD"))
+    return frozenset(i.argval for i in named if i.opname not in _OF_ATTRIBUTES)
 
 
 def _in_strings(flow: ControlFlow) -> frozenset[str]:
