@@ -1456,6 +1456,52 @@ def test_nor_are_both_of_two_leaves_that_one_result_fits_copied_in_turn(advance,
     others.clear()
 
 
+def step_below(step, xs, ys):
+    return step(xs, ys)
+
+
+def advance_below(step, calls, keeps):
+    xs, ys = ([jnp.full(4, 1.0) for _ in range(6)] for _ in range(2))
+    for _ in range(calls):
+        xs = step_below(step, xs, ys)
+        if not keeps:
+            ys = [jnp.full(4, 1.0) for _ in range(6)]
+
+
+def test_nor_if_another_caller_reads_more_of_it_than_are_looked_at():
+    step, others = pytc.compile(lambda xs, ys: [x + y * 0.5 for x, y in zip(xs, ys, strict=True)]), []
+    advance_below(step, 3, keeps=False)
+    others += [jnp.zeros(()) for _ in range(18_000)]
+    advance_below(step, 25, keeps=True)
+    (site,) = step.explain().sites
+    assert "can be read after the call: ys[0..5]" in str(step.explain())
+    assert not {path for path, why in site.why if path.startswith("ys") and "so many arrays are alive" in why}
+    others.clear()
+
+
+def keep_at_once(step, calls):
+    x = jnp.zeros(4)
+    for _ in range(calls):
+        y = step_alone(step, x)
+        x = x + y
+
+
+def step_alone(step, x):
+    return step(x)
+
+
+def test_where_they_are_gone_they_are_no_reason_any_more():
+    step, others = pytc.compile(lambda x: x * 0.5 + 1), [jnp.zeros(()) for _ in range(3000)]
+    x = jnp.zeros(4)
+    for _ in range(3):
+        x = step_alone(step, x)
+    assert "so many arrays are alive" in str(step.explain())
+    others.clear()
+    keep_at_once(step, 300)
+    assert "read again in test_plans.py" in str(step.explain())
+    assert "so many arrays are alive" not in str(step.explain())
+
+
 def assert_in_place(where):
     assert len({*where}) == 1
 

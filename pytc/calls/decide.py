@@ -99,14 +99,15 @@ def look_again(planner: Planner, signature: Signature, site: Site, call: ownersh
     dead = _dead_after_all(signature, site, lives_on, call)
     lives_on -= dead
     keep = planner.never(program, are_arrays(call.leaves)) | lives_on
-    keep |= _too_dear(planner, signature, keep)
-    plan = planner.plan(signature, keep, call.leaves, alone=bool(dead) or len(signature.sites) == 1)
+    dear = _too_dear(planner, signature, keep)
+    plan = planner.plan(signature, keep | dear, call.leaves, alone=bool(dead) or len(signature.sites) == 1)
     if plan is not site.plan:
         if site.unseen:
             # On trial: what held these leaves may be gone. If it is not, this very call goes back, with no copy.
             site.streak = PATIENCE - 1
         site.plan = plan
     site.lives_on = lives_on
+    site.why = {i: why for i, why in site.why.items() if why is not TOO_MANY or i in dear}
     _note_holders(site, program, call, asks=asks)
 
 
@@ -215,10 +216,10 @@ def _held_besides(planner: Planner, plan: Plan, never: frozenset[int], call: own
 def _too_many(
     plan: Plan, call: ownership.Call, held: Collection[int], besides: Collection[int]
 ) -> dict[int, ownership.Held]:
-    """Where `ownership.is_dear`: why the leaves that are held were not looked at, and those `besides`, as far as the
-    code does not show what holds them anyway."""
-    shown = asking.glance(call, _largest(plan.program, besides, MOST_GLANCED), plan.outcome)
-    return dict.fromkeys((*held, *besides), TOO_MANY) | shown
+    """Where `ownership.is_dear`: why the leaves that are held were not looked at, and the largest of those `besides`,
+    unless the code shows what holds them anyway."""
+    largest = _largest(plan.program, besides, MOST_GLANCED)
+    return dict.fromkeys((*held, *largest), TOO_MANY) | asking.glance(call, largest, plan.outcome)
 
 
 def _why(plan: Plan, everywhere: bool, call: ownership.Call, held: Sequence[int]) -> dict[int, ownership.Held]:

@@ -145,10 +145,10 @@ def _advised(base: FunctionReport, function: WatchedFunction, uses: Sequence[Use
         added = [name for name in wanted if name not in promised]
         wanted, found, best, little = _compared(main, promised, wanted, function.api)
         if lost := [name for name in added if name not in wanted]:
-            told.append(findings.no_gain(lost, little))
+            told.append(findings.no_gain(_written(lost, taken), little))
     added = [name for name in wanted if name not in promised]
     if added:
-        told.append(findings.add(added, found))
+        told.append(findings.add(_written(added, taken), found))
     if found is not None and best is not None:
         told += findings.pairing(main, wanted, found, *best)
         told += findings.conditional(main, wanted, found, arguments, uses)
@@ -181,6 +181,11 @@ def _choose(api: str, uses: Sequence[Use], names: Sequence[str], promised: Seque
         wanted = [name for name in wanted if name not in harmed]
     used = frozenset().union(*(use.used(wanted) for use in uses))
     return [name for name in wanted if name in used]
+
+
+def _written(names: Sequence[str], taken: Collection[str]) -> list[str]:
+    """Those of the arguments into which an output is written: Equinox donates others with them."""
+    return [name for name in names if name in taken] or [*names]
 
 
 def _donatable(api: str, uses: Sequence[Use], names: Sequence[str]) -> list[str]:

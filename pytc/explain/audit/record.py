@@ -26,6 +26,7 @@ from jax.tree_util import PyTreeDef, tree_flatten, tree_leaves, tree_structure
 from pytc import ownership
 from pytc.arguments.leaves import Parameters, StaticArgument
 from pytc.attributes import name_of
+from pytc.classes import defines
 from pytc.explain.audit.traced import Traced
 from pytc.explain.places import Place, place_of
 from pytc.interrupt import is_from_outside
@@ -34,6 +35,7 @@ from pytc.jax_compat.running import Tracer, executing
 from pytc.jax_compat.trees import nodes
 from pytc.ownership.arrays import buffers
 from pytc.ownership.bytecode.lengths import FITTING, Lengths, lengths_of
+from pytc.ownership.others.watchers import onlooker_in_program
 from pytc.ownership.references.counts import only_marked
 from pytc.ownership.words.holders import in_objects
 from pytc.ownership.words.referrers import Referrers
@@ -93,6 +95,10 @@ class Seen:
     def note(self, held: Iterable[int]) -> None:
         """Count a call that found these leaves held."""
         self.calls += 1
+        self.note_too(held)
+
+    def note_too(self, held: Iterable[int]) -> None:
+        """Count that the call that was counted last found these leaves held, too."""
         for i in held:
             self.held[i] = self.held.get(i, 0) + 1
 
@@ -113,7 +119,7 @@ class WatchedSignature:
     """The static parts of the first such call's arguments: the jitted function holds these objects, too."""
     traced: Traced | None = None
     lengths: Lengths = FITTING
-    """How the result can be taken apart. Until it is known, as the script does: else it would end there."""
+    """How the result can be taken apart. Until it is known, as the script does."""
     classes: tuple[type, ...] = ()
     """The classes of the containers in it, when they are known."""
     returned: bool = False
@@ -135,6 +141,11 @@ class WatchedSignature:
         does not continue after a call that fails."""
         calls_python = self.traced is not None and self.traced.calls_python
         return ownership.Outcome(calls_python, self.lengths, not calls_python, self.classes, self.static)
+
+    @property
+    def outcome_at_worst(self) -> ownership.Outcome:
+        """The same where nothing is known of the program."""
+        return ownership.Outcome(static=self.static)
 
 
 class Tracing(Protocol):
@@ -295,6 +306,10 @@ class WatchedFunction:
         renewed: Mapping[int, list[Any]],
     ) -> Examined:
         held = self._held(signature.arrays, signature.outcome, call, renewed)
+        look = Examined(signature, seen)
+        if signature.traced is None:
+            at_worst = self._held(signature.arrays, signature.outcome_at_worst, call, renewed)
+            look.in_doubt, look.sites = frozenset(at_worst).difference(held), _sites_of(call.frame)
         leaves = call.leaves
         seen.note(held)
         asked = self._to_explain(signature, seen, held)
@@ -302,8 +317,10 @@ class WatchedFunction:
             why = ownership.reasons(call, [i for i in asked if i not in renewed], signature.outcome)
             for i in asked:
                 found = _who_else(leaves[i], call.frame, leaves, renewed[i]) if i in renewed else why.get(i)
-                seen.why[i] = found or _SHARED
-        return Examined(signature, seen)
+                # What the second look does not find held any more (a thread has gone on) is asked for again.
+                if found is not None or i in repeated(leaves, signature.arrays):
+                    seen.why[i] = found or _SHARED
+        return look
 
     @staticmethod
     def _held(
@@ -347,6 +364,10 @@ class WatchedFunction:
             elif self._tracing is None:
                 signature.returns(tree_structure(result))
             signature.returned = True
+            if look.in_doubt and (why := look.is_other_than_taken()) is not None:
+                look.seen.note_too(look.in_doubt)
+                for i in self._to_explain(signature, look.seen, [*look.in_doubt]):
+                    look.seen.why[i] = why
         except Exception as error:  # noqa: BLE001 - as above
             self.failed(error)
         self._clock.charge(time.perf_counter() - started, look.seen.calls > FIRST)
@@ -365,8 +386,38 @@ class Examined:
 
     signature: WatchedSignature
     seen: Seen
+    in_doubt: frozenset[int] = frozenset()
+    """Leaves that are held unless the program is what it was taken for before it was known: one that calls no Python,
+    and whose result can be taken apart as it is right after the call."""
+    sites: Sequence[ownership.CallSite] = ()
+    """Where that is done: the site of the call, and those of the functions that pass its result on."""
+
+    def is_other_than_taken(self) -> ownership.Held | None:
+        """What may read the leaves in doubt after all, now that the program is known."""
+        signature, lengths = self.signature, self.signature.lengths
+        if who := onlooker_in_program(signature.outcome):
+            return ownership.Held("observer", who, onlooker=who)
+        if any(defines(kind, "__del__") for kind in signature.classes):
+            return _BY_THE_RESULT
+        for site in self.sites:
+            apart = (event.takes_apart(lengths) for event in site.events if event.does in ("unpack", "pick"))
+            if not (site.fits(lengths) and all(apart)):
+                return _BY_THE_RESULT
+            lengths = site.returned(lengths)
+        return None
 
 
+def _sites_of(frame: types.FrameType) -> list[ownership.CallSite]:
+    """The site of a call that was examined, and those of the functions above that return what it returns."""
+    sites: list[ownership.CallSite] = []
+    above: types.FrameType | None = frame
+    while above is not None and (site := ownership.known_site(above)) is not None:
+        sites.append(site)
+        above = above.f_back if site.returns else None
+    return sites
+
+
+_BY_THE_RESULT = ownership.Held("unknown", "code of the result's own may run, or fail, before it is stored")
 _SHARED = ownership.Held("buffer", "another leaf of the arguments is the same array")
 
 

@@ -134,6 +134,42 @@ def test_at_times_and_one_that_is_donated_with_it(watch: Watch) -> None:
     assert (finding.arguments, finding.saves) == (("y",), 2 * N * 4)
 
 
+@pytest.mark.usefixtures("inside")
+def test_what_equinox_donates_for_nothing_is_not_said_to_be_dead(watch: Watch) -> None:
+    f = watch.watching("equinox.filter_jit", eqx.filter_jit)(lambda x, batch: x + batch.sum())
+
+    def run() -> Any:
+        x, batch = jnp.ones(N), jnp.ones(3)
+        for _ in range(4):
+            x = f(x, batch)
+        return x, batch
+
+    run()
+    (finding,) = found(watch, "<lambda>").findings
+    assert (finding.kind, finding.arguments, finding.text) == ("add", ("x",), "x was dead at every call seen")
+
+
+def test_what_is_not_held_any_more_when_it_is_asked_for_is_asked_for_again(
+    watch: Watch, jit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread has gone on in the meantime."""
+    f, reasons = jit(grow), record.ownership.reasons
+    answers = [lambda *_: {}, reasons, reasons]
+    monkeypatch.setattr(record.ownership, "reasons", lambda *asked: answers.pop(0)(*asked))
+
+    def run() -> Any:
+        s, kept = state(), []
+        for _ in range(2):
+            kept.append(s)
+            s = f(s)
+        return kept
+
+    run()
+    (argument,) = found(watch, "grow").arguments
+    assert "same array" not in argument.why
+    assert "`kept`" in argument.why
+
+
 def test_by_site(watch: Watch, jit: Any) -> None:
     f = jit(grow)
 
