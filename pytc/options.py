@@ -66,13 +66,13 @@ class Options(NamedTuple):
 
     @property
     def pipeline(self) -> tuple[_passes.Pass, ...]:
-        """The passes, without those that other options rule out."""
-        out: list[_passes.Pass] = []
+        """The passes, without what other options rule out."""
+        passes = tuple(self.passes)
         if api.says_where(self.jit):
-            out.append(_passes.forward)  # what is returned is put there, too
-        if self.jit.get("keep_unused"):
-            out.append(_passes.prune)  # `jax.jit` leaves dead code to XLA then
-        return tuple(each for each in self.passes if each not in out)
+            passes = tuple(each for each in passes if each is not _passes.forward)  # what is returned is put there, too
+        if self.jit.get("keep_unused"):  # `jax.jit` leaves dead code to XLA then
+            passes = tuple(_passes.prune_outputs if each is _passes.prune else each for each in passes)
+        return passes
 
 
 class Missing(enum.Enum):

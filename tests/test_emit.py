@@ -329,3 +329,21 @@ def test_the_filter_of_a_warning_goes_alone_whatever_other_threads_do_meanwhile(
         unusable_donations_ignored(outer.__enter__)
         outer.__exit__(None, None, None)
         assert [*warnings.filters] == [another, *before]
+
+
+def twice(x, unused):
+    y = x + 1
+    return y, y
+
+
+@pytest.mark.parametrize("which", [passes.pipeline, (passes.share,)], ids=["pipeline", "share"])
+def test_one_value_at_two_outputs_that_are_asked_for_with_unused_inputs_kept(which):
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    for got in pytc.compile(twice, keep_unused=True, out_shardings=here, passes=which)(jnp.ones(300), 1.0):
+        np.testing.assert_array_equal(got, np.full(300, 2))
+
+
+def test_what_keeps_unused_inputs_keeps_no_output():
+    told = pytc.explain(pytc.compile(twice, keep_unused=True), jnp.ones(300), 1.0)
+    assert told.memory.program.output == 300 * 4
+    assert told.memory.program.argument == 300 * 4 + 4

@@ -25,7 +25,7 @@ from jax import monitoring
 
 import pytc
 from pytc import ownership
-from pytc.calls import asking
+from pytc.calls import asking, decide
 from pytc.calls.planner import Planner
 from pytc.emit import Emitted
 from pytc.ownership import proof
@@ -1746,6 +1746,18 @@ def test_a_program_may_wait_for_a_thread_that_calls_it_for_the_first_time():
 
     assert step(np.ones(3, np.float32)).tolist() == [2, 2, 2]
     assert inner[0].tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("others_call_python", [True, False])
+def test_copies_are_waited_for_beside_a_program_that_may_wait_for_what_is_made_of_them(monkeypatch, others_call_python):
+    """On one of XLA's threads, which may then never begin with it."""
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda _, y: y @ y * 1e-3, x))
+    x = jnp.ones((300, 300)).block_until_ready()
+    slow(x).block_until_ready()
+    monkeypatch.setattr(decide, "private_copies", lambda originals: [slow(each) for each in originals])
+    monkeypatch.setattr(decide.callbacks, "are_there", lambda: others_call_python)
+    (copy,) = decide._with_copies([x], [0], types.SimpleNamespace(calls_python=False))
+    assert copy.is_ready() == others_call_python
 
 
 class Trainer:

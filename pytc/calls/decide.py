@@ -26,6 +26,7 @@ from pytc.calls.sites import PATIENCE, Site
 from pytc.errors import DonationError
 from pytc.fold import fold
 from pytc.interrupt import has_room, is_from_outside, put_off
+from pytc.jax_compat import callbacks
 from pytc.jax_compat.arrays import is_ready, private_copies
 from pytc.jax_compat.avals import short
 from pytc.program import Program
@@ -269,7 +270,8 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
 
     A CPU runs a small program at once where its arguments are there, so that the call raises what a callback raises
     (`equinox.error_if`). It should not come later for the copies, so they are waited for where their originals were
-    there: not else, since the caller may have to do something for these first.
+    there: not else, since the caller may have to do something for these first. Nor should it run later beside a program
+    that calls Python: one that waits there for the result of this one may keep XLA from ever beginning it.
 
     A signal strikes after the copies: JAX makes them with Python code that its caches call, which make a `ValueError`
     of what is raised there.
@@ -278,7 +280,7 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
     originals = [leaves[i] for i in of]
     make = functools.partial(private_copies, originals)
     copies = put_off(make) if has_room(_ROOM_TO_PUT_OFF) else make()
-    if program.calls_python and all(is_ready(array) for array in originals):
+    if (program.calls_python or callbacks.are_there()) and all(is_ready(array) for array in originals):
         for copy in copies:
             copy.block_until_ready()
     for i, copy in zip(of, copies, strict=True):

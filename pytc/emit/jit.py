@@ -80,6 +80,9 @@ class Emitted:
         self._ahead = False
         self.is_new = True
         """Whether it has not been called yet: its first call may compile, and returns through Python code of JAX."""
+        self._is_lowered_again = bool(donated) and self.results.requested is not None and jax.device_count() > 1
+        """Whether a later call, too, may find that JAX has no use for a donated buffer: `jax.jit` lowers once more for
+        arguments that are spread over the devices otherwise, whose parts may be larger or smaller than the results'."""
         self._jitted = self._jit(options, donated)
 
     def _jit(self, options: Mapping[str, Any], donated: Sequence[int]) -> Any:
@@ -130,6 +133,8 @@ class Emitted:
                 self.is_new = False
 
             unusable_donations_ignored(functools.partial(put_off, first) if self._ahead else first)
+        elif self._is_lowered_again:
+            unusable_donations_ignored(functools.partial(self._call, args, kwargs, landed))
         else:
             self._call(args, kwargs, landed)
 

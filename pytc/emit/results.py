@@ -48,7 +48,7 @@ class Results:
         by_outvar = {o.origin.index: o.requested for o in self._program.outputs if isinstance(o.origin, Computed)}
         if all(wanted is None for wanted in by_outvar.values()):
             return None
-        wanted = [by_outvar[i] for i in self.order]
+        wanted = [by_outvar.get(i) for i in self.order]  # without `prune` there may be others
         return [bits_sharding(s, self.keys[k].more) if k in self.keys else s for k, s in enumerate(wanted)]
 
     def returned(self, outputs: Sequence[Any]) -> list[Any]:

@@ -34,7 +34,7 @@ from pytc.passes.axes import varying
 from pytc.passes.finalise import finalise
 from pytc.passes.forward import forward
 from pytc.passes.hoist import hoist
-from pytc.passes.prune import prune
+from pytc.passes.prune import prune, prune_outputs
 from pytc.passes.share import share
 from pytc.passes.snapshot import snapshot
 from pytc.passes.verify import verify
@@ -49,6 +49,7 @@ __all__ = [
     "hoist",
     "pipeline",
     "prune",
+    "prune_outputs",
     "run",
     "share",
     "snapshot",
@@ -61,7 +62,7 @@ Pass: TypeAlias = Callable[[Program], Program]
 pipeline: tuple[Pass, ...] = (hoist, finalise, share, forward, prune, alias)
 
 
-_RENUMBERING = (hoist, share, forward, prune)
+_RENUMBERING = (hoist, share, forward, prune, prune_outputs)
 """They take inputs and outputs out, or add some, which the pairs of `alias` number."""
 
 

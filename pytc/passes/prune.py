@@ -45,6 +45,21 @@ def prune(program: Program) -> Program:
     )
 
 
+def prune_outputs(program: Program) -> Program:
+    """The program without the outputs that the caller does not get from it: the part of `prune` that leaves dead code
+    and unread inputs where they are, as `keep_unused` asks for."""
+    wanted = sorted({o.origin.index for o in program.outputs if isinstance(o.origin, Computed)})
+    if len(wanted) == len(program.out_avals):
+        return program
+    numbers = {old: new for new, old in enumerate(wanted)}
+    return program.noted(
+        "prune",
+        [],
+        jaxpr=rewriting.with_outputs(program.jaxpr, wanted),
+        outputs=tuple(_renumbered(output, numbers) for output in program.outputs),
+    )
+
+
 def _same_effects(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
     """Whether the same effects are left, in their order. (JAX 0.10 takes a remat for dead that only has effects.)"""
     before, after = (list(subjaxprs.effects_in_order(closed.jaxpr)) for closed in (one, other))

@@ -812,3 +812,14 @@ def test_a_program_of_another_device_is_explained_for_a_device_by_name():
     for fun, args in ((lambda a: a @ x + 1, (far,)), (lambda a, b: a + b, (far, x)), (lambda a: a * 2, (far,))):
         here, named = pytc.explain(fun, *args), pytc.explain(fun, *args, device="cpu")
         assert named.memory.program.total == here.memory.program.total
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_state_that_is_spread_otherwise_than_before_is_no_warning_of_a_donation():
+    """`jax.jit` lowers once more for it, and its parts are of another size than those that are asked for."""
+    mesh = mesh_of(AUTO)
+    step = pytc.compile(lambda x: x + 1, out_shardings=jax.NamedSharding(mesh, P("b")))
+    for spec in (P(None, "b"), P(None, "a"), P("b"), P("a"), P()):
+        x = jax.device_put(jnp.ones((16, 16)), jax.NamedSharding(mesh, spec))
+        x = step(x)
+        np.testing.assert_array_equal(x, np.full((16, 16), 2))
