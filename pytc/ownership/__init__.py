@@ -6,7 +6,7 @@ is not accounted for means: keep. So ignorance is always safe. The places are
 
 - the arguments and the leaves of this very call (`call`), and every container that only they refer to (`counts`);
 - local variables of the caller, and of its callers, that are never read again (`liveness`), found by looking into
-  the frame whether the object really stands there (`interpreter`);
+  the frame whether the object really stands there (`interpreter`), and which exceptions pass on the way (`exits`);
 - fields of a container that a variable has, where only others are read again (`fields`, `replacing`);
 - what an iterator of a loop keeps of what it has handed out (`loops`);
 - what the interpreter's own C code keeps of a starred call until it is over (`starred`);

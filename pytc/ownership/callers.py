@@ -83,7 +83,7 @@ def _standing(
 ) -> list[Any]:
     """What stands in those variables of a frame, and in containers that these have, that a route names."""
     found: list[Any] = []
-    dead = dead_locals(site, calls_compiled, atomic, lengths)
+    dead = dead_locals(frame, site, calls_compiled, atomic, lengths)
     for number in level.locals:
         # The route belongs to the innermost site; the frames above may be at other instructions this time.
         if number in dead and (value := variable(frame, number)) is not UNBOUND:
@@ -144,7 +144,7 @@ def follow(
             if level is not route[-1]:
                 overwritten.leave(frame, site)
         if level.loops and not readable:
-            dead = dead_locals(site, level is route[0], atomic, lengths)
+            dead = dead_locals(frame, site, level is route[0], atomic, lengths)
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators), dead)
         if not readable:
             found += _standing(frame, site, level, level is route[0], atomic, lengths)
@@ -234,7 +234,7 @@ def levels(
         slots.leave(frame, site)
         if slots.onlooker not in ("", *refusals):
             refusals.append(slots.onlooker)
-        dead = frozenset[int]() if readable else dead_locals(site, level == 0, atomic, lengths)
+        dead = frozenset[int]() if readable else dead_locals(frame, site, level == 0, atomic, lengths)
         left = [] if readable else loops.handed_out(frame, site.iterators, dead)
         found = [Found(level, "loop", each.value, each.position, each) for each in left]
         left.clear()

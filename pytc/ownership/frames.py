@@ -12,6 +12,7 @@ from pytc.ownership.bytecode.fields import unread
 from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.stack import HIGHEST, Starred
 from pytc.ownership.cpython.interpreter import calls_directly, getrefcount, variable
+from pytc.ownership.others.exits import passing
 from pytc.ownership.others.watchers import may_be_interrupted, raising_handler
 from pytc.ownership.references.counts import PLAIN
 from pytc.ownership.references.private import addresses, held_by_others
@@ -78,10 +79,12 @@ def waiting(
     return Waiting(starred, at_once, atomic, lengths if direct else None)
 
 
-def dead_locals(site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths) -> frozenset[int]:
-    """The dead locals of a frame at `site`. The compiled function evaluates no strings in it; any other function that
-    runs above the frame may yet do so."""
-    dead = site.dead(atomic, site.fits(lengths))
+def dead_locals(
+    frame: FrameType, site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths
+) -> frozenset[int]:
+    """The dead locals of a frame, which is at `site`. The compiled function evaluates no strings in it; any other
+    function that runs above the frame may yet do so."""
+    dead = site.dead(atomic, site.fits(lengths), passing(frame, site) if site.entered else 0)
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
 
 
@@ -109,7 +112,7 @@ def dead_above(frame: FrameType, site: CallSite, atomic: bool, lengths: Lengths,
             break
         _, _, atomic, lengths = waiting(above, site, below, readable, (), atomic, lengths)
         if at := [n for n, each in enumerate(addresses(above)) if each == address]:
-            found += len(dead_locals(site, False, atomic, lengths).intersection(at))
+            found += len(dead_locals(above, site, False, atomic, lengths).intersection(at))
         below = above
         above = below.f_back
     return found

@@ -38,6 +38,7 @@ from pytc.ownership.bytecode import (
     fields,
     introspection,
     liveness,
+    managers,
     replacing,
     strings,
     symbolic,
@@ -45,7 +46,7 @@ from pytc.ownership.bytecode import (
 )
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.cpython import interpreter, native, plain
-from pytc.ownership.others import collector, waiting_threads, watchers
+from pytc.ownership.others import collector, exits, waiting_threads, watchers
 from pytc.ownership.others.signal_handlers import Flags
 from pytc.ownership.references import counts, dying, endings, loops, private, starred
 from pytc.set_bits import set_bits
@@ -70,6 +71,24 @@ def everything_is_dead() -> Any:
 def handlers_do_not_count() -> Any:
     """No exception edges."""
     return mock.patch.object(liveness.ControlFlow, "_handled", lambda flow, live, at: 0)
+
+
+def managers_pass_exceptions_on() -> Any:
+    """No `with` statement ends an exception."""
+    return mock.patch.object(exits, "_passes_on", lambda leave: True)
+
+
+def the_next_manager_is_the_same() -> Any:
+    """A `with` statement that is entered once more has the manager that it had."""
+
+    def handled(flow: Any, live: list[int], at: int) -> int:
+        of_the_statement = flow.handlers[at] == flow.innermost.handler
+        return liveness.ControlFlow._handled(flow, live, flow.innermost.raises if of_the_statement else at)
+
+    return _patches(
+        mock.patch.object(managers._Passing, "_is_inside", lambda flow, at: True),
+        mock.patch.object(managers._Passing, "_handled", handled),
+    )
 
 
 def nothing_is_put_back() -> Any:
@@ -767,7 +786,8 @@ def what_a_loop_has_passed_is_dead() -> Any:
 _UP_TO_3_12 = sys.version_info < (3, 13)
 
 ALL: tuple[Mutant, ...] = (
-    everything_is_dead, handlers_do_not_count, strings_read_nothing, counts_do_not_matter,
+    everything_is_dead, handlers_do_not_count, managers_pass_exceptions_on, the_next_manager_is_the_same,
+    strings_read_nothing, counts_do_not_matter,
     strings_are_read_where_they_are_loaded, strings_are_read_as_a_call_begins,
     variables_have_no_strings, results_have_no_strings, only_calls_run_code, builtins_have_one_name,
     names_have_no_dots, builtins_are_what_they_were, keys_are_no_code,
@@ -892,6 +912,34 @@ def _read_in_handler(s: Stub, f: Any, f2: Any) -> None:
     except ValueError:
         s.read(x)
     s.read(y)
+
+
+def _fail_behind(f: Any, x: Any) -> Any:
+    f(x)
+    raise ValueError
+
+
+def _read_behind_a_block(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    with contextlib.suppress(ValueError):
+        x = _fail_behind(f, x)
+    s.read(x)
+
+
+def _read_behind_the_next_block(s: Stub, f: Any, f2: Any) -> None:
+    x, again = s.new(), False
+    while True:
+        try:
+            with contextlib.suppress(ValueError) if again else contextlib.nullcontext():
+                if again:
+                    raise ValueError
+                x = s.new()
+                x = _fail_behind(f, x)
+                return
+            break
+        except ValueError:
+            again = True
+    s.read(x)
 
 
 def _evaluated(text: str, _: Any = None) -> Any:
@@ -1570,6 +1618,7 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
 
 
 PROGRAMS: tuple[Program, ...] = (
+    _read_behind_a_block, _read_behind_the_next_block,
     _read_later, _read_behind_a_comprehension, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
     _member_read_by_name,
     _read_by_name_behind_the_call, _read_by_what_an_object_has, _read_by_an_operator,

@@ -143,6 +143,22 @@ def test_nor_if_the_call_reads_what_holds_it(made: Functions) -> None:
     stub.read(agent)
 
 
+def _helper_that_goes_on(f: Callable[..., Any], x: Any, read: Callable[[Any], Any]) -> Any:
+    x = f(x)
+    read(x)
+    return x
+
+
+def test_a_handler_reads_it_where_a_helper_goes_on(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    with contextlib.suppress(ValueError):
+        x = _helper_that_goes_on(f, x, stub.read)
+    stub.read(x)
+    goes_on = "`_helper_that_goes_on` goes on after the call, and may raise"
+    stub.says(rf"^`x` in test_reasons.py:\d+, which an exception handler reads: {goes_on}$")
+
+
 class _Trainer:
     """What is no pytree is a leaf itself, a static one."""
 

@@ -4,6 +4,7 @@ callsite         one place in the code, which is all of the below: what is dead 
 analysed         these places, and the functions' code, as far as analysed
     instructions     what CPython's instructions do
 liveness         the local variables that are read on some path after a call
+managers         the `with` statements around a call, and what is read where exceptions pass them
 aside            what a comprehension puts aside, and where it puts that back
 strings          those that a string names which may be code
 taint            where such strings go, and so which instructions may evaluate them

@@ -18,6 +18,7 @@ from pytc.ownership.bytecode.fields import members_read
 from pytc.ownership.bytecode.introspection import introspects
 from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.managers import entered, passing
 from pytc.ownership.bytecode.stack import iterators, starred_call
 
 
@@ -56,9 +57,14 @@ class CallSite:
         """So many instructions, from the call on, are known not to raise if the call has donated nothing where it does,
         and the result can be taken apart."""
         self._calm = 0, 1, self.calm
-        self._dead = [frozenset[int]() if self.refusal else flow.dead(self.at, calm) for calm in self._calm]
+        self.entered = () if self.refusal else entered(flow, self.at)
+        """The `with` statements around the call, the innermost first."""
+        flows = [passing(flow, self.entered[:number]) for number in range(len(self.entered) + 1)]
+        self._dead = [
+            [frozenset[int]() if self.refusal else each.dead(self.at, calm) for calm in self._calm] for each in flows
+        ]
         """Dead locals if all exception handlers count; if that of the call does not; if those of what takes the result
-        apart after it do not, either."""
+        apart after it do not, either. And each of these by the number of `with` statements that exceptions pass."""
         self.evaluated = flow.evaluated(self.at)
         """Locals that the function which is called may read through strings, as long as it runs."""
         self.events, self.returns, self._returned = continuation(flow, self.at)
@@ -76,7 +82,7 @@ class CallSite:
         """Where the stack has what a starred call passes; None if this is no such call."""
         self.iterators = iterators(flow, self.at)
         """The positions on the stack, counted from the first local, of the iterators of the loops around the call."""
-        self.is_read_by_handlers = len(set(self._dead)) > 1
+        self.is_read_by_handlers = len({dead for each in self._dead for dead in each}) > 1
         """Whether an exception handler reads locals that are otherwise dead: these are dead only if a call that raises
         has donated nothing."""
         self.hints: dict[Any, Any] = {}
@@ -94,13 +100,14 @@ class CallSite:
         self.executions = 1
         """The quick look expects the arguments among the results of so many of the latest executions."""
 
-    def dead(self, atomic: bool, fits: bool) -> frozenset[int]:
+    def dead(self, atomic: bool, fits: bool, passing: int = 0) -> frozenset[int]:
         """The fast locals that are never read again, by number.
 
         `atomic` says that nothing is donated if the call raises: then the handler of the call itself does not count,
-        nor do those of what takes the result apart after it, if the result `fits` that.
+        nor do those of what takes the result apart after it, if the result `fits` that. So many of the `with`
+        statements around the call, from the innermost on, have managers now that let exceptions go on, `passing` them.
         """
-        return self._dead[0 if not atomic else 2 if fits else 1]
+        return self._dead[passing][0 if not atomic else 2 if fits else 1]
 
     def members_read(self, flow: ControlFlow, local: int, atomic: bool, fits: bool) -> frozenset[Step] | None:
         """The members of what the local of this number has that may be read again; None if it may be read as a whole.

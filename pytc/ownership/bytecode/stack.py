@@ -135,17 +135,17 @@ def starred_call(flow: ControlFlow, at: int) -> Starred | None:
 def _can_be_jumped_into(flow: ControlFlow, made: int, at: int) -> bool:
     """Whether some path to instruction `at` does not go through instruction `made`, so that what `at` finds may have
     been put there by another one."""
-    before = flow.once(_before)
-    return any(each not in range(made, at) for n in range(made + 1, at + 1) for each in before[n])
+    befores = flow.once(before)
+    return any(each not in range(made, at) for n in range(made + 1, at + 1) for each in befores[n])
 
 
-def _before(flow: ControlFlow) -> list[list[int]]:
+def before(flow: ControlFlow) -> list[list[int]]:
     """Those that each instruction follows."""
-    before: list[list[int]] = [[] for _ in flow.instructions]
+    befores: list[list[int]] = [[] for _ in flow.instructions]
     for n, follows in enumerate(flow.follows):
         for each in follows:
-            before[each].append(n)
-    return before
+            befores[each].append(n)
+    return befores
 
 
 _MAKES_TUPLE = {"BUILD_TUPLE", "LIST_TO_TUPLE"}

@@ -83,6 +83,8 @@ def _reason(
                 return Held("variable", f"{named}: {outcome.doubt} may raise as it puts the result together")
             if not outcome.atomic:
                 return Held("variable", f"{named}: the call may raise after it has donated")
+            if goes_on := variables.going_on(frame):
+                return Held("variable", f"{named}: `{goes_on}` goes on after the call, and may raise")
     if path and waits_for_c(frame):
         return Held("unknown", f"{holders.BY_C}, which holds the arguments until the call returns", remedy="call")
     if look.refusals:

@@ -415,6 +415,19 @@ def in_handlers(frame: FrameType, value: Any) -> str:
     return ""
 
 
+def going_on(frame: FrameType) -> str:
+    """The first function, from that of a frame on up, that does more after the call than to return what it returns, by
+    its name; "" if there is none."""
+    above: FrameType | None = frame
+    for _ in range(HIGHEST_READ):
+        if above is None:
+            break
+        if not site_of(above).may_pass_on:
+            return above.f_code.co_qualname
+        above = above.f_back
+    return ""
+
+
 def in_threads(value: Any) -> Held | None:
     """The variable of another thread that has the value."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
