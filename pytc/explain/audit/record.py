@@ -16,6 +16,7 @@ import dataclasses
 import operator
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, Protocol
@@ -92,6 +93,11 @@ class Seen:
     why: dict[int, ownership.Held] = dataclasses.field(default_factory=dict)
     """For the largest of these leaves: what held it the first time."""
 
+    deleted: list[tuple[int, weakref.ref[Any]]] = dataclasses.field(default_factory=list)
+    """Of the held leaves those that the call deleted, as the script donates them, and that are still there."""
+    unread: dict[int, int] = dataclasses.field(default_factory=dict)
+    """By leaf: how many such arrays were let go of, so that nobody has found a deleted one."""
+
     def note(self, held: Iterable[int]) -> None:
         """Count a call that found these leaves held."""
         self.calls += 1
@@ -101,6 +107,19 @@ class Seen:
         """Count that the call that was counted last found these leaves held, too."""
         for i in held:
             self.held[i] = self.held.get(i, 0) + 1
+
+    def note_deleted(self, arrays: Iterable[tuple[int, weakref.ref[Any]]]) -> None:
+        """Take note of arrays that were held, if the call has deleted them."""
+        self.deleted += [(i, array) for i, array in arrays if (alive := array()) is None or alive.is_deleted()]
+        alive = None
+        self.look_for_unread()
+
+    def look_for_unread(self) -> None:
+        """Count those of the deleted arrays that were let go of by now."""
+        for i, array in self.deleted:
+            if array() is None:
+                self.unread[i] = self.unread.get(i, 0) + 1
+        self.deleted = [each for each in self.deleted if each[1]() is not None]
 
 
 @dataclasses.dataclass(eq=False)
@@ -320,6 +339,7 @@ class WatchedFunction:
                 # What the second look does not find held any more (a thread has gone on) is asked for again.
                 if found is not None or i in repeated(leaves, signature.arrays):
                     seen.why[i] = found or _SHARED
+        look.held = [(i, weakref.ref(leaves[i])) for i in held]  # last: a weak reference is a holder, too
         return look
 
     @staticmethod
@@ -364,6 +384,7 @@ class WatchedFunction:
             elif self._tracing is None:
                 signature.returns(tree_structure(result))
             signature.returned = True
+            look.seen.note_deleted(look.held)
             if look.in_doubt and (why := look.is_other_than_taken()) is not None:
                 look.seen.note_too(look.in_doubt)
                 for i in self._to_explain(signature, look.seen, [*look.in_doubt]):
@@ -386,6 +407,8 @@ class Examined:
 
     signature: WatchedSignature
     seen: Seen
+    held: Sequence[tuple[int, weakref.ref[Any]]] = ()
+    """The leaves that were held, with their arrays."""
     in_doubt: frozenset[int] = frozenset()
     """Leaves that are held unless the program is what it was taken for before it was known: one that calls no Python,
     and whose result can be taken apart as it is right after the call."""

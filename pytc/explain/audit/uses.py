@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from pytc import ownership
-from pytc.explain.audit.record import WatchedSignature
+from pytc.explain.audit.record import Seen, WatchedSignature
 from pytc.explain.audit.traced import Traced
 from pytc.program import Leaf
 
@@ -27,7 +27,7 @@ class Use:
     mostly: frozenset[str]
     """Those of them that more than half of these calls found held."""
     known: frozenset[str]
-    """Parameters with such a leaf whose holder is known."""
+    """Parameters with such a leaf whose holder is known; not of arrays that were deleted, and let go of unread."""
     _deleted_by: dict[frozenset[str], frozenset[int]] = dataclasses.field(default_factory=dict, compare=False)
     """The leaves that a call deletes, by what it donates."""
 
@@ -78,9 +78,21 @@ def use_of(signature: WatchedSignature, traced: Traced) -> Use:
     for seen in signature.seen.values():
         times.update({signature.names[i][1]: count for i, count in seen.held.items()})
     mostly = frozenset(path for path, count in times.items() if 2 * count > calls_of(signature))
-    why = [(signature.names[i][0], reason) for seen in signature.seen.values() for i, reason in seen.why.items()]
-    known = frozenset(name for name, reason in why if not is_vague(reason))
+    known = frozenset(
+        signature.names[i][0]
+        for seen in signature.seen.values()
+        for i, reason in seen.why.items()
+        if not (is_vague(reason) or _is_never_found(seen, signature.names, i))
+    )
     return Use(signature, traced, frozenset(times), mostly, known)
+
+
+def _is_never_found(seen: Seen, names: Sequence[tuple[str, str]], leaf: int) -> bool:
+    """Whether nobody has found a deleted array where this leaf's argument was donated though something held it: all
+    were let go of, as by `new = step(state); log(new); state = new`."""
+    seen.look_for_unread()
+    mine = [i for i in seen.held if names[i][0] == names[leaf][0]]
+    return all(seen.unread.get(i, 0) >= seen.held[i] for i in mine)
 
 
 def calls_of(signature: WatchedSignature) -> int:

@@ -552,11 +552,12 @@ def test_an_argument_to_donate_in_place_of_another_is_not_said_to_be_left_alone(
         a = jnp.ones(N)
         keep = a
         f(a, a * 2)
-        return keep.is_deleted()
+        return keep
 
-    run()
+    kept = run()
     report = found(watch, "<lambda>")
     assert "wrong" in kinds(report)
+    assert kept.is_deleted()
     assert report.edit is not None
     assert report.edit.option == "donate_argnums=(1,)"
     assert [argument.verdict for argument in report.arguments][1] != "left alone"
