@@ -21,6 +21,7 @@ from pytc.explain.audit.record import WatchedFunction
 from pytc.explain.audit.report import ArgumentReport, CallerReport, FunctionReport, Savings, Verdict
 from pytc.explain.audit.uses import Use, calls_of, is_vague, use_of
 from pytc.explain.subject import footprint_of
+from pytc.explain.terminal import counted
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.avals import is_extended
 from pytc.program import Program
@@ -100,7 +101,21 @@ def _report(base: FunctionReport, group: Sequence[WatchedFunction], figures: boo
     ]
     if base.note or not uses:
         return dataclasses.replace(base, note=base.note or "no call of it could be looked at")
-    return _advised(base, group[0], uses, figures)
+    report = _advised(base, group[0], uses, figures)
+    if report.edit is not None and (unseen := _unseen(group)):
+        note = "; ".join(each for each in (report.edit.note, unseen) if each)
+        report = dataclasses.replace(report, edit=dataclasses.replace(report.edit, note=note))
+    return report
+
+
+def _unseen(group: Sequence[WatchedFunction]) -> str:
+    """Which calls of these functions were not seen, in words; "" if there are none."""
+    unseen = []
+    if more := group[0].unwatched:
+        unseen.append(f"of {counted(more, 'more function')} that this line has made")
+    if any(each.ahead for each in group):
+        unseen.append("of what its `lower` or `trace` has returned")
+    return f"calls {' and '.join(unseen)} were not looked at" if unseen else ""
 
 
 def _silence(group: Sequence[WatchedFunction], calls: int) -> str:

@@ -208,6 +208,8 @@ class WatchedFunction:
         """Why calls are not examined; empty if they are."""
         self.unwatched = 0
         """How many more functions like this one the script made, which are not watched."""
+        self.ahead = False
+        """Whether the script has asked for the program ahead of time (`lower`, `trace`), by which it can call it."""
         self.inner_calls = 0
         """Calls under another transformation, where donation means nothing."""
         self._clock = clock

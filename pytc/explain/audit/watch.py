@@ -110,7 +110,7 @@ class Watch:
                 raise
             return result
 
-        return _like(watched, made)
+        return _like(watched, made, function)
 
     def _looking_inside(
         self, function: WatchedFunction, look: Examined, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -175,15 +175,33 @@ def _renewed_by_flax(args: tuple[Any, ...], kwargs: dict[str, Any], leaves: Sequ
     return {i: list(holders[id(leaf)].values()) for i, leaf in enumerate(leaves) if id(leaf) in holders}
 
 
-def _like(wrapper: Callable[..., Any], made: Any) -> Callable[..., Any]:
-    """The wrapper with the name, the attributes and the methods of `made`."""
+def _like(wrapper: Callable[..., Any], made: Any, function: WatchedFunction | None = None) -> Callable[..., Any]:
+    """The wrapper with the name, the attributes and the methods of `made`, which is watched as `function`."""
     wrapper.__code__ = _passed_over(wrapper.__code__)
     functools.update_wrapper(wrapper, made)
     wrapper.__wrapped__ = getattr(made, "__wrapped__", made)  # type: ignore[attr-defined]
     # `update_wrapper` copies the object's `__dict__`, and methods are not there.
     names = [name for name in dir(made) if not name.startswith("__") and name not in vars(wrapper)]
-    give(wrapper, **{name: getattr(made, name) for name in names})
+    methods = {name: getattr(made, name) for name in names}
+    if function is not None:
+        methods |= {name: _ahead(function, methods[name]) for name in ("lower", "trace") if name in methods}
+    give(wrapper, **methods)
     return wrapper
+
+
+def _ahead(function: WatchedFunction, real: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that returns a program ahead of its calls, and notes that these are not seen."""
+
+    def ahead(*args: Any, **kwargs: Any) -> Any:
+        function.ahead = True
+        try:
+            return real(*args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = _without_ours(error.__traceback__)
+            raise
+
+    ahead.__code__ = _passed_over(ahead.__code__)
+    return functools.wraps(real)(ahead)
 
 
 @functools.cache

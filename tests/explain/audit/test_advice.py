@@ -170,6 +170,24 @@ def test_what_is_not_held_any_more_when_it_is_asked_for_is_asked_for_again(
     assert "`kept`" in argument.why
 
 
+def test_an_edit_says_which_calls_were_not_seen(watch: Watch, jit: Any) -> None:
+    def run() -> None:
+        for scale in range(9):
+            f = jit(lambda x, scale=scale: x * scale)
+            x = jnp.ones(N)
+            if not scale:
+                f.lower(x).compile()(x)
+            x = f(x)
+
+    run()
+    report = found(watch, "<lambda>")
+    assert report.edit is not None
+    assert report.edit.note == (
+        "calls of 1 more function that this line has made and of what its `lower` or `trace` has returned "
+        "were not looked at"
+    )
+
+
 def test_by_site(watch: Watch, jit: Any) -> None:
     f = jit(grow)
 
