@@ -19,7 +19,9 @@ import pytest
 from tests.ownership.harness import Functions, Stub, expect, first
 from tests.ownership.mutants import broken, managers_pass_exceptions_on
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*context manager has been deprecated")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*context manager has been deprecated", "ignore:coroutine .* was never awaited"
+)
 
 
 class Manager:
@@ -46,6 +48,21 @@ class Ending:
 
     def __exit__(self, kind: type | None, *_: object) -> bool:
         return kind is not None and issubclass(kind, ValueError)
+
+
+class Awaited(Passing):
+    async def __exit__(self, *_: object) -> None: ...  # type: ignore[override]
+
+
+class Yielding(Passing):
+    def __exit__(self, *_: object) -> Iterator[None]:  # type: ignore[override]
+        yield
+
+
+class Closing(io.RawIOBase):
+    def close(self) -> bool:  # type: ignore[override]
+        super().close()
+        return True
 
 
 class Looking:
@@ -97,7 +114,6 @@ PASSING: dict[str, Callable[[], Any]] = {
     "that raises another": raising_another,
     "nullcontext": contextlib.nullcontext,
     "a lock": threading.Lock,
-    "a file": lambda: io.TextIOWrapper(io.BytesIO()),
     "a mesh": lambda: MESH,
     "a mesh that is set": lambda: jax.set_mesh(MESH),
     "a device": lambda: jax.default_device(jax.devices()[0]),
@@ -109,6 +125,9 @@ ENDING: dict[str, Callable[[], Any]] = {
     "of a class": functools.partial(Manager, ends=True),
     "of a class, if so told": functools.partial(Manager, ends=False),
     "of some exceptions": Ending,
+    "of a coroutine": functools.partial(Awaited, ends=False),
+    "of a generator": functools.partial(Yielding, ends=False),
+    "a file": lambda: io.BufferedReader(Closing()),
     "suppress": lambda: contextlib.suppress(ValueError),
     "of a function": ending,
     "of a function, by its return": ending_by_return,

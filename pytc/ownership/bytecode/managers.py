@@ -20,6 +20,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from pytc.interrupt import SUSPENDS
 from pytc.ownership.bytecode.instructions import CANNOT_RAISE
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import before, first_of_stack
@@ -125,7 +126,10 @@ class _Passing(ControlFlow):
 
 
 def returns_nothing(flow: ControlFlow) -> bool:
-    """Whether a function returns nothing that is true: no `__exit__` that says that an exception ends there."""
+    """Whether a function returns nothing that is true: no `__exit__` that says that an exception ends there. (What a
+    generator or a coroutine is called with returns one, which is.)"""
+    if flow.code.co_flags & SUSPENDS:
+        return False
     code, befores = flow.instructions, flow.once(before)
     for n, instruction in enumerate(code):
         if instruction.opname == "RETURN_VALUE":

@@ -6,14 +6,14 @@ is changed meanwhile does not matter. What is known of are
 - functions in Python that return None or False and nothing else, and do not read variables by other means than their
   bytecode shows: those of JAX's meshes and settings, of `nullcontext`, of progress bars;
 - what `contextlib.contextmanager` has made of a generator that does not return once an exception was thrown into it;
-- locks, files, and JAX's annotations of profiles, which are written in C.
+- locks, and JAX's annotations of profiles, which are written in C. (Not files: theirs returns what `close` does, which
+  may be somebody's own.)
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import io
 import threading
 import types
 from collections.abc import Callable
@@ -32,9 +32,7 @@ from pytc.ownership.cpython.interpreter import variable
 _GENERATOR_EXIT = contextlib._GeneratorContextManager.__exit__
 _BOUND = type(TraceAnnotation("").__exit__)
 _ANNOTATES = TraceAnnotation.__exit__
-_WRITTEN_IN_C = ids_of(
-    type(threading.Lock()), type(threading.RLock()), io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.FileIO
-)
+_LOCKS = ids_of(type(threading.Lock()), type(threading.RLock()))
 
 
 def passing(frame: types.FrameType, site: CallSite) -> int:
@@ -50,7 +48,7 @@ def _passes_on(leave: Any) -> bool:
     """Whether this `__exit__`, of a manager that has been entered, never says that the exception ends there."""
     kind = type(leave)
     if kind is types.BuiltinMethodType:
-        return leave.__name__ == "__exit__" and id(type(leave.__self__)) in _WRITTEN_IN_C
+        return leave.__name__ == "__exit__" and id(type(leave.__self__)) in _LOCKS
     if kind is _BOUND:
         return leave.__func__ is _ANNOTATES
     if kind is not types.MethodType or type(leave.__func__) is not types.FunctionType:
