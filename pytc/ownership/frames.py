@@ -84,7 +84,10 @@ def dead_locals(
 ) -> frozenset[int]:
     """The dead locals of a frame, which is at `site`. The compiled function evaluates no strings in it; any other
     function that runs above the frame may yet do so."""
-    dead = site.dead(atomic, site.fits(lengths), passing(frame, site) if site.entered else 0)
+    fits = site.fits(lengths)
+    dead = site.dead(atomic, fits)
+    if site.entered and site.dead(atomic, fits, len(site.entered)) != dead:  # mostly they are no matter
+        dead = site.dead(atomic, fits, passing(frame, site))
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
 
 

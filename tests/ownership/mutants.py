@@ -86,7 +86,7 @@ def the_next_manager_is_the_same() -> Any:
         return liveness.ControlFlow._handled(flow, live, flow.innermost.raises if of_the_statement else at)
 
     return _patches(
-        mock.patch.object(managers._Passing, "_is_inside", lambda flow, at: True),
+        mock.patch.object(managers._Passing, "_inside", lambda flow: [*range(len(flow.instructions))]),
         mock.patch.object(managers._Passing, "_handled", handled),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import io
@@ -208,6 +209,60 @@ def test_one_that_looks_at_variables_does() -> None:
     f = stub.compile(first)
     with contextlib.suppress(ValueError):
         around_a_loop(f, stub.new(), lambda: Looking(stub.read), stub.read, True)
+    expect(not any(call.dead for call in stub.calls))
+
+
+class Reporting:
+    """Evaluates a text in the function that raised the exception."""
+
+    def __init__(self, text: str, read: Callable[[Any], Any]) -> None:
+        self.text, self.read = text, read
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self.read(_evaluated(self.text))
+
+
+def _evaluated(text: str) -> Any:
+    return eval(text, {}, sys._getframe(2).f_locals)
+
+
+def report_from_here(f: Any, x: Any, read: Callable[[Any], Any]) -> None:
+    with Reporting("x if x is not None else 0", read):
+        for step in range(3):
+            x = go_on(f, x, step == 2)
+
+
+def report_from_before(f: Any, x: Any, read: Callable[[Any], Any]) -> None:
+    manager = Reporting("x if x is not None else 0", read)
+    with contextlib.nullcontext(), manager:
+        for step in range(3):
+            x = go_on(f, x, step == 2)
+
+
+@pytest.mark.parametrize("report", [report_from_here, report_from_before])
+def test_one_that_evaluates_a_text_that_names_it_does(report: Callable[..., Any]) -> None:
+    stub = Stub()
+    f = stub.compile(first)
+    with contextlib.suppress(ValueError):
+        report(f, stub.new(), stub.read)
+    expect(not any(call.dead for call in stub.calls))
+
+
+def test_one_whose_builtins_are_others_may_look() -> None:
+    space: dict[str, Any] = {"__builtins__": {**vars(builtins), "above": sys._getframe}}
+    source = """\
+    class Own:
+        def __enter__(self): pass
+        def __exit__(self, *_): read(above(1))
+    """
+    stub = Stub()
+    space["read"] = lambda frame: stub.read(frame.f_locals["x"])
+    exec(textwrap.dedent(source), space)
+    f = stub.compile(first)
+    with contextlib.suppress(ValueError):
+        around_a_loop(f, stub.new(), space["Own"], stub.read, True)
     expect(not any(call.dead for call in stub.calls))
 
 

@@ -22,7 +22,7 @@ import inspect
 import weakref
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.bytecode import strings, taint
@@ -46,6 +46,12 @@ _OF_CELLS = frozenset(dis.hasfree)
 """Opcodes whose argument is the number of a cell among a frame's variables."""
 _LATEST = 4
 """So many calls are remembered for which was found out what is reached from there."""
+
+
+class Live(Protocol):
+    """The locals, as bits, that are live before each instruction."""
+
+    def __getitem__(self, at: int, /) -> int: ...
 
 
 class _Reached(NamedTuple):
@@ -101,7 +107,7 @@ class ControlFlow:
         self._by_strings = taint.evaluated(self, named, [read for read, _ in effects], len(numbers))
         """What each instruction may read through strings, if it may run code: all that those name that are passed to
         it, or in what is passed to it, or were stored."""
-        self.live = self._solve_with_comprehensions()
+        self.live: Live = self._solve_with_comprehensions()
         captured = set(code.co_cellvars)
         if "__class__" in code.co_freevars:
             captured.update(code.co_varnames[:1])  # `super()` reads the first argument, and no instruction says so
@@ -154,10 +160,10 @@ class ControlFlow:
                     changed = True
         return live
 
-    def _after(self, live: list[int], at: int) -> int:
+    def _after(self, live: Live, at: int) -> int:
         return functools.reduce(int.__or__, (live[n] for n in self.follows[at]), 0)
 
-    def _handled(self, live: list[int], at: int) -> int:
+    def _handled(self, live: Live, at: int) -> int:
         handler = self.handlers[at]
         return 0 if handler is None or self.instructions[at].opname in CANNOT_RAISE else live[handler]
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pytc.interrupt import SUSPENDS
 from pytc.ownership.bytecode.instructions import CANNOT_RAISE
-from pytc.ownership.bytecode.liveness import ControlFlow
+from pytc.ownership.bytecode.liveness import ControlFlow, Live
 from pytc.ownership.bytecode.stack import before, first_of_stack
 
 
@@ -87,6 +87,26 @@ def _made(_: ControlFlow) -> dict[tuple[int, ...], ControlFlow]:
     return {}
 
 
+def _blocks(flow: ControlFlow) -> dict[int, list[int]]:
+    """By handler: the instructions that it is around, inner handlers' included."""
+    found: dict[int, list[int]] = {}
+    for at in range(len(flow.instructions)):
+        for handler in _around(flow, at):
+            found.setdefault(handler, []).append(at)
+    return found
+
+
+class _Within(dict[int, int]):
+    """What is live before the instructions of a block; before others, what is live there for the `outer` flow."""
+
+    def __init__(self, outer: Live) -> None:
+        super().__init__()
+        self.outer = outer
+
+    def __missing__(self, at: int) -> int:
+        return self.outer[at]
+
+
 class _Passing(ControlFlow):
     """The control flow from a call on, as long as the block of the `innermost` statement is not left.
 
@@ -98,31 +118,32 @@ class _Passing(ControlFlow):
     def __init__(self, flow: ControlFlow, innermost: Entered, outer: ControlFlow):
         vars(self).update(vars(flow))
         self.outer, self.innermost = outer, innermost
-        self.inside = [n for n in range(len(flow.instructions)) if self._is_inside(n)]
-        self.live = [*outer.live]
-        for n in self.inside:
-            self.live[n] = 0
-        self.live = self._solve()
+        self.live = self._solve_inside()
 
-    def _is_inside(self, at: int) -> bool:
-        """Whether an instruction is in the block: whether the statement's handler is around it."""
-        return self.innermost.handler in _around(self, at)
+    def _inside(self) -> list[int]:
+        """The instructions of the block: those that the statement's handler is around."""
+        return self.once(_blocks)[self.innermost.handler]
 
-    def _solve(self) -> list[int]:
-        live, changed = self.live, True
+    def _solve_inside(self) -> Live:
+        live, changed, inside = _Within(self.outer.live), True, self._inside()
+        live.update(dict.fromkeys(inside, 0))
         while changed:
             changed = False
-            for at in reversed(self.inside):
+            for at in reversed(inside):
                 reads = self.reads[at] | self._by_strings[at]
                 now = reads | (self._after(live, at) & ~self.writes[at]) | self._handled(live, at)
                 if now != live[at]:
                     live[at], changed = now, True
         return live
 
-    def _handled(self, live: list[int], at: int) -> int:
+    def _handled(self, live: Live, at: int) -> int:
         if self.handlers[at] != self.innermost.handler or self.instructions[at].opname in CANNOT_RAISE:
             return super()._handled(live, at)
-        return self.outer._handled(self.outer.live, self.innermost.raises)
+        # `__exit__` runs, and may evaluate strings, before the exception is raised again.
+        read = self.outer._handled(self.outer.live, self.innermost.raises)
+        for n in range(self.innermost.handler, self.innermost.raises + 1):
+            read |= self.reads[n] | self._by_strings[n]
+        return read
 
 
 def returns_nothing(flow: ControlFlow) -> bool:

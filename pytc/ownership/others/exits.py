@@ -12,7 +12,6 @@ is changed meanwhile does not matter. What is known of are
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import threading
 import types
@@ -55,26 +54,29 @@ def _passes_on(leave: Any) -> bool:
         return False
     try:
         if leave.__func__ is not _GENERATOR_EXIT:
-            return _is_told(leave.__func__.__code__, leave.__func__.__globals__, returns_nothing)
+            function: Any = leave.__func__
+            return _is_told(function.__code__, function.__globals__, function.__builtins__, returns_nothing)
         manager = leave.__self__
         if type(manager) is not contextlib._GeneratorContextManager or type(manager.gen) is not types.GeneratorType:
             return False
         frame = manager.gen.gi_frame
-        return frame is not None and _is_told(frame.f_code, frame.f_globals, goes_on_raising)
+        return frame is not None and _is_told(frame.f_code, frame.f_globals, frame.f_builtins, goes_on_raising)
     except NotTrusted:
         return False
 
 
-def _is_told(code: types.CodeType, names: dict[str, Any], tell: Callable[[ControlFlow], bool]) -> bool:
+def _is_told(
+    code: types.CodeType, names: dict[str, Any], builtins: dict[str, Any], tell: Callable[[ControlFlow], bool]
+) -> bool:
     """Whether that is told of a function, which reads no variables, its callers' least of all, but by its bytecode.
-    `names` are the globals that it sees."""
+    `names` are the globals that it sees, and `builtins` what it finds where there are none."""
     flow = flow_of(code)
-    known = flow.once(_reading)
-    if id(names) not in known:
-        known[id(names)] = introspects(flow, names, vars(builtins))
-    return not known[id(names)] and flow.once(tell)
+    known, key = flow.once(_reading), (id(names), id(builtins))
+    if key not in known:
+        known[key] = introspects(flow, names, builtins)
+    return not known[key] and flow.once(tell)
 
 
-def _reading(_: ControlFlow) -> dict[int, str]:
-    """By the globals that a function sees (their ids): what it names by which it may read variables."""
+def _reading(_: ControlFlow) -> dict[tuple[int, int], str]:
+    """By the globals and builtins that a function sees (their ids): what it names by which it may read variables."""
     return {}
