@@ -282,7 +282,11 @@ def _with_copies(leaves: Sequence[Any], of: Collection[int], program: Program) -
     copies = put_off(make) if has_room(_ROOM_TO_PUT_OFF) else make()
     if (program.calls_python or callbacks.are_there()) and all(is_ready(array) for array in originals):
         for copy in copies:
-            copy.block_until_ready()
+            try:
+                copy.block_until_ready()
+            except RuntimeError as error:  # of the original's execution: raised to whoever reads what is made of it
+                if program.calls_python or is_from_outside(error):
+                    raise
     for i, copy in zip(of, copies, strict=True):
         given[i] = copy
     return given
