@@ -312,11 +312,10 @@ def _held(plan: Plan, call: ownership.Call, on_trial: bool = False) -> tuple[Col
     try:
         plan.emitted.compile(call.leaves)
         outcome = plan.outcome_ahead
-    except (RuntimeError, ValueError, NotImplementedError) as error:
+    except (RuntimeError, ValueError, NotImplementedError) as error:  # the call, which compiles next, raises it
         if is_from_outside(error):
             raise
-        # Not raised here, as `lower().compile()` says it otherwise: the call compiles next, and raises what a call of
-        # `jax.jit` does.
+        # And says it as a call of `jax.jit` does, which `lower().compile()` says otherwise.
     return asking.held(call, plan.to_prove, outcome), outcome  # anew: a listener of JAX's may have started a thread
 
 

@@ -12,7 +12,7 @@ from pytc.ownership.bytecode.fields import unread
 from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.stack import HIGHEST, Starred
 from pytc.ownership.cpython.interpreter import calls_directly, getrefcount, variable
-from pytc.ownership.others.exits import passing
+from pytc.ownership.others.exits import how_many_pass
 from pytc.ownership.others.watchers import may_be_interrupted, raising_handler
 from pytc.ownership.references.counts import PLAIN
 from pytc.ownership.references.private import addresses, held_by_others
@@ -87,7 +87,7 @@ def dead_locals(
     fits = site.fits(lengths)
     dead = site.dead(atomic, fits)
     if site.entered and site.dead(atomic, fits, len(site.entered)) != dead:  # mostly they are no matter
-        dead = site.dead(atomic, fits, passing(frame, site))
+        dead = site.dead(atomic, fits, how_many_pass(frame, site))
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
 
 

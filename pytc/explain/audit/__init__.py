@@ -3,6 +3,7 @@
     script   runs the script as Python would; a program of its own, which does not import pytc before the script runs
     watch    the replacements of `jax.jit` and the like while the script runs
     record   what is recorded at a call: who calls, and which leaves nobody else can reach
+    seen     what was so recorded, by the signature and the place of the calls
     traced   the program that JAX traced, with the names of the caller's arguments
     uses     what was seen of the calls with one signature, and what a donation would delete there
     advice   what to donate, what not to, and what that saves by the compiler's figures

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 
 from pytc import ownership
-from pytc.explain.audit.record import Seen, WatchedSignature
+from pytc.explain.audit.seen import Seen, WatchedSignature
 from pytc.explain.audit.traced import Traced
 from pytc.program import Leaf
 

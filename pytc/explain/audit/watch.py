@@ -23,7 +23,8 @@ from jax.tree_util import tree_leaves
 
 from pytc import ownership
 from pytc.attributes import give
-from pytc.explain.audit.record import Clock, Examined, Tracing, WatchedFunction
+from pytc.explain.audit.record import Clock, Tracing, WatchedFunction
+from pytc.explain.audit.seen import Examined
 from pytc.explain.audit.traced import Jit, Pmap
 from pytc.explain.places import Place, place_of
 from pytc.jax_compat.origins import is_library

@@ -34,7 +34,7 @@ _ANNOTATES = TraceAnnotation.__exit__
 _LOCKS = ids_of(type(threading.Lock()), type(threading.RLock()))
 
 
-def passing(frame: types.FrameType, site: CallSite) -> int:
+def how_many_pass(frame: types.FrameType, site: CallSite) -> int:
     """Of how many of the `with` statements that a frame is in, from the innermost on, the managers let exceptions go
     on."""
     for number, statement in enumerate(site.entered):
