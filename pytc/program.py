@@ -24,6 +24,7 @@ from jax.tree_util import PyTreeDef
 from pytc.jax_compat.avals import AbstractValue, held_as, nbytes, of_each, short
 from pytc.jax_compat.effects import may_call_python
 from pytc.jax_compat.jaxprs import ClosedJaxpr, Var
+from pytc.jax_compat.layouts import asks_for_parts, is_over_several
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Note:
 
 Order: TypeAlias = Literal["forwards", "backwards", "unpaired first", "unpaired last"]
 """As the function has leaves and results; both from the last to the first; the results that are `unpaired` before or
-after the others."""
+after the others. A program that `keeps_order` has them forwards."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,11 +183,31 @@ class Program:
         """This program with all leaves in `keep`, as long as nothing is known of what callers let go of."""
         return dataclasses.replace(self, keep=frozenset(range(len(self.leaves))))
 
+    @functools.cached_property
+    def keeps_order(self) -> bool:
+        """Whether the results are returned in the function's own order, whatever is written over what: where a
+        sharding over several devices is asked for, of a result or inside.
+
+        What is computed is then cut by XLA so as to suit what was asked for, and where that asks for two ways, by the
+        one that it comes across first. It goes by the results in turn; so in another order a sum may be made of other
+        parts, and have another last bit. The order of arguments decides nothing.
+        """
+        return any(is_over_several(output.requested) for output in self.outputs) or asks_for_parts(self.jaxpr.jaxpr)
+
     @property
     def passed(self) -> tuple[int, ...]:
         """Leaves (indices) that are passed to the compiled program, in order: an array at several leaves once."""
         passed = tuple(i for i, leaf in enumerate(self.leaves) if leaf.aval is not None and leaf.same_as is None)
+        if self.keeps_order:
+            return self._in_order_of_outputs(passed)
         return passed[::-1] if self.order == "backwards" else passed
+
+    def _in_order_of_outputs(self, passed: Sequence[int]) -> tuple[int, ...]:
+        """Leaves with those that are written over in the order of the outputs that are, in the places of such leaves;
+        JAX pairs both in turn."""
+        output = {leaf: a.output for a in self.aliases if (leaf := self.inputs[a.input].leaf) is not None}
+        in_turn = iter(sorted((leaf for leaf in passed if leaf in output), key=output.__getitem__))
+        return tuple(next(in_turn) if leaf in output else leaf for leaf in passed)
 
     @property
     def unpaired(self) -> tuple[int, ...]:

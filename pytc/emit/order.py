@@ -6,6 +6,9 @@ aliases come about: as they are, or from the last to the first, where that does 
 order of their inputs, then the others as they are made. (Among inputs and outputs of one shape and dtype, the k-th
 donated input then meets the k-th output, and no donated input is left over for a later one. Outputs of other shapes and
 dtypes stay where they are.)
+
+A program that `keeps_order` has only pairs that JAX makes of its outputs as they are, since its arguments are in their
+order (`Program.passed`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ def order_of(program: Program, aliased: Sequence[Alias]) -> list[int]:
     the last. `Program.order` may ask for them first or last, or for everything backwards.
     """
     outputs = list(range(len(program.out_avals)))
+    if program.keeps_order:
+        return outputs
     in_turn = [alias.output for alias in aliased]
     others = _as_made(program, {*outputs} - {*in_turn})
     if program.order == "backwards":

@@ -154,7 +154,7 @@ class EmittedWhole(Emitted):
 def emit_whole(program: Program, **options: Any) -> EmittedWhole | None:
     """Compile the program for calls with whole arguments; None where it is not one for that."""
     leaves, passed = program.leaves, program.passed
-    if program.in_tree is None or program.order == "backwards":
+    if program.in_tree is None or [*passed] != sorted(passed):
         return None
     if not (is_plain_tree(program.in_tree) and is_plain_tree(program.out_tree)):
         return None

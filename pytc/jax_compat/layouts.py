@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 from jax.experimental.layout import Format, Layout
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Sharding
 
-from pytc.jax_compat.jaxprs import Jaxpr, Literal
+from pytc.jax_compat.jaxprs import Jaxpr, JaxprEqn, Literal, subjaxprs
 
 
 def sharding_of(placed: Any) -> Any:
@@ -44,6 +44,36 @@ def is_over_several(placed: Any) -> bool:
         return mesh is not None and int(mesh.size) > 1
     # A `PartitionSpec` alone says nothing of devices.
     return not hasattr(sharding, "device_set") or len(sharding.device_set) > 1
+
+
+_CUT = frozenset("custom_partitioning jit reshard shard_map sharding_constraint".split())
+"""Primitives that may ask for parts over devices. (Where the axes of a mesh are explicit, the types of all values say
+how they are cut, and nothing is left to decide.)"""
+
+
+def asks_for_parts(jaxpr: Jaxpr) -> bool:
+    """Whether some equation, at any depth, asks for values to be spread over several devices: a constraint, an inner
+    `jit` with shardings, a `shard_map`."""
+    seen: set[int] = set()
+    ahead = [jaxpr]
+    while ahead:
+        each = ahead.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if any(eqn.primitive.name in _CUT and _asks_for_parts(eqn) for eqn in each.eqns):
+            return True
+        ahead += [inner for eqn in each.eqns if eqn.params for inner in subjaxprs(eqn)]
+    return False
+
+
+def _asks_for_parts(eqn: JaxprEqn) -> bool:
+    if eqn.primitive.name == "shard_map":
+        return int(eqn.params["mesh"].size) > 1
+    if eqn.primitive.name == "custom_partitioning":
+        return True
+    asked = (each for value in eqn.params.values() for each in (value if isinstance(value, tuple) else (value,)))
+    return any(isinstance(each, Sharding) and is_over_several(each) for each in asked)
 
 
 def place_and_layout(array: jax.Array) -> Any:

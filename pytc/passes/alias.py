@@ -20,9 +20,11 @@ For several TPUs the compiler gets unpaired results, usually a loss, first: its 
 results, and sharded training steps take a tenth less memory that way, or far less (`benchmarks/footprints.py`). On a
 single TPU it mostly makes no difference.
 
-The choice does not depend on the order of the arguments or results. It proves nothing about the compiler: a wrong price
-costs a copy, never a result. Cost: one walk over the jaxpr with every call inlined, linear in its size, and the
-assignments.
+The choice does not depend on the order of the arguments or results, unless the program `keeps_order`: then the first
+outputs of a type are paired, as JAX does (`in_turn`), and choices that would leave one of these out are not made.
+
+It proves nothing about the compiler: a wrong price costs a copy, never a result. Cost: one walk over the jaxpr with
+every call inlined, linear in its size, and the assignments.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from pytc.jax_compat.running import device_of
 from pytc.passes.cpu import Small, smallest
 from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
-from pytc.passes.fitting import Fitting
+from pytc.passes.fitting import Fitting, in_turn
 from pytc.passes.groups import Group, grouped
 from pytc.passes.reads import Reads, reads
 from pytc.passes.rejoined import rejoined
@@ -59,9 +61,11 @@ def alias(program: Program) -> Program:
     choices = Choices(program)
     read, memory = choices.read, choices.memory
     pairs: list[Alias] = []
+    fitting: list[Alias] = []
     declined: dict[int, str] = {}
     for group in choices.groups:
         matched = left = group.matched(read)
+        fitting += matched
         if choices.platform == "cpu":
             left = uncrossed(matched, functools.partial(group.pair, read=read), read, memory)
         crossed = {pair.input for pair in matched} - {pair.input for pair in left}
@@ -71,6 +75,9 @@ def alias(program: Program) -> Program:
         dropped = {pair.input: f"would be {pair.why}, and save no memory" for pair in pointless(pairs, memory)}
         pairs = [pair for pair in pairs if pair.input not in dropped]
         declined |= dropped
+    if program.keeps_order:
+        pairs = choices.completed(in_turn(program, pairs, fitting))
+        return program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
     pairs = choices.without_needless_copies(pairs)
     if choices.platform != "tpu":
         pairs = choices.over_other_types(pairs)
@@ -213,8 +220,9 @@ class Choices:
         return sorted(found.values(), key=lambda pair: pair.input)
 
     def completed(self, pairs: Iterable[Alias]) -> list[Alias]:
-        """These pairs, and the free pairs of different types but equal size among what is left; sorted by input."""
-        pairs = list(pairs)
+        """Of these pairs those that JAX can be told of (`in_turn`), and the free pairs of different types but equal
+        size among what is left; sorted by input."""
+        pairs = in_turn(self.program, pairs)
         pairs += [pair for group in self._second_choices(pairs) for pair in group.free(self.read)]
         return sorted(pairs, key=lambda pair: pair.input)
 

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, get_args
 
 from pytc.passes.alias import Choices
+from pytc.passes.fitting import in_turn
 from pytc.passes.groups import Group
 from pytc.passes.temporaries import TINY
 from pytc.program import Alias, Order, Program
@@ -104,7 +105,9 @@ _ORDERS: dict[Order, _Told] = {
 
 
 def _makes_a_difference(order: Order, program: Program) -> bool:
-    """Whether the order is another one than that of the function."""
+    """Whether the order is another one than that of the function, and may be."""
+    if program.keeps_order:
+        return False
     if order == "backwards":
         return len(program.passed) > 1 or len(program.out_avals) > 1
     if order == "forwards":
@@ -122,7 +125,7 @@ def without(program: Program, candidate: Candidate, inputs: Iterable[int]) -> li
     return [
         Candidate(
             f"{candidate.name}, without {_listed([program.input_path(number) for number in some])}",
-            tuple(pair for pair in candidate.pairs if pair.input not in some),
+            tuple(in_turn(program, (pair for pair in candidate.pairs if pair.input not in some))),
             candidate.order,
         )
         for some in left_out

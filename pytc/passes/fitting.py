@@ -5,13 +5,14 @@ Shape and dtype, which JAX compares; and the memory, the layout and the parts ov
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from pytc.jax_compat.avals import AbstractValue, is_array, nbytes, of_each, spec_on_axes
 from pytc.jax_compat.layouts import is_by_the_compiler, is_over_several, laid_out, memory_of, sharding_of
-from pytc.program import Computed, Passed, Program
+from pytc.program import Alias, Computed, Passed, Program
 
 Keys: TypeAlias = dict[int, tuple[Hashable, ...]]
 """By number: what must be equal for an output to be written over an input."""
@@ -49,7 +50,7 @@ class Fitting:
     def _keys(self, values: Sequence[int | None]) -> tuple[Keys, Keys]:
         """`inputs` and `results`."""
         program = self._program
-        requested = {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
+        requested = _requested(program)
         # If shardings are requested for all arrays, the shards of a pair must be of equal size, too.
         traced = [leaf.requested for leaf in program.leaves if not leaf.is_static]
         spread = all(wanted is not None for wanted in (*traced, *requested.values()))
@@ -74,19 +75,81 @@ class Fitting:
                 if placed is not None or kind not in in_parts:
                     inputs[number] = key(aval, placed, kind in in_parts)
         seen: set[int] = set()
+        part_of_input, part_of_output = _parts_of(program) if _are_taken_in_turn(program) else ({}, {})
+        left = collections.Counter(part_of_input[number] for number in inputs if part_of_input)
         for number, (value, aval) in enumerate(zip(values, program.out_avals, strict=True)):
-            # Of a value that is returned twice, only the first output is a candidate; the other is a copy.
+            # Of a value that is returned twice, only the first output is a candidate; the other is a copy. But if
+            # outputs are taken in turn, the other keeps its place, and those are candidates that inputs are left for.
             kind, placed = self.out_types[number], requested.get(number)
-            if kind is not None and value not in seen and (placed is not None or kind not in in_parts):
+            is_candidate = value not in seen
+            if (part := part_of_output.get(number)) in left:
+                is_candidate = left[part] > 0
+                left[part] -= 1
+            if kind is not None and is_candidate and (placed is not None or kind not in in_parts):
                 results[number] = key(aval, placed, kind in in_parts, number in inside)
             if value is not None:
                 seen.add(value)
         return inputs, results
 
 
+def in_turn(program: Program, pairs: Iterable[Alias], others: Iterable[Alias] = ()) -> list[Alias]:
+    """Of these pairs, those that JAX can be told of.
+
+    If outputs are taken in turn, that is how many of each type are written over inputs, namely the first ones. Gaps
+    are filled from `others`, as far as they can be.
+    """
+    pairs = list(pairs)
+    if not _are_taken_in_turn(program):
+        return pairs
+    given, made = _parts_of(program)
+    found = [pair for pair in pairs if given[pair.input] != made[pair.output]]  # these are XLA's to make
+    chosen = {pair.output: pair for pair in pairs if given[pair.input] == made[pair.output]}
+    taken = {pair.input for pair in pairs}
+    filling = {pair.output: pair for pair in others if pair.input not in taken}
+    left = collections.Counter(made[output] for output in chosen)
+    for output, kind in made.items():
+        if not left[kind]:
+            continue
+        if output in chosen:
+            found.append(chosen[output])
+            left[kind] -= 1
+        elif output in filling:
+            found.append(filling[output])
+        else:  # JAX would give it the input of the next one
+            left[kind] = 0
+    return found
+
+
+def _are_taken_in_turn(program: Program) -> bool:
+    """Whether the first outputs of a type are those that are written over inputs: where the order of outputs is given,
+    and JAX pairs them. (It leaves that to XLA where it does not know of all results how they are cut.)"""
+    requested = _requested(program)
+    return program.keeps_order and all(requested.get(k) is not None for k in range(len(program.out_avals)))
+
+
+def _requested(program: Program) -> dict[int, Any]:
+    """For outputs the shardings that are asked for, None where none is."""
+    return {o.origin.index: o.requested for o in program.outputs if isinstance(o.origin, Computed)}
+
+
+def _parts_of(program: Program) -> tuple[dict[int, Hashable], dict[int, Hashable]]:
+    """What JAX compares, of inputs and outputs, when it knows how all results are cut: what each device holds."""
+    requested = _requested(program)
+    given = {
+        number: _type_of_part(aval, None if each.leaf is None else program.leaves[each.leaf].placed)
+        for number, (each, aval) in enumerate(zip(program.inputs, program.in_avals, strict=True))
+    }
+    return given, {number: _type_of_part(aval, requested[number]) for number, aval in enumerate(program.out_avals)}
+
+
 def _type(aval: AbstractValue) -> Hashable:
-    """What JAX compares when it pairs donated inputs with outputs; None if it is not an array with bytes."""
+    """Shape and dtype; None if it is not an array with bytes."""
     return (aval.shape, aval.dtype) if _is_array(aval) else None
+
+
+def _type_of_part(aval: AbstractValue, placed: Any) -> Hashable:
+    """Shape and dtype of what each device holds; None if it is not an array with bytes."""
+    return (_part(aval, sharding_of(placed)) or aval.shape, aval.dtype) if _is_array(aval) else None
 
 
 def _is_array(aval: AbstractValue) -> bool:
@@ -106,13 +169,19 @@ def _key(aval: AbstractValue, placed: Any, spread: bool, is_laid_out: bool) -> t
 
 def _parts(aval: AbstractValue, sharding: Any) -> int:
     """Over how many devices the elements are divided; 0 if the compiler decides that."""
+    part = _part(aval, sharding)
+    return 0 if part is None else int(aval.size // max(1, math.prod(part)))
+
+
+def _part(aval: AbstractValue, sharding: Any) -> tuple[int, ...] | None:
+    """The shape of what each device holds; None if the compiler decides that."""
     if sharding is None:
-        return 0
+        return None
     try:
-        shape = sharding.shard_shape(aval.shape)
+        part: tuple[int, ...] = sharding.shard_shape(aval.shape)
     except (IndexError, ValueError):  # the sharding does not fit the shape, which JAX will report
-        return 0
-    return int(aval.size // max(1, math.prod(shape)))
+        return None
+    return part
 
 
 def _memory(aval: AbstractValue, sharding: object) -> str:

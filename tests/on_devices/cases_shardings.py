@@ -823,3 +823,56 @@ def test_a_state_that_is_spread_otherwise_than_before_is_no_warning_of_a_donatio
         x = jax.device_put(jnp.ones((16, 16)), jax.NamedSharding(mesh, spec))
         x = step(x)
         np.testing.assert_array_equal(x, np.full((16, 16), 2))
+
+
+def crossed(where):
+    """Each result is written over the other argument's place in the order of arguments. What both have in common, the
+    product, is cut as the one asks that XLA comes across first."""
+
+    def step(a, b):
+        product = a @ b
+        results = b + product, a + product
+        return results if where is None else tuple(map(jax.lax.with_sharding_constraint, results, where))
+
+    return step
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["asked for", "constrained inside"])
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ((P("a"), P("b")), (P("a"), P(None, "b"))),
+        ((P("b"), P("b")), (P("b"), P(None, "b"))),
+        ((P("a", "b"), P()), (P(None, "a"), P(None, "b"))),
+        ((P("a", "b"), P("b")), (P(None, "a"), P())),
+        ((P("a", "b"), P("a", "b")), (P("a", "b"), P("b", "a"))),
+    ],
+    ids=str,
+)
+def test_what_results_have_in_common_is_cut_as_under_jax_jit(given, made, inside):
+    mesh = mesh_of(AUTO)
+    made = tuple(jax.NamedSharding(mesh, spec) for spec in made)
+    a, b = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
+
+    def arguments():
+        return [jax.device_put(x, jax.NamedSharding(mesh, spec)) for x, spec in zip((a, b), given, strict=True)]
+
+    step, options = crossed(made if inside else None), {} if inside else {"out_shardings": made}
+    expected = jax.jit(step, **options)(*arguments())
+    got = pytc.compile(step, donate="all", **options)(*arguments())
+    assert [x.sharding for x in got] == [x.sharding for x in expected]
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(one).view(np.int32), np.asarray(other).view(np.int32))
+
+
+def test_the_first_results_are_written_over_arguments_where_their_order_is_kept():
+    """As by hand: JAX is told which arguments, and gives each to the first result of its type that is left."""
+    rows = jax.NamedSharding(mesh_of(AUTO), P("a"))
+    step, options = lambda a, b: (a @ b, a + 1, b * 2), {"out_shardings": (rows, rows, rows)}
+    a, b = (jax.device_put(jnp.arange(64.0).reshape(8, 8) + k, rows) for k in range(2))
+    expected = jax.jit(step, **options)(a, b)
+    got = pytc.compile(step, donate="all", **options)(a, b)
+    assert a.is_deleted()
+    assert b.is_deleted()
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
