@@ -75,6 +75,112 @@ def a_closure(step):
 
 
 @keeps
+def a_closure_that_somebody_has(step):
+    def looking(state):
+        return lambda: state["w"] + 0
+
+    seen = []
+    for i in range(STEPS):
+        state = init()
+        seen.append(looking(state))
+        new = step(state, float(i))
+        seen.append(new)
+    return [look() if callable(look) else look for look in seen]
+
+
+@keeps
+def a_closure_made_after_the_call(step):
+    state, seen = init(), []
+    for i in range(STEPS):
+        sum(float(x[0]) for x in (state["w"],))
+        new = step(state, float(i))
+        seen.append((lambda: state["w"] + 0)())
+        state = new
+    return seen, state
+
+
+@keeps
+def a_closure_made_in_a_handler(step):
+    state, seen = init(), []
+    for i in range(STEPS):
+        try:
+            new = step(state, float(i))
+            if i % 2:
+                raise ValueError
+            state = new
+        except ValueError:
+            seen += [x + 0 for x in (lambda: [state["w"]])()]
+            state = new
+    return seen, state
+
+
+@keeps
+def a_cell_that_outlives_its_function(step):
+    state, seen = init(), []
+    for i in range(STEPS):
+        (cell,) = (lambda: state).__closure__  # noqa: B023
+        new = step(state, float(i))
+        seen.append(cell.cell_contents["w"] + 0)
+        state = new
+        del cell
+    return seen, state
+
+
+@keeps
+def a_cell_and_another_name(step):
+    state, seen = init(), []
+    for i in range(STEPS):
+        first = state
+        sum(float(x[0]) for x in (state["w"],))
+        state = step(state, float(i))
+        seen.append(first["w"] + 0)
+    return seen, state, [x for x in (state["w"],) if x is state["w"]]
+
+
+@keeps
+def a_cell_that_is_named_in_a_string(step):
+    state, seen = init(), []
+
+    def evaluate(text):
+        frame = sys._getframe(1)
+        try:
+            return frame.f_locals[text.split()[0]]["w"] + 0
+        finally:
+            del frame
+
+    for i in range(STEPS):
+        sum(float(x[0]) for x in (state["w"],))
+        new = step(state, float(i))
+        seen.append(evaluate("state of now"))
+        state = new
+    return seen, state
+
+
+class Base:
+    def held(self):
+        return self.state["w"] + 0
+
+
+class Derived(Base):
+    def __init__(self, state):
+        self.state = state
+
+    def advance(self, step, i):
+        look = lambda: self.state  # noqa: E731
+        new = step(look(), float(i))
+        del look
+        seen = super().held()  # which reads the first argument
+        self.state = new
+        return seen
+
+
+@keeps
+def the_first_argument_in_a_cell(step):
+    owner = Derived(init())
+    return [owner.advance(step, i) for i in range(STEPS)], owner.state
+
+
+@keeps
 def a_default_argument(step):
     state = init()
 

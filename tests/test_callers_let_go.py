@@ -491,6 +491,62 @@ def global_that_a_function_declares(step):
 
 
 @lets_go
+def mentioned_in_a_generator_expression(step):
+    state = init()
+    for i in range(STEPS):
+        if sum(float(x[0]) for x in (state["w"], state["w"])) < 0:
+            break
+        new = step(state, float(i))
+        float(i)
+        state = new
+        del new
+    return state
+
+
+@lets_go
+def mentioned_in_a_comprehension(step):
+    state = init()
+    for i in range(STEPS):
+        [float(x[0]) for x in (state["w"],) if x is state["w"]]
+        new = step(state, float(i))
+        float(i)
+        state = new
+        del new
+    return state
+
+
+@lets_go
+def mentioned_in_a_function_that_is_gone(step):
+    state = init()
+
+    def first():
+        return float(state["w"][0])
+
+    first()
+    del first
+    for i in range(STEPS):
+        new = step(state, float(i))
+        float(i)
+        state = new
+        del new
+    return state
+
+
+@lets_go
+def a_parameter_that_a_lambda_mentions(step):
+    def advance(state, i):
+        (lambda: float(state["w"][0]))()
+        new = step(state, i)
+        float(i)
+        return new
+
+    state = init()
+    for i in range(STEPS):
+        state = advance(state, float(i))
+    return state
+
+
+@lets_go
 def cells_of_a_notebook(step):
     names = {"step": step, "state": init(), "__name__": "__main__"}
     cell = compile("state = step(state, 1.0)", "<cell>", "exec")

@@ -16,13 +16,13 @@ from types import FrameType
 from typing import Any, Literal
 
 from pytc.ownership.arrays.walk import Walk
-from pytc.ownership.bytecode.analysed import NotTrusted
+from pytc.ownership.bytecode.analysed import NotTrusted, flow_of
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.stack import HIGHEST
 from pytc.ownership.call import Call
 from pytc.ownership.cpython.interpreter import UNBOUND, getrefcount, variable, waits_for_c
-from pytc.ownership.frames import IN_SOME_WAY, dead_locals, looked_up, unread_in, waiting
+from pytc.ownership.frames import IN_SOME_WAY, dead_locals, looked_up, own, unread_in, waiting
 from pytc.ownership.others.watchers import Onlookers, onlookers
 from pytc.ownership.outcome import Outcome
 from pytc.ownership.references import loops
@@ -36,7 +36,7 @@ class Level:
     """The dead places in one frame that held arguments or parts of them."""
 
     locals: tuple[int, ...]
-    """Fast locals, by number."""
+    """Local variables, by number, also in cells."""
     loops: tuple[int, ...]
     """Iterators of loops, by their positions on the stack."""
     starred: bool
@@ -65,7 +65,9 @@ def remember(route: Route, site: CallSite, frame: FrameType) -> None:
         site.hints = dict([*site.hints.items()][1:])  # anew: another thread may be about to read it
     alone = not route or route == (Level(route[0].locals, (), starred=False, slots=False),)
     if alone and not site.above and not site.refusal and not site.is_read_by_handlers:
-        site.hinted_locals = tuple(number for level in route for number in level.locals)
+        named = [number for level in route for number in level.locals]
+        if all(flow_of(frame.f_code).locals >> number & 1 for number in named):
+            site.hinted_locals = tuple(named)
 
 
 def _above(frame: FrameType, most: int) -> tuple[tuple[int, int], ...]:
@@ -86,7 +88,7 @@ def _standing(
     dead = dead_locals(frame, site, calls_compiled, atomic, lengths)
     for number in level.locals:
         # The route belongs to the innermost site; the frames above may be at other instructions this time.
-        if number in dead and (value := variable(frame, number)) is not UNBOUND:
+        if number in dead and (value := own(frame, number)) is not UNBOUND:
             found.append(value)  # noqa: PERF401 - a loop is faster where there are one or two
     for number in level.containers:
         found += unread_in(frame, site, number, calls_compiled, atomic, lengths)
@@ -244,7 +246,7 @@ def levels(
                 found += [Found(level, "field", value, number) for value in inside]
                 inside.clear()
         found += [
-            Found(level, "local", value, number) for number in dead if (value := variable(frame, number)) is not UNBOUND
+            Found(level, "local", value, number) for number in dead if (value := own(frame, number)) is not UNBOUND
         ]
         if starred is not None:
             found += [Found(level, "starred", value) for value in kept_by(frame, starred)]

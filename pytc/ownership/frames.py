@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import CellType, FrameType
 from typing import Any, NamedTuple
 
 from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
@@ -11,7 +11,7 @@ from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.fields import unread
 from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.stack import HIGHEST, Starred
-from pytc.ownership.cpython.interpreter import calls_directly, getrefcount, variable
+from pytc.ownership.cpython.interpreter import UNBOUND, calls_directly, contents, getrefcount, variable
 from pytc.ownership.others.exits import how_many_pass
 from pytc.ownership.others.watchers import may_be_interrupted, raising_handler
 from pytc.ownership.references.counts import PLAIN
@@ -89,6 +89,22 @@ def dead_locals(
     if site.entered and site.dead(atomic, fits, len(site.entered)) != dead:  # mostly they are no matter
         dead = site.dead(atomic, fits, how_many_pass(frame, site))
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
+
+
+def own(frame: FrameType, local: int) -> Any:
+    """What a local variable has that nobody else can read, or `UNBOUND`: also what is in a cell, if that is the frame's
+    alone. Only instructions of the frame's code could then hand it on."""
+    value = variable(frame, local)
+    if type(value) is CellType:
+        # The frame, the variable here, and `getrefcount`'s argument.
+        return contents(value) if getrefcount(value) == 3 else UNBOUND
+    return value
+
+
+def is_shared(frame: FrameType, local: int) -> bool:
+    """Whether a local variable is in a cell that others have, too."""
+    cell = variable(frame, local)
+    return type(cell) is CellType and getrefcount(cell) != 3  # as in `own`
 
 
 def dead_above(frame: FrameType, site: CallSite, atomic: bool, lengths: Lengths, address: int, most: int) -> int:

@@ -96,6 +96,23 @@ def nothing_is_put_back() -> Any:
     return mock.patch.object(liveness, "puts_back", lambda flow, at: frozenset())
 
 
+def cells_are_the_frames_alone() -> Any:
+    """No nested function is there that could read a variable which it shares."""
+
+    def own(frame: Any, local: int) -> Any:
+        value = interpreter.variable(frame, local)
+        return interpreter.contents(value) if type(value) is types.CellType else value
+
+    return mock.patch.object(callers, "own", own)
+
+
+def to_make_a_function_reads_nothing() -> Any:
+    """That a nested function is still to be made of a variable is not thought of."""
+
+    effect = liveness.effect
+    return mock.patch.object(liveness, "effect", lambda each: (0, 0) if each.opname == "LOAD_CLOSURE" else effect(each))
+
+
 def strings_read_nothing() -> Any:
     """Nobody evaluates a string in the frame of a caller."""
     return mock.patch.object(strings, "named_by", lambda flow, at, numbers: 0)
@@ -810,6 +827,7 @@ ALL: tuple[Mutant, ...] = (
     what_is_watched_lives_on, lists_of_the_proof_make_functions_live, variables_end_quietly,
     frames_hold_variables_alone,
     helpers_return_the_result,
+    cells_are_the_frames_alone,
     a_store_has_not_stored_yet, nobody_interrupts,
     collections_go_on, stores_never_fail, iterators_are_alone_with_their_tuples,
     what_a_loop_has_passed_is_dead,
@@ -821,7 +839,10 @@ ALL: tuple[Mutant, ...] = (
     copies_cannot_raise, copies_call_what_they_called, one_slot_has_one_name, signals_are_no_matter_to_members,
     constructors_are_all_alike, callers_read_nothing,
     *(
-        (stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store)
+        (
+            to_make_a_function_reads_nothing,
+            stores_are_done_one_by_one, starred_calls_are_never_over, ctrl_c_waits_for_the_store,
+        )
         if _UP_TO_3_12
         else (a_store_does_not_load, workers_go_on)
     ),
@@ -895,6 +916,22 @@ def _read_later(s: Stub, f: Any, f2: Any) -> None:
     x = s.new()
     y = f(x)
     s.read((x, y))
+
+
+def _read_by_a_closure(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+
+    def look() -> Any:
+        return x
+
+    f(x)
+    s.read(look())
+
+
+def _read_by_a_closure_made_later(s: Stub, f: Any, f2: Any) -> None:
+    x = s.new()
+    f(x)
+    s.read((lambda: x)())
 
 
 def _read_behind_a_comprehension(s: Stub, f: Any, f2: Any) -> None:
@@ -1619,6 +1656,7 @@ def _store_that_loads(s: Stub, f: Any, f2: Any) -> None:
 
 PROGRAMS: tuple[Program, ...] = (
     _read_behind_a_block, _read_behind_the_next_block,
+    _read_by_a_closure, _read_by_a_closure_made_later,
     _read_later, _read_behind_a_comprehension, _read_in_handler, _read_by_name, _read_by_name_in_the_next_call,
     _member_read_by_name,
     _read_by_name_behind_the_call, _read_by_what_an_object_has, _read_by_an_operator,

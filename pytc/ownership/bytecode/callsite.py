@@ -59,22 +59,23 @@ class CallSite:
         self._calm = 0, 1, self.calm
         self.entered = () if self.refusal else entered(flow, self.at)
         """The `with` statements around the call, the innermost first."""
-        flows = [passing(flow, self.entered[:number]) for number in range(len(self.entered) + 1)]
-        self._dead = [
-            [frozenset[int]() if self.refusal else each.dead(self.at, calm) for calm in self._calm] for each in flows
-        ]
-        """Dead locals if all exception handlers count; if that of the call does not; if those of what takes the result
-        apart after it do not, either. And each of these by the number of `with` statements that exceptions pass."""
-        self.evaluated = flow.evaluated(self.at)
-        """Locals that the function which is called may read through strings, as long as it runs."""
         self.events, self.returns, self._returned = continuation(flow, self.at)
         """What happens right after the call; whether the function then returns; what of the result it returns."""
+        stores = [event.place for event in self.events if event.does == "store" and len(event.place) == 1]
+        slots = {place[0].name for place in stores if place[0].kind == "cell"}
+        flows = [passing(flow, self.entered[:number]) for number in range(len(self.entered) + 1)]
+        self._dead = [
+            [frozenset[int]() if self.refusal else each.dead(self.at, calm) - slots for calm in self._calm]
+            for each in flows
+        ]
+        """Dead locals if all exception handlers count; if that of the call does not; if those of what takes the result
+        apart after it do not, either. And each of these by the number of `with` statements that exceptions pass.
+        Without the cells that are slots, so that no reference is counted as that of both."""
+        self.evaluated = flow.evaluated(self.at)
+        """Locals that the function which is called may read through strings, as long as it runs."""
         self.names = frozenset(name for event in self.events for name in event.names())
         """The names that are read then, or stored to."""
-        self.drops = self._returned != RESULT and any(
-            event.does == "store" and len(event.place) == 1 and event.place[0].kind in ("fast", "cell")
-            for event in self.events
-        )
+        self.drops = self._returned != RESULT and any(place[0].kind in ("fast", "cell") for place in stores)
         """Whether parts of the result may be left in variables, and die when the function returns."""
         self.may_pass_on = self.returns and cannot_raise(self.events)
         """Whether it returns after the call, and nothing before that can raise but what takes the result apart."""
@@ -101,7 +102,7 @@ class CallSite:
         """The quick look expects the arguments among the results of so many of the latest executions."""
 
     def dead(self, atomic: bool, fits: bool, passing: int = 0) -> frozenset[int]:
-        """The fast locals that are never read again, by number.
+        """The locals that are never read again, by number; those in cells by nothing but this function.
 
         `atomic` says that nothing is donated if the call raises: then the handler of the call itself does not count,
         nor do those of what takes the result apart after it, if the result `fits` that. So many of the `with`

@@ -37,6 +37,11 @@ RUN_NO_CODE |= {"RETURN_VALUE", "RETURN_CONST", "RERAISE"}
 """Instructions that run none but that of finalisers."""
 
 _LOCAL_OPCODES = frozenset(dis.haslocal)
+OF_CELLS = frozenset(dis.hasfree)
+"""Opcodes whose argument is the number of a cell among a frame's variables."""
+_READ_CELLS = {"LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
+"""`LOAD_CLOSURE` hands the cell on, to a function that may read it at any time. (From 3.13 on `LOAD_FAST` does.)"""
+_WRITE_CELLS = {"STORE_DEREF", "DELETE_DEREF"}
 
 
 class UnknownInstruction(Exception):
@@ -44,10 +49,14 @@ class UnknownInstruction(Exception):
 
 
 def effect(instruction: dis.Instruction) -> tuple[int, int]:
-    """The locals that an instruction reads and writes, as sets of bits."""
+    """The locals that an instruction reads and writes, as sets of bits; what a cell has counts as a local."""
+    name, argument = instruction.opname, instruction.arg or 0
+    if instruction.opcode in OF_CELLS and name != "MAKE_CELL":
+        if name not in _READ_CELLS | _WRITE_CELLS:
+            raise UnknownInstruction(name)
+        return (name in _READ_CELLS) << argument, (name in _WRITE_CELLS) << argument
     if instruction.opcode not in _LOCAL_OPCODES:
         return 0, 0
-    name, argument = instruction.opname, instruction.arg or 0
     if name in TWO:
         reads = writes = 0
         for local, is_read in zip((argument >> 4, argument & 15), TWO[name], strict=True):
@@ -58,6 +67,12 @@ def effect(instruction: dis.Instruction) -> tuple[int, int]:
     if name in READS_ONE or name in WRITES_ONE:
         return (name in READS_ONE) << argument, (name in WRITES_ONE) << argument
     raise UnknownInstruction(name)
+
+
+def own_names(code: CodeType) -> list[str]:
+    """The names of a function's own variables, in the order of their numbers: first those that are not in cells, and
+    parameters; then the others, which are."""
+    return [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
 
 
 def exception_table(code: CodeType) -> Iterator[tuple[int, int, int, int, int]]:

@@ -8,7 +8,11 @@ is the bits of an integer. Done once for each code object.
 
 The handler's part is not diminished by what `i` writes, because `i` may raise before it has written anything. A
 suspended generator is no exception to this: it goes on at the next instruction, or at its handler, or not at all.
-Cells are never called dead here: whoever has the closure can read them.
+
+A variable that nested functions mention is in a cell, and whoever has one of these functions can read it. Here only the
+function's own instructions count, and to make such a function reads all that it mentions. So what is said of a cell is
+true as long as nothing but the frame refers to it (`frames.own`): the nested functions are gone, and those that are yet
+to be made are readers.
 
 What strings name counts as read, too (`strings`, `taint`).
 """
@@ -31,19 +35,19 @@ from pytc.ownership.bytecode.instructions import (
     CANNOT_RAISE,
     JUMPS,
     LEAVES,
+    OF_CELLS,
     PUTS_ASIDE,
     UNCONDITIONAL,
     UnknownInstruction,
     effect,
     exception_table,
+    own_names,
 )
 from pytc.set_bits import by_member, set_bits
 
 T = TypeVar("T")
 
 
-_OF_CELLS = frozenset(dis.hasfree)
-"""Opcodes whose argument is the number of a cell among a frame's variables."""
 _LATEST = 4
 """So many calls are remembered for which was found out what is reached from there."""
 
@@ -89,7 +93,7 @@ class ControlFlow:
                     raise UnknownInstruction(f"{instruction.opname} in a function")  # whose locals are no dictionary
         plain = {number for number, name in enumerate(code.co_varnames) if name not in code.co_cellvars}
         for instruction in self.instructions:
-            if instruction.opcode in _OF_CELLS and instruction.arg in plain:
+            if instruction.opcode in OF_CELLS and instruction.arg in plain:
                 raise UnknownInstruction(f"{instruction.opname} of a variable that is no cell")
         self.follows: list[tuple[int, ...]] = []
         for at, instruction in enumerate(self.instructions):
@@ -100,7 +104,9 @@ class ControlFlow:
                 after += (at + 1,)
             self.follows.append(after)
         effects = [effect(i) for i in self.instructions]
-        numbers = {name: number for number, name in enumerate(code.co_varnames)}
+        numbers = {name: number for number, name in enumerate(own_names(code))}
+        optimised = code.co_flags & inspect.CO_OPTIMIZED
+        cells = {numbers[name] for name in code.co_cellvars} if optimised else set[int]()
         named = [strings.named_by(self, at, numbers) for at in range(len(effects))]
         self.reads = [read | by_name for (read, _), by_name in zip(effects, named, strict=True)]
         self.writes = [w for _, w in effects]
@@ -108,11 +114,13 @@ class ControlFlow:
         """What each instruction may read through strings, if it may run code: all that those name that are passed to
         it, or in what is passed to it, or were stored."""
         self.live: Live = self._solve_with_comprehensions()
-        captured = set(code.co_cellvars)
-        if "__class__" in code.co_freevars:
-            captured.update(code.co_varnames[:1])  # `super()` reads the first argument, and no instruction says so
-        self.locals = sum(1 << i for i, name in enumerate(code.co_varnames) if name not in captured)
+        # `super()` reads the first argument, and no instruction says so. A comprehension puts cells aside as a whole.
+        readable = {0} if "__class__" in code.co_freevars else set[int]()
+        readable.update(each.arg or 0 for each in self.instructions if each.opname == PUTS_ASIDE and each.arg in cells)
+        self.locals = sum(1 << number for number in range(len(code.co_varnames)) if number not in cells | readable)
         """The fast locals that only instructions read, as a set of bits: no cells."""
+        self.cells = sum(1 << number for number in cells - readable)
+        """The function's own variables that are in cells."""
         self._told: dict[Callable[[ControlFlow], Any], Any] = {}
         """By function: what it tells of this flow."""
         self._latest: tuple[tuple[tuple[int, int], _Reached], ...] = ()
@@ -172,7 +180,8 @@ class ControlFlow:
         return bisect.bisect_right(self.offsets, lasti) - 1
 
     def dead(self, at: int, calm: int = 0) -> frozenset[int]:
-        """The locals that no path from instruction `at` on reads before overwriting them, `at` itself included.
+        """The locals, also those in cells, that no path from instruction `at` on reads before overwriting them, `at`
+        itself included.
 
         The first `calm` instructions, from `at` on, are known not to raise, and to come one after the other.
         What `at` itself writes is not called dead: if `at` is a store, the call was made by the destructor of the value
@@ -186,7 +195,7 @@ class ControlFlow:
             live |= 1 << ((here.arg or 0) & 15)
         if [each.opname for each in self.instructions[at : at + 2]] == ["STORE_FAST", "STORE_FAST"]:
             live |= self._after(self.live, at + 1)
-        return frozenset(set_bits(self.locals & ~(self.reads[at] | live)))
+        return frozenset(set_bits((self.locals | self.cells) & ~(self.reads[at] | live)))
 
     def _following(self, at: int, calm: int) -> int:
         """What is live after instruction `at`, where it and the next ones, `calm` in all, do not raise."""

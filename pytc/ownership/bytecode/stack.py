@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import NamedTuple
 
+from pytc.ownership.bytecode.instructions import own_names
 from pytc.ownership.bytecode.liveness import ControlFlow
 
 HIGHEST = 32
@@ -94,7 +95,7 @@ def _within(flow: ControlFlow, heights: Sequence[int | None], loop: int) -> set[
 def first_of_stack(code: CodeType) -> int:
     """How many variables a frame has, cells included; the stack comes after them. (A name may be that of a variable of
     a comprehension and of a free one at once.)"""
-    return len(code.co_varnames) + len({*code.co_cellvars} - {*code.co_varnames}) + len(code.co_freevars)
+    return len(own_names(code)) + len(code.co_freevars)
 
 
 def starred_call(flow: ControlFlow, at: int) -> Starred | None:

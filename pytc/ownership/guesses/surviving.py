@@ -36,6 +36,7 @@ from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded
 from pytc.ownership.cpython.interpreter import contents, getrefcount, variable, waits_for_c
+from pytc.ownership.frames import is_shared
 from pytc.ownership.guesses.loop import Loop, loop_around
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.guesses.repeats import is_once, is_stored_after
@@ -149,8 +150,9 @@ class _Survey:
         # After C code a Ctrl-C may come before the store.
         at_once = not (waits_for_c(frame) and may_be_interrupted())
         self.atomic = self.atomic and at_once and not (site.is_read_by_handlers and raising_handler())
+        shared = {n for n in site.dead(True, True) if is_shared(frame, n)}
         by_handlers = site.dead(True, True) - site.dead(self.atomic, True)
-        dead = site.dead(self.atomic, True) | {
+        dead = site.dead(self.atomic, True) - shared | {
             place[0].name for place in overwritten if _is_local(place) and place[0].name not in by_handlers
         }
         for place in overwritten:
@@ -288,9 +290,11 @@ def _holders(
     known. A variable does not (`surviving` looks at variables itself); nor does an attribute or item of an object that
     only a `dead` variable holds, or one of which only other members are `read`. If more refer to the object in a dead
     variable, these may be variables of the callers."""
+    is_dead = place[0].name in dead
+    if place[0].kind == "cell" and is_dead and len(place) == 1:
+        return 0
     if place[0].kind != "fast":
         return _ANY
-    is_dead = place[0].name in dead
     if not is_dead:
         members = read.get(place[0].name)
         if len(place) == 1 or members is None or place[1] in members:

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from pytc.ownership.bytecode.analysed import NotTrusted, flow_of, site_of
 from pytc.ownership.bytecode.callsite import CallSite
 from pytc.ownership.bytecode.events import Place, Step, fast
+from pytc.ownership.bytecode.instructions import own_names
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stack import HIGHEST_READ, first_of_stack
 from pytc.ownership.bytecode.symbolic import loaded, places_loaded
@@ -30,6 +31,7 @@ from pytc.ownership.cpython.interpreter import (
     waits_for_c,
 )
 from pytc.ownership.cpython.plain import is_key, why_attribute_is_odd, why_item_is_odd
+from pytc.ownership.frames import is_shared, own
 from pytc.ownership.guesses.read_again import ReadAgain
 from pytc.ownership.others.watchers import may_be_interrupted, onlooking_thread, other_frames
 from pytc.ownership.references.private import StackVariables
@@ -85,9 +87,13 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
     again = ReadAgain(frame, flow, site, slots, at_once=True, atomic=True)
     # Locals that the function's own code never reads again.
     unread = flow.dead(site.at, site.calm) if site.refusal else frozenset[int]()
-    for number, name in enumerate(code.co_varnames):
+    for number, name in enumerate(own_names(code)):
         found = variable(frame, number)
-        if found is UNBOUND or number in site.dead(True, True):
+        if number in site.dead(True, True) and not is_shared(frame, number):
+            continue
+        if type(found) is types.CellType and not is_shared(frame, number):
+            found = contents(found)
+        if found is UNBOUND:
             continue
         if found is value and number in unread:
             text = f"`{name}` in {place_in(frame, None)}: {site.refusal}"
@@ -101,7 +107,7 @@ def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
                 return Held("variable", f"read again in {place_in(frame, line)}, as `{name}`", code.co_filename, line)
             line = _assigned(flow, site.at, number)
             return Held("variable", f"also `{name}` in {place_in(frame, line)}", code.co_filename, line)
-        if type(found) is types.CellType and contents(found) is value:
+        if type(found) is types.CellType and contents(found) is value and number < len(code.co_varnames):
             text = f"`{name}` in {place_in(frame, None)}, which a nested function can read"
             return Held("closure", text, code.co_filename, frame.f_lineno)
         if not _is_to_be_opened(found):
@@ -272,14 +278,7 @@ def _captured(frame: FrameType, number: int) -> str:
     free = number - first_of_stack(code) + len(code.co_freevars)
     if free >= 0:
         return f"`{code.co_freevars[free]}` of the nested function {code.co_qualname}"
-    return f"`{_own_cell(code, number)}` in {place_in(frame, None)}, which a nested function can read"
-
-
-def _own_cell(code: types.CodeType, number: int) -> str:
-    """The name of a variable of the function's own that nested functions share: those that are parameters have their
-    numbers among the others, and the rest comes after."""
-    names = [*code.co_varnames, *(name for name in code.co_cellvars if name not in code.co_varnames)]
-    return names[number]
+    return f"`{own_names(code)[number]}` in {place_in(frame, None)}, which a nested function can read"
 
 
 def in_members_above(frame: FrameType, value: Any) -> Held | None:
@@ -407,9 +406,9 @@ def in_handlers(frame: FrameType, value: Any) -> str:
     for _ in range(HIGHEST_READ):
         if above is None:
             break
-        site, names = site_of(above), above.f_code.co_varnames
+        site, names = site_of(above), own_names(above.f_code)
         for number in site.dead(True, True) - site.dead(False, False):
-            if variable(above, number) is value:
+            if own(above, number) is value:
                 return f"`{names[number]}` in {place_in(above, None)}, which an exception handler reads"
         above = above.f_back
     return ""
