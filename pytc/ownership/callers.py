@@ -65,9 +65,8 @@ def remember(route: Route, site: CallSite, frame: FrameType) -> None:
         site.hints = dict([*site.hints.items()][1:])  # anew: another thread may be about to read it
     alone = not route or route == (Level(route[0].locals, (), starred=False, slots=False),)
     if alone and not site.above and not site.refusal and not site.is_read_by_handlers:
-        named = [number for level in route for number in level.locals]
-        if all(flow_of(frame.f_code).locals >> number & 1 for number in named):
-            site.hinted_locals = tuple(named)
+        site.hinted_locals = tuple(number for level in route for number in level.locals)
+        site.hints_cells = any(flow_of(frame.f_code).cells >> number & 1 for number in site.hinted_locals)
 
 
 def _above(frame: FrameType, most: int) -> tuple[tuple[int, int], ...]:
@@ -112,8 +111,9 @@ def follow(
         # As in `looked_up`: nobody else may have the frame. That does not matter if no place is relied on.
         if hinted and getrefcount(frame) != 4:
             raise NotTrusted
+        read = own if known.hints_cells else variable
         for number in hinted:
-            if (value := variable(frame, number)) is not UNBOUND:
+            if (value := read(frame, number)) is not UNBOUND:
                 found.append(value)  # noqa: PERF401 - a comprehension would be another frame
         return found, None
     # Who comes by more ways than are remembered (a recursion) has mostly the same variables in each.

@@ -29,7 +29,7 @@ class CallSite:
     frame on the stack above a call has one for the instruction that it is at. The code object is not kept alive;
     `analysed` forgets a site with its code.
 
-    `__init__` settles everything but five attributes, which `callers.remember` and `proof` write:
+    `__init__` settles everything but six attributes, which `callers.remember` and `proof` write:
 
         not yet proven    `hints` is empty: the quick look is skipped
                           a careful look (`look.look_everywhere`), whatever it proves -> hinted
@@ -94,8 +94,10 @@ class CallSite:
         self.above = 0
         """How many frames above tell these apart."""
         self.hinted_locals: tuple[int, ...] | None = None
-        """The short form of the only hint, where it names only variables of this frame, which nobody else may read and
-        no exception handler does: their numbers. Else None."""
+        """The short form of the only hint, where it names only variables of this frame, which no exception handler
+        reads: their numbers. Else None."""
+        self.hints_cells = False
+        """Whether some of these are in cells."""
         self._members: dict[tuple[int, int], frozenset[Step] | None] = {}
         """What `members_read` has found, by local and calm."""
         self.executions = 1
