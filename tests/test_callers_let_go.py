@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import threading
 import time
 import types
 from typing import NamedTuple
@@ -529,6 +530,28 @@ def mentioned_in_a_function_that_is_gone(step):
         float(i)
         state = new
         del new
+    return state
+
+
+@lets_go
+def mentioned_and_overwritten_at_once(step):
+    state = init()
+    for i in range(STEPS):
+        any(x is None for x in (state["w"],))
+        state = step(state, float(i))
+    return state
+
+
+@lets_go
+def mentioned_and_overwritten_beside_a_thread(step):
+    state, over = init(), threading.Event()
+    others = threading.Thread(target=lambda: [time.sleep(0.001) for _ in iter(over.is_set, True)])
+    others.start()
+    for i in range(STEPS):
+        any(x is None for x in (state["w"],))
+        state = step(state, float(i))
+    over.set()
+    others.join()
     return state
 
 

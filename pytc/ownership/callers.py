@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from types import FrameType
 from typing import Any, Literal
 
@@ -80,11 +80,16 @@ def _above(frame: FrameType, most: int) -> tuple[tuple[int, int], ...]:
 
 
 def _standing(
-    frame: FrameType, site: CallSite, level: Level, calls_compiled: bool, atomic: bool, lengths: Lengths
+    frame: FrameType,
+    site: CallSite,
+    level: Level,
+    dead: Set[int],
+    calls_compiled: bool,
+    atomic: bool,
+    lengths: Lengths,
 ) -> list[Any]:
-    """What stands in those variables of a frame, and in containers that these have, that a route names."""
+    """What stands in those `dead` variables of a frame, and in containers that others have, that a route names."""
     found: list[Any] = []
-    dead = dead_locals(frame, site, calls_compiled, atomic, lengths)
     for number in level.locals:
         # The route belongs to the innermost site; the frames above may be at other instructions this time.
         if number in dead and (value := own(frame, number)) is not UNBOUND:
@@ -140,16 +145,16 @@ def follow(
         given = call.args if level is route[0] else ()
         way = waiting(frame, site, below, readable, given, atomic, lengths) if waits else IN_SOME_WAY
         starred, at_once, atomic, lengths = way
+        dead = frozenset[int]() if readable else dead_locals(frame, site, level is route[0], atomic, lengths)
         if overwritten is not None:  # first, because it counts the references to what the frame has, as loops do next
             quietly = at_once and (starred is None or level is route[0])
-            overwritten.add(frame, site, lengths, quietly, found, bool(readable), atomic)
+            overwritten.add(frame, site, lengths, quietly, found, bool(readable), atomic, site.cells & dead)
             if level is not route[-1]:
                 overwritten.leave(frame, site)
         if level.loops and not readable:
-            dead = dead_locals(frame, site, level is route[0], atomic, lengths)
             left += loops.handed_out(frame, {*level.loops}.intersection(site.iterators), dead)
         if not readable:
-            found += _standing(frame, site, level, level is route[0], atomic, lengths)
+            found += _standing(frame, site, level, dead, level is route[0], atomic, lengths)
         if level.starred and starred is not None:
             found += kept_by(frame, starred)
         if level is route[-1]:
@@ -232,11 +237,11 @@ def levels(
         # First, because it counts the references to what the frame has, as loops do next. What a helper's starred call
         # keeps dies before the store and is not examined, so from such a helper upwards no slot is dead.
         quietly = at_once and (starred is None or level == 0)
-        slots.add(frame, site, lengths, quietly, places, bool(readable), atomic)
+        dead = frozenset[int]() if readable else dead_locals(frame, site, level == 0, atomic, lengths)
+        slots.add(frame, site, lengths, quietly, places, bool(readable), atomic, site.cells & dead)
         slots.leave(frame, site)
         if slots.onlooker not in ("", *refusals):
             refusals.append(slots.onlooker)
-        dead = frozenset[int]() if readable else dead_locals(frame, site, level == 0, atomic, lengths)
         left = [] if readable else loops.handed_out(frame, site.iterators, dead)
         found = [Found(level, "loop", each.value, each.position, each) for each in left]
         left.clear()

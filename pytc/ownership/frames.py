@@ -83,11 +83,14 @@ def dead_locals(
     frame: FrameType, site: CallSite, calls_compiled: bool, atomic: bool, lengths: Lengths
 ) -> frozenset[int]:
     """The dead locals of a frame, which is at `site`. The compiled function evaluates no strings in it; any other
-    function that runs above the frame may yet do so."""
+    function that runs above the frame may yet do so. One in a cell that others have now is left out, though they may
+    let go of it; one that is the frame's alone stays that, as long as the frame waits."""
     fits = site.fits(lengths)
     dead = site.dead(atomic, fits)
     if site.entered and site.dead(atomic, fits, len(site.entered)) != dead:  # mostly they are no matter
         dead = site.dead(atomic, fits, how_many_pass(frame, site))
+    if site.cells:
+        dead -= {number for number in dead & site.cells if is_shared(frame, number)}
     return dead if calls_compiled or not site.evaluated else dead - site.evaluated
 
 

@@ -1,6 +1,7 @@
 """Slots: attributes, items, globals and cells that the instructions right after the call overwrite.
 
-`callsite` names these slots; `Slots` finds the objects that the names stand for at one call. A slot is dead if
+`callsite` names these slots; `Slots` finds the objects that the names stand for at one call. (A cell that nothing but
+the frame refers to is a variable like any other.) A slot is dead if
 
 - reaching it runs no code: only plain attributes of plain objects, and items of exact dicts and lists under string or
   integer keys; no property, `__getattr__`, `__setattr__` or descriptor except `__slots__`;
@@ -90,6 +91,8 @@ class Slots:
         self._added: tuple[CallSite, bool, Lengths]
         """What was told of the frame that was added last."""
         self.values: list[Any] = []
+        self._own: Set[int] = frozenset()
+        """The variables in cells that belong to the frame that was added last."""
         self._open = not self.onlooker
         """Whether further slots may be dead. Once False, it stays so."""
         self._roots = [] if self.onlooker else [*roots]
@@ -133,6 +136,7 @@ class Slots:
         places: Sequence[Any],
         readable: bool = False,
         atomic: bool = True,
+        own: Set[int] = frozenset(),
     ) -> None:
         """Add the slots that the instructions after `site` overwrite in `frame`, up to the first that may run code.
 
@@ -140,9 +144,11 @@ class Slots:
         compiled function's return and these instructions, and `atomic` that nothing has been donated if what the frame
         calls raises. `places` is the list of the values found in dead places so far: besides `values`, nothing else of
         the proof may refer to what the frames hold. `readable` says that others can read the frame's own variables,
-        which then count as slots.
+        which then count as slots. `own` are the numbers of dead variables in cells that the frame alone refers to: they
+        are no slots, but variables like any other, so no reference is counted as that of both.
         """
         roots = self.forget()
+        self._own = own
         self._added = site, atomic, lengths
         self.dying.keep(frame.f_globals)
         self.dying.count_lists(places, self.values, self._owners)
@@ -342,6 +348,8 @@ class Slots:
         """Whether a place is out of the reach of other threads: a variable, or in objects that nothing refers to but
         variables of functions of this thread, those of `frame` and those beneath it on `stack`, and one another."""
         first, *steps = place
+        if first.kind == "cell" and first.name in self._own:
+            return not steps
         if first.kind != "fast":
             return False  # anybody may have the function whose cell or globals these are
         nodes = [variable(frame, first.name)]
@@ -412,10 +420,11 @@ class Slots:
         if step.kind == "cell":
             if type(value) is not types.CellType:
                 raise NotPlain
+            container, key = (frame, step.name) if step.name in self._own else (value, "cell_contents")
             try:
-                return value, "cell_contents", value.cell_contents
+                return container, key, value.cell_contents
             except ValueError as error:
                 if interpreter.comes_from_python(error):
                     raise
-                return value, "cell_contents", UNBOUND
+                return container, key, UNBOUND
         return frame, step.name, value

@@ -103,7 +103,9 @@ def cells_are_the_frames_alone() -> Any:
         value = interpreter.variable(frame, local)
         return interpreter.contents(value) if type(value) is types.CellType else value
 
-    return mock.patch.object(callers, "own", own)
+    return _patches(
+        mock.patch.object(callers, "own", own), mock.patch.object(frames, "is_shared", lambda frame, local: False)
+    )
 
 
 def to_make_a_function_reads_nothing() -> Any:
@@ -641,6 +643,14 @@ _follow = callers.follow
 class _Everything:
     def __contains__(self, item: object) -> bool:
         return True
+
+    def __and__(self, others: Any) -> Any:
+        return others
+
+    __rand__ = __and__
+
+    def __sub__(self, others: Any) -> Any:
+        return self
 
 
 def old_values_may_be_stored() -> Any:

@@ -20,6 +20,7 @@ from pytc.ownership.bytecode.lengths import Lengths
 from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.managers import entered, passing
 from pytc.ownership.bytecode.stack import iterators, starred_call
+from pytc.set_bits import set_bits
 
 
 class CallSite:
@@ -62,15 +63,14 @@ class CallSite:
         self.events, self.returns, self._returned = continuation(flow, self.at)
         """What happens right after the call; whether the function then returns; what of the result it returns."""
         stores = [event.place for event in self.events if event.does == "store" and len(event.place) == 1]
-        slots = {place[0].name for place in stores if place[0].kind == "cell"}
         flows = [passing(flow, self.entered[:number]) for number in range(len(self.entered) + 1)]
         self._dead = [
-            [frozenset[int]() if self.refusal else each.dead(self.at, calm) - slots for calm in self._calm]
-            for each in flows
+            [frozenset[int]() if self.refusal else each.dead(self.at, calm) for calm in self._calm] for each in flows
         ]
         """Dead locals if all exception handlers count; if that of the call does not; if those of what takes the result
-        apart after it do not, either. And each of these by the number of `with` statements that exceptions pass.
-        Without the cells that are slots, so that no reference is counted as that of both."""
+        apart after it do not, either. And each of these by the number of `with` statements that exceptions pass."""
+        self.cells = frozenset(set_bits(flow.cells))
+        """Those locals that are in cells: dead only where the frame alone refers to the cell."""
         self.evaluated = flow.evaluated(self.at)
         """Locals that the function which is called may read through strings, as long as it runs."""
         self.names = frozenset(name for event in self.events for name in event.names())
@@ -104,7 +104,7 @@ class CallSite:
         """The quick look expects the arguments among the results of so many of the latest executions."""
 
     def dead(self, atomic: bool, fits: bool, passing: int = 0) -> frozenset[int]:
-        """The locals that are never read again, by number; those in cells by nothing but this function.
+        """The locals that are never read again by this function, by number.
 
         `atomic` says that nothing is donated if the call raises: then the handler of the call itself does not count,
         nor do those of what takes the result apart after it, if the result `fits` that. So many of the `with`

@@ -153,7 +153,7 @@ class _Survey:
         shared = {n for n in site.dead(True, True) if is_shared(frame, n)}
         by_handlers = site.dead(True, True) - site.dead(self.atomic, True)
         dead = site.dead(self.atomic, True) - shared | {
-            place[0].name for place in overwritten if _is_local(place) and place[0].name not in by_handlers
+            place[0].name for place in overwritten if _is_local(frame, place) and place[0].name not in by_handlers
         }
         for place in overwritten:
             slot, value = slots.slot(frame, place)
@@ -161,9 +161,9 @@ class _Survey:
             if len(place) > 1:
                 self.released |= self._at(place, value)
             from_there = any(place == each[: len(place)] for each in loaded_here)
-            if from_there and (loop.body or not _is_local(place)):  # a frame's own variables end with it
+            if from_there and (loop.body or not _is_local(frame, place)):  # a frame's own variables end with it
                 self.renewed |= self._at(place, value)
-            if not _is_local(place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
+            if not _is_local(frame, place) and (not at_once or self.may_raise or self._onlooker(slots, frame, place)):
                 self.foreseen |= self._at(place, value)
         value = None  # or it would be one more reference to a container
         if waits_for_c(frame) and flow.instructions[site.at].opname in _CALLS:
@@ -270,9 +270,10 @@ def _inside(value: Any, movable: bool, most: int) -> Sequence[Any]:
     return [*attributes, *(part for part in parts if type(part) is not dict and not issubclass(type(part), type))]
 
 
-def _is_local(place: Place) -> bool:
+def _is_local(frame: FrameType, place: Place) -> bool:
     """Whether a place is a local variable that no other function reads."""
-    return len(place) == 1 and place[0].kind == "fast"
+    of_frame = place[0].kind == "fast" or (place[0].kind == "cell" and not is_shared(frame, place[0].name))
+    return len(place) == 1 and of_frame
 
 
 def _beneath(frame: FrameType, flow: ControlFlow, site: CallSite) -> Iterator[Any]:
