@@ -92,7 +92,7 @@ def a_closure_that_somebody_has(step):
 def a_closure_made_after_the_call(step):
     state, seen = init(), []
     for i in range(STEPS):
-        sum(float(x[0]) for x in (state["w"],))
+        sum(float(state[x][0]) for x in "w")
         new = step(state, float(i))
         seen.append((lambda: state["w"] + 0)())
         state = new
@@ -131,10 +131,10 @@ def a_cell_and_another_name(step):
     state, seen = init(), []
     for i in range(STEPS):
         first = state
-        sum(float(x[0]) for x in (state["w"],))
+        sum(float(state[x][0]) for x in "w")
         state = step(state, float(i))
         seen.append(first["w"] + 0)
-    return seen, state, [x for x in (state["w"],) if x is state["w"]]
+    return seen, state, [state[x] for x in "w"]
 
 
 @keeps
@@ -149,7 +149,7 @@ def a_cell_that_is_named_in_a_string(step):
             del frame
 
     for i in range(STEPS):
-        sum(float(x[0]) for x in (state["w"],))
+        sum(float(state[x][0]) for x in "w")
         new = step(state, float(i))
         seen.append(evaluate("state of now"))
         state = new

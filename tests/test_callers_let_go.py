@@ -495,7 +495,7 @@ def global_that_a_function_declares(step):
 def mentioned_in_a_generator_expression(step):
     state = init()
     for i in range(STEPS):
-        if sum(float(x[0]) for x in (state["w"], state["w"])) < 0:
+        if sum(float(state[x][0]) for x in "ww") < 0:
             break
         new = step(state, float(i))
         float(i)
@@ -537,7 +537,7 @@ def mentioned_in_a_function_that_is_gone(step):
 def mentioned_and_overwritten_at_once(step):
     state = init()
     for i in range(STEPS):
-        any(x is None for x in (state["w"],))
+        any(state[x] is None for x in "w")
         state = step(state, float(i))
     return state
 
@@ -545,10 +545,10 @@ def mentioned_and_overwritten_at_once(step):
 @lets_go
 def mentioned_and_overwritten_beside_a_thread(step):
     state, over = init(), threading.Event()
-    others = threading.Thread(target=lambda: [time.sleep(0.001) for _ in iter(over.is_set, True)])
+    others = threading.Thread(target=lambda: sum(time.sleep(0.001) is not None for _ in iter(over.is_set, True)))
     others.start()
     for i in range(STEPS):
-        any(x is None for x in (state["w"],))
+        any(state[x] is None for x in "w")
         state = step(state, float(i))
     over.set()
     others.join()
