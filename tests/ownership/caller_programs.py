@@ -349,7 +349,11 @@ class Writer:
                     self.line(f"nonlocal {self.names[0]}")
                     self.line(f"{self.names[0]} = f({self.names[0]})")
                 self.line(f"return read({self.names[0]})")
-            self.line(rng.choice([f"{name}()", f"saved.append({name})"]))
+            self.line(
+                rng.choice(
+                    [f"{name}()", f"{name}(); del {name}", f"saved.append({name})", f"saved.append({name}); del {name}"]
+                )
+            )
 
     def loop(self) -> None:
         rng = self.rng
