@@ -889,6 +889,15 @@ def test_a_weak_reference_and_a_shard(made: Functions) -> None:
     expect(reference() is None)
 
 
+def test_a_variable_in_a_cell_that_nobody_else_has(made: Functions) -> None:
+    stub, f = made
+    x = stub.new()
+    any(x is None for _ in "x")
+    y = f(x)
+    stub.says("read again in test_reasons.py")
+    stub.read((x, y))
+
+
 def test_a_closure_an_observer_and_introspection(made: Functions) -> None:
     stub, f = made
     x = stub.new()

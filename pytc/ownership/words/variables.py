@@ -81,19 +81,15 @@ def in_variables(frame: FrameType, value: Any, insides: Insides | None = None) -
 
 def _in_frame(frame: FrameType, value: Any, insides: Insides) -> Held | None:
     flow, site, code = flow_of(frame.f_code), site_of(frame), frame.f_code
-    arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind == "fast"}
+    arguments = {place[0].name for place in loaded(flow, site.at) if len(place) == 1 and place[0].kind != "global"}
     released = letting_go(frame)
     slots = Slots([])
     again = ReadAgain(frame, flow, site, slots, at_once=True, atomic=True)
     # Locals that the function's own code never reads again.
     unread = flow.dead(site.at, site.calm) if site.refusal else frozenset[int]()
     for number, name in enumerate(own_names(code)):
-        found = variable(frame, number)
-        if number in site.dead(True, True) and not is_shared(frame, number):
-            continue
-        if type(found) is types.CellType and not is_shared(frame, number):
-            found = contents(found)
-        if found is UNBOUND:
+        found = variable(frame, number) if is_shared(frame, number) else own(frame, number)
+        if found is UNBOUND or (number in site.dead(True, True) and type(found) is not types.CellType):
             continue
         if found is value and number in unread:
             text = f"`{name}` in {place_in(frame, None)}: {site.refusal}"
@@ -262,6 +258,8 @@ def in_members(frame: FrameType, value: Any, roots: Sequence[Any]) -> Held | Non
             if place[-1].kind == "global":
                 return by_globals(frame.f_globals, value, sources(frame))
             if place[-1].kind == "cell":
+                if not is_shared(frame, place[-1].name):
+                    continue  # `in_variables` tells of it
                 return Held("closure", _captured(frame, place[-1].name), source=place[-1])
             if held := _member(slots, frame, place):
                 return held
