@@ -145,7 +145,8 @@ def follow(
         given = call.args if level is route[0] else ()
         way = waiting(frame, site, below, readable, given, atomic, lengths) if waits else IN_SOME_WAY
         starred, at_once, atomic, lengths = way
-        dead = frozenset[int]() if readable else dead_locals(frame, site, level is route[0], atomic, lengths)
+        asked = not readable and (level.locals or level.loops or site.cells)
+        dead = dead_locals(frame, site, level is route[0], atomic, lengths) if asked else frozenset[int]()
         if overwritten is not None:  # first, because it counts the references to what the frame has, as loops do next
             quietly = at_once and (starred is None or level is route[0])
             overwritten.add(frame, site, lengths, quietly, found, bool(readable), atomic, site.cells & dead)
