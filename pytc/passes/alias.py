@@ -20,8 +20,8 @@ For several TPUs the compiler gets unpaired results, usually a loss, first: its 
 results, and sharded training steps take a tenth less memory that way, or far less (`benchmarks/footprints.py`). On a
 single TPU it mostly makes no difference.
 
-The choice does not depend on the order of the arguments or results, unless the program `keeps_order`: then the first
-outputs of a type are paired, as JAX does (`in_turn`), and choices that would leave one of these out are not made.
+The choice does not depend on the order of the arguments or results, unless outputs are taken in turn (`fitting`): then
+the first ones of a type are paired, and choices that would leave one of these out are not made.
 
 It proves nothing about the compiler: a wrong price costs a copy, never a result. Cost: one walk over the jaxpr with
 every call inlined, linear in its size, and the assignments.
@@ -42,7 +42,7 @@ from pytc.jax_compat.running import device_of
 from pytc.passes.cpu import Small, smallest
 from pytc.passes.crossed import uncrossed
 from pytc.passes.dataflow import Flow, flatten
-from pytc.passes.fitting import Fitting, in_turn
+from pytc.passes.fitting import Fitting, are_taken_in_turn, in_turn
 from pytc.passes.groups import Group, grouped
 from pytc.passes.reads import Reads, reads
 from pytc.passes.rejoined import rejoined
@@ -75,7 +75,7 @@ def alias(program: Program) -> Program:
         dropped = {pair.input: f"would be {pair.why}, and save no memory" for pair in pointless(pairs, memory)}
         pairs = [pair for pair in pairs if pair.input not in dropped]
         declined |= dropped
-    if program.keeps_order:
+    if are_taken_in_turn(program):
         pairs = choices.completed(in_turn(program, pairs, fitting))
         return program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
     pairs = choices.without_needless_copies(pairs)
@@ -91,7 +91,7 @@ def alias(program: Program) -> Program:
     elif choices.platform != "tpu":
         pairs = choices.over_what_is_dead_sooner(pairs)
     paired = program.noted("alias", choices.unpaired(pairs, declined), aliases=tuple(pairs))
-    if choices.platform == "tpu" and _is_sharded(program):
+    if choices.platform == "tpu" and _is_sharded(program) and not program.keeps_order:
         first = paired.unpaired
         if first != tuple(range(len(first))):
             return dataclasses.replace(paired, order="unpaired first")

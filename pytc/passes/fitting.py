@@ -1,6 +1,7 @@
 """Which outputs of a program can be written over which inputs at all: those of one kind.
 
-Shape and dtype, which JAX compares; and the memory, the layout and the parts over devices, which XLA does.
+Shape and dtype, which JAX compares; and the memory, the layout and the parts over devices, which XLA does. Where the
+order of outputs is the function's, JAX can only be told how many of a kind are written over inputs: the first ones.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Fitting:
                 if placed is not None or kind not in in_parts:
                     inputs[number] = key(aval, placed, kind in in_parts)
         seen: set[int] = set()
-        part_of_input, part_of_output = _parts_of(program) if _are_taken_in_turn(program) else ({}, {})
+        part_of_input, part_of_output = _parts_of(program) if are_taken_in_turn(program) else ({}, {})
         left = collections.Counter(part_of_input[number] for number in inputs if part_of_input)
         for number, (value, aval) in enumerate(zip(values, program.out_avals, strict=True)):
             # Of a value that is returned twice, only the first output is a candidate; the other is a copy. But if
@@ -92,6 +93,14 @@ class Fitting:
         return inputs, results
 
 
+def are_taken_in_turn(program: Program) -> bool:
+    """Whether the first outputs of a type are those that are written over inputs: where the order of outputs is the
+    function's (`keeps_order`), and JAX pairs them. (It leaves that to XLA if it does not know of all results how they
+    are cut.)"""
+    requested = _requested(program)
+    return program.keeps_order and all(requested.get(k) is not None for k in range(len(program.out_avals)))
+
+
 def in_turn(program: Program, pairs: Iterable[Alias], others: Iterable[Alias] = ()) -> list[Alias]:
     """Of these pairs, those that JAX can be told of.
 
@@ -99,7 +108,7 @@ def in_turn(program: Program, pairs: Iterable[Alias], others: Iterable[Alias] = 
     are filled from `others`, as far as they can be.
     """
     pairs = list(pairs)
-    if not _are_taken_in_turn(program):
+    if not are_taken_in_turn(program):
         return pairs
     given, made = _parts_of(program)
     found = [pair for pair in pairs if given[pair.input] != made[pair.output]]  # these are XLA's to make
@@ -118,13 +127,6 @@ def in_turn(program: Program, pairs: Iterable[Alias], others: Iterable[Alias] = 
         else:  # JAX would give it the input of the next one
             left[kind] = 0
     return found
-
-
-def _are_taken_in_turn(program: Program) -> bool:
-    """Whether the first outputs of a type are those that are written over inputs: where the order of outputs is given,
-    and JAX pairs them. (It leaves that to XLA where it does not know of all results how they are cut.)"""
-    requested = _requested(program)
-    return program.keeps_order and all(requested.get(k) is not None for k in range(len(program.out_avals)))
 
 
 def _requested(program: Program) -> dict[int, Any]:
