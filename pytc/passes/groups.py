@@ -49,18 +49,22 @@ class Group:
     """For each output, the number of its value in the flow: a tie-breaker that does not depend on the order of results.
     """
     retyped: bool = False
-    """Whether inputs and outputs are of different dtypes of equal size: then no loop can write over what it reads."""
+    """Whether inputs and outputs are of different shapes or dtypes of equal size: then no loop can write over what it
+    reads."""
     unordered: bool = False
     """Whether the compiler decides on copies before it orders the steps, as a CPU's does. It then also copies an input
     from which another output is made."""
 
     def near(self, output: int, read: Reads) -> Mapping[int, int]:
-        """The inputs that `output` is an elementwise update of, with the number of steps."""
-        return {} if self.retyped else read.nearest[output]
+        """The inputs that `output` is an elementwise update of, with the number of steps; of another type, those that
+        it only is in another shape."""
+        near = read.nearest[output]
+        return {given: near[given] for given in read.moved[output] if given in near} if self.retyped else near
 
     def torn(self, output: int, read: Reads) -> frozenset[int]:
         """The inputs that would be overwritten while they are still read to make `output`."""
-        return read.torn[output] | read.nearest[output].keys() if self.retyped else read.torn[output]
+        torn = read.torn[output]
+        return torn | read.nearest[output].keys() - read.moved[output] if self.retyped else torn
 
     def is_copied(self, given: int, output: int, read: Reads) -> bool:
         """Whether the input would have to be copied before `output` is written over it.

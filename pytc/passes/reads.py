@@ -12,6 +12,8 @@ One walk over the flat steps answers, for every output and every input at once:
     early     which outputs may be written before some other output that is made straight from the input
               (`read_to_write`). If that other one is written over the input of the first in turn, no order of the two
               does without a copy.
+    moved     which inputs the output is in another shape, or an update of that in place: no loop is in between that
+              reads the one shape and writes the other.
     late      which outputs do not need all that is `reused` and made straight from the input: nor need they come after.
 
 The sets follow a value only as far as fusion does. A step that makes its result in memory (a matrix product, a loop)
@@ -54,6 +56,8 @@ class Reads:
     """For each output, inputs that reach it element by element: the number of steps."""
     torn: tuple[frozenset[int], ...]
     """For each output, inputs that are not read in step with its writing."""
+    moved: tuple[frozenset[int], ...]
+    """For each output, inputs in whose buffers it can stay without a loop over their elements."""
     needed_by_readers: tuple[int, ...]
     """For each input, the outputs that a reader of it needs, as the set bits of an integer."""
 
@@ -131,12 +135,14 @@ class _Walk:
         self.reductions, self.several_outputs = reductions, several_outputs
         n = flow.values
         # Of each value: the inputs that its fusion reads in step, those it reads at other places, the inputs whose
-        # bytes it is, those that the step which made it read whole, the nearest inputs, and the outputs that it needs.
+        # bytes it is, those that the step which made it read whole, the nearest inputs, those in whose buffer it stays,
+        # and the outputs that it needs.
         self.same = [_NONE] * n
         self.torn = [_NONE] * n
         self.bytes_of = [_NONE] * n
         self.whole = [_NONE] * n
         self.near: list[Mapping[int, int]] = [_NOWHERE] * n
+        self.moved = [_NONE] * n
         self.needs = [0] * n
         self.read_before: dict[int, frozenset[int]] = {}
         """`Reads.read_before`."""
@@ -152,7 +158,7 @@ class _Walk:
             if value is not None:
                 self.position.setdefault(value, position)
         for number, value in enumerate(flow.inputs):
-            self.same[value] = self.bytes_of[value] = frozenset([number])
+            self.same[value] = self.bytes_of[value] = self.moved[value] = frozenset([number])
             self.near[value] = {number: 0}
         last = {value: number for number, step in enumerate(flow.steps) for value in step.reads}
         self.read = last.keys()
@@ -188,11 +194,14 @@ class _Walk:
                 self.same[value] = self.torn[value] = self.whole[value] = _NONE
                 self.near[value] = _NOWHERE
                 self.needs[value] = 0
+                if value not in self.position:
+                    self.moved[value] = _NONE
         nowhere = (_NOWHERE, _NONE, 0)
         each = [found.get(value, nowhere) if value is not None else nowhere for value in self.flow.outputs]
         return Reads(
             nearest=tuple(near for near, _, _ in each),
             torn=tuple(torn for _, torn, _ in each),
+            moved=tuple(_NONE if value is None else self.moved[value] for value in self.flow.outputs),
             needed_by_readers=tuple(self.needed_by_readers),
             read_to_write=tuple(self.read_to_write()),
             needs=tuple(needs for _, _, needs in each),
@@ -221,6 +230,8 @@ class _Walk:
         if step.view and step.reads:
             self.bytes_of[made] = self.bytes_of[step.reads[0]]
             self.whole[made] = self.whole[step.reads[0]]
+            if step.name != "bitcast_convert_type":  # a loop, that converts each element
+                self.moved[made] = self.moved[step.reads[0]]
 
     def end_at(self, step: Step, inputs: frozenset[int]) -> None:
         """No later loop computes what this step makes, by a loop over these inputs."""
@@ -278,6 +289,7 @@ class _Walk:
         for number, made in enumerate(step.makes):
             over = step.over[number] if step.over else ()
             self.near[made] = _nearer([self.near[value] for value in over], 1)
+            self.moved[made] = _NONE.union(*(self.moved[value] for value in over))
             self.same[made] = _NONE.union(*(self.same[value] for value in over))
             # What it is written over is made in the same buffer. Of the rest only what is read straight from an
             # input's buffer counts; other operands were made in memory before.

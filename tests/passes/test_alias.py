@@ -190,6 +190,32 @@ def test_rows_of_two_arrays_keep_their_places(last_first: bool) -> None:
     assert total(program) <= total(without(program)) - BYTES
 
 
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda a: a.reshape(-1),
+        lambda a: jnp.expand_dims(a, 0),
+        lambda a: a.reshape(-1).at[3].set(1.0),
+        lambda a: a.at[3].add(1.0).reshape(-1),
+        lambda a: lax.dynamic_update_slice(a.reshape(-1), jnp.zeros(3), (5,)),
+        lambda a: lax.fori_loop(0, 3, lambda _, x: x * 2, a.reshape(-1)),
+        lambda a: lax.cond(a[0, 0] > 0, lambda x: x, lambda x: x, a).reshape(-1),
+    ],
+)
+def test_what_is_only_in_another_shape_stays_in_its_buffer(fun: Any) -> None:
+    program = planned(fun, SQUARE)
+    assert pairs(program) == {0: 0}
+    assert copies(program) <= copies(without(program))
+    assert total(program) <= total(without(program)) - BYTES
+
+
+@pytest.mark.parametrize("fun", [lambda a: jnp.sin(a).reshape(-1), lambda a: a.view(jnp.int32)])
+def test_a_loop_that_reads_one_type_and_writes_another_does_not(fun: Any) -> None:
+    program = planned(fun, SQUARE)
+    assert program.aliases == ()
+    assert total(dataclasses.replace(program, aliases=(Alias(0, 0),))) >= total(program)
+
+
 def test_a_loss_comes_first_on_several_tpus() -> None:
     def step(a: Any) -> Any:
         return a + 1, jnp.sum(a)
