@@ -29,11 +29,16 @@ import pytest
 from jax.experimental.sparse.linalg import spsolve
 
 import pytc
+from pytc.ownership.bytecode.introspection import introspects
+from pytc.ownership.bytecode.liveness import ControlFlow
 from tests.callers import STEPS, body, init
 
 pytestmark = pytest.mark.usefixtures("_quickly_compiled")
 
 KEPT = []
+renamed = builtins
+NAME = "state"
+"""Of a variable; no function that reads it by this name has the text itself."""
 
 
 def keeps(caller):
@@ -154,6 +159,54 @@ def a_cell_that_is_named_in_a_string(step):
         seen.append(evaluate("state of now"))
         state = new
     return seen, state
+
+
+def shown(name):
+    """As a debugger shows a variable of the function that calls it."""
+    return sys._getframe(1).f_locals[name]["w"] + 0
+
+
+@keeps
+def a_debugger_of_somebody_s_own(step):
+    debugger, state, seen = types.SimpleNamespace(breakpoint=shown), init(), []
+    for i in range(STEPS):
+        new = step(state, float(i))
+        seen.append(debugger.breakpoint(NAME))
+        state = new
+    return seen, state
+
+
+@keeps
+def eval_of_builtins_beside_compile(step):
+    state, seen = init(), []
+    for i in range(STEPS):
+        new = step(state, float(i))
+        mode = "eval"
+        seen.append(getattr(builtins, mode)(compile(NAME, "<text>", mode))["w"] + 0)
+        state = new
+    return seen, state
+
+
+@keeps
+def eval_of_builtins_under_another_name(step):
+    state, seen = init(), []
+    for i in range(STEPS):
+        new = step(state, float(i))
+        seen.append(operator.attrgetter("eval")(renamed)(NAME)["w"] + 0)
+        state = new
+    return seen, state
+
+
+def stops(step, x):
+    y = step(x)
+    pause()  # noqa: F821
+    return y
+
+
+def test_the_debugger_of_jax_reads_variables_under_any_name():
+    flow = ControlFlow(stops.__code__)
+    assert introspects(flow, {"pause": jax.debug.breakpoint}, vars(builtins)) == "pause"
+    assert introspects(flow, {"pause": jax.debug.print}, vars(builtins)) == ""
 
 
 class Base:

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import jax
+
 from pytc.classes import attributes_of, bases_of, ids_of
 from pytc.ownership.bytecode import strings
 from pytc.ownership.bytecode.liveness import ControlFlow
@@ -30,16 +32,17 @@ _OF_FRAMES = frozenset(
 """Names that are used for nothing but getting at a frame object, or at what its variables hold."""
 # Names by which a function reads its own variables, or lets others read them, without the bytecode saying which.
 INTROSPECTION = _OF_FRAMES.union(
-    "locals vars eval exec dir f_locals stack trace breakpoint set_trace embed interact runcode runsource post_mortem "
-    "settrace setprofile".split()
+    "locals vars eval exec dir f_locals stack trace breakpoint breakpoint_if set_trace embed interact runcode "
+    "runsource post_mortem settrace setprofile".split()
 )
 
 
 _OF_MODULES = {"stack": "inspect", "trace": "inspect", "embed": "IPython", "interact": "code"}
 """Those of them that other modules and objects have as well (`jnp.stack`, `model.embed`), each with the module that is
 meant."""
-_BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir", "breakpoint"))
-"""Those that are builtins. As an attribute of anything else, such a name is somebody's method: `self.eval(x)`."""
+_BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir"))
+"""Those that are builtins. As an attribute of anything else, such a name is somebody's method: `self.eval(x)`. (Not
+`breakpoint`: `jax.debug.breakpoint()` and `debugpy.breakpoint()` show variables, too.)"""
 
 
 _NAMES_ALONE = _OF_FRAMES | {"locals", "f_locals"}
@@ -51,7 +54,8 @@ _OF_BUILTINS = frozenset(("builtins", "__builtins__", "__self__"))
 """Names by which code has to do with the module `builtins`: `print.__self__` is that."""
 _OTHERS = _OF_BUILTINS | {"getattr", "__import__", "import_module"}
 """As string constants, `_NAMES_WITH_OTHERS` may be ordinary words. They count if the code also names one of `_OTHERS`,
-by which it could look them up. `_MODES` do not count if it calls the builtin `compile`, to which they are given."""
+by which it could look them up. `_MODES` do not count if it calls the builtin `compile`, to which they are given, and
+has nothing to do with `builtins`."""
 
 
 _PATH = re.compile(r"[\w.:]+")
@@ -65,7 +69,7 @@ _METHODS = ids_of(BuiltinFunctionType, MethodType)
 _READERS = frozenset(
     id(function)
     for function in (
-        *(locals, vars, eval, exec, breakpoint),
+        *(locals, vars, eval, exec, breakpoint, jax.debug.breakpoint),
         *(sys._getframe, sys._current_frames, sys.settrace, sys.setprofile, sys.breakpointhook),
         *(inspect.currentframe, inspect.stack, inspect.trace),
         *(inspect.getargvalues, inspect.getinnerframes, inspect.getouterframes),
@@ -94,12 +98,13 @@ def _by_name(flow: ControlFlow, names: Mapping[str, Any]) -> str:
     every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
     otherwise, strings = flow.once(_no_attributes), flow.once(_in_strings)
     every |= strings  # `sys.modules["builtins"].locals()`
-    words = _NAMES_ALONE if _OTHERS.isdisjoint(every) else _NAMES_ALONE | _NAMES_WITH_OTHERS
-    if "compile" in otherwise and names.get("compile", compile) is compile:
+    has_builtins = id(sys.modules["builtins"]) in modules or not _OF_BUILTINS.isdisjoint(every)
+    words = _NAMES_ALONE | _NAMES_WITH_OTHERS if has_builtins or not _OTHERS.isdisjoint(every) else _NAMES_ALONE
+    if not has_builtins and "compile" in otherwise and names.get("compile", compile) is compile:
         words -= _MODES
     if told := words & strings:
         return min(told)
-    if not _OF_BUILTINS.isdisjoint(every):
+    if has_builtins:
         every.add("builtins")
     for name in sorted(INTROSPECTION.intersection(code.co_names)):
         module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
