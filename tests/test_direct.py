@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import threading
 import types
 import weakref
@@ -549,6 +550,41 @@ def test_places_of_code_made_anew_are_not_kept_for_ever(monkeypatch):
     for _ in range(20):
         exec("for _ in range(3): y = step(x)", {"step": step, "x": jnp.ones(2)})
     assert 0 < len(step.__pytc__.directly) <= 8
+
+
+def test_code_that_has_called_is_not_kept(straight):
+    """Cells of notebooks are compiled anew each time that they are run."""
+    step, codes = pytc.compile(lambda x: x * 2), []
+    step(jnp.ones(2))  # JAX keeps the code from which it was traced
+    for n in range(6):
+        code = compile("for _ in range(4): x = step(x)", "cell", "exec").replace(co_name=f"cell{n}")
+        exec(code, {"step": step, "x": jnp.ones(2)})
+        codes.append(weakref.ref(code))
+        del code
+    gc.collect()
+    assert [code() for code in codes] == [None] * 6
+    assert len(straight) >= 6
+    assert "cell:1" in {site.where for site in pytc.explain(step).sites}
+
+
+@pytest.mark.parametrize("donate", ["auto", "none"])
+def test_code_in_the_place_of_code_that_is_gone(straight, donate):
+    """What was found out about the old code is not believed of the new one, which has its id: there `x` is dead after
+    the call, and here it is read again."""
+    step = pytc.compile(lambda x: x + 1, donate=donate)
+    dead = "def run(x):\n for _ in range({n}):\n  x, y = step(x), 0\n return x"
+    read = "def run(x):\n for _ in range({n}):\n  x, y = step(x), x\n return y"
+    ids: tuple[set[int], set[int]] = set(), set()
+    for n in range(2000):
+        space = {"step": step}
+        exec((dead if n % 2 == 0 else read).format(n=4 + n % 2), space)
+        assert float(space["run"](jnp.zeros(3))[0]) == 4
+        ids[n % 2].add(id(space["run"].__code__))
+        if len(ids[0] & ids[1]) == 4:
+            break
+    else:
+        pytest.fail("hardly any code has had the id of other code")
+    assert straight
 
 
 @pytest.mark.usefixtures("_switching_often")

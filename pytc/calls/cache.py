@@ -69,7 +69,7 @@ class Signature:
     plans: list[Plan] = dataclasses.field(default_factory=list)
     sites: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
     forgotten: int = 0
-    """Call sites that there was no room for."""
+    """Call sites that are no longer known: there was no room for them, or their code has made room for other code."""
     forgotten_calls: int = 0
     """The calls that had run there by then."""
     before: dict[tuple[int, int], Site] = dataclasses.field(default_factory=dict)
@@ -99,28 +99,46 @@ class Signature:
         before = {**self.before, **self.sites}
         return Signature(self.staged, plans, before=dict([*before.items()][-MOST_HANDED_ON:]), is_handed_on=True)
 
-    def resumed(self, code: types.CodeType, lasti: int) -> Site | None:
-        """The call site at an instruction, as a wrapper that is gone left it; None if none has called there."""
-        before = self.before.get((id(code), lasti))
-        if before is None:
+    def site(self, frame: types.FrameType) -> Site | None:
+        """The call site where this frame is; None if none has called there."""
+        site = self.sites.get((id(frame.f_code), frame.f_lasti))
+        return site if site is not None and site.is_in(frame.f_code) else None
+
+    def add(self, new: Site) -> Site:
+        """Add a call site, and return it; or the one that another thread has added there meanwhile. One in code that is
+        gone, whose id this code has now, is forgotten."""
+        site = self.sites.setdefault(new.place, new)
+        if site.of is not new.of:
+            self._forget(site)
+            site = self.sites.setdefault(new.place, new)
+        return site
+
+    def resumed(self, frame: types.FrameType) -> Site | None:
+        """The call site where this frame is, as a wrapper that is gone left it; None if none has called there."""
+        before = self.before.get((id(frame.f_code), frame.f_lasti))
+        if before is None or not before.is_in(frame.f_code):
             return None
-        site = self.sites.setdefault((id(code), lasti), before.resumed())
+        site = self.add(before.resumed())
         if site.plan not in self.plans:
             self.plans.append(site.plan)
         return site
 
     def forget_sites(self) -> list[Site]:
-        """Forget the half of the call sites that has called least, the oldest first, if there is no room for another
-        one; return those forgotten."""
+        """Forget half of the call sites, those whose code is gone and then those that have called least, the oldest
+        first, if there is no room for another one; return those forgotten."""
         if len(self.sites) < MOST_SITES:
             return []
         called = [site for site in list(self.sites.values()) if site.calls]  # or its first call is under way
-        forgotten = sorted(called, key=lambda site: site.calls)[: MOST_SITES // 2]
+        forgotten = sorted(called, key=lambda site: (site.of() is not None, site.calls))[: MOST_SITES // 2]
         for site in forgotten:
-            if self.sites.pop(site.place, None) is site:
-                self.forgotten += 1
-                self.forgotten_calls += site.calls
+            self._forget(site)
         return forgotten
+
+    def _forget(self, site: Site) -> None:
+        """Forget a call site, and count what is forgotten."""
+        if self.sites.pop(site.place, None) is site:
+            self.forgotten += 1
+            self.forgotten_calls += site.calls
 
     def forget_trials(self) -> None:
         """Drop the plans that were tried in vain: that were never run, and that no site uses."""

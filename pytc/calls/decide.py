@@ -50,7 +50,7 @@ def first_look(planner: Planner, signature: Signature, call: ownership.Call) -> 
     """Decide, from what the caller's code does after the call, which plan a new call site uses. If an earlier wrapper
     of the same function, which is gone, has left the site here, it keeps its plan, and is looked at again where that
     is due, or may gain something."""
-    site = signature.resumed(call.frame.f_code, call.frame.f_lasti)
+    site = signature.resumed(call.frame)
     if site is not None:
         if site.to_be_looked_at() or (site.plan.spared and not site.unseen):
             look_again(planner, signature, site, call, asks=False)
@@ -64,10 +64,10 @@ def first_look(planner: Planner, signature: Signature, call: ownership.Call) -> 
     # Plans that another wrapper has left tell nothing of what the callers of this one keep.
     patient = bool(signature.sites) or not signature.is_handed_on
     plan = planner.plan(signature, keep | dear, call.leaves, patient=patient)
-    site = Site(call.frame.f_code, call.frame.f_lasti, ownership.where(call.frame), plan)
+    site = Site.at(call.frame, plan)
     site.unseen = dear | lives_on - _lives_on(planner, program, survivors.seen)
     site.why = dict.fromkeys(dear, TOO_MANY)
-    site = signature.sites.setdefault(site.place, site)
+    site = signature.add(site)
     site.lives_on = lives_on
     _note_holders(site, program, call, asks=False)
     return site

@@ -10,6 +10,7 @@ time (`ownership.Walk`). Static arguments are compared here. A call that is not 
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -181,6 +182,11 @@ class Ways(dict[tuple[int, int], Direct]):
         super().__init__()
         self._share = share
         self._python_scalars = python_scalars
+
+    def at(self, frame: types.FrameType) -> Direct | None:
+        """The way of calls from where this frame is. (Not of those from code that is gone, whose id this code has.)"""
+        direct = self.get((id(frame.f_code), frame.f_lasti))
+        return direct if direct is not None and direct.site.of() is frame.f_code else None
 
     def make_room(self, signature: Signature) -> None:
         """Forget all sites where there are too many; and those that the signature of the next call forgets, since their

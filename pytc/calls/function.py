@@ -132,7 +132,7 @@ class Function:
         keys = signature.keys
         if keys and [call.leaves[i].dtype for i in keys] != signature.key_dtypes:
             raise Retrace
-        site = signature.sites.get((id(call.frame.f_code), call.frame.f_lasti))
+        site = signature.site(call.frame)
         is_due = site is None or site.to_be_looked_at()
         if site is None:
             self.directly.make_room(signature)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import types
+import weakref
 from collections.abc import Sequence
 
 from pytc import ownership
@@ -11,7 +13,7 @@ from pytc.calls.plan import Plan
 
 MOST_SITES = 1024
 """Call sites that a signature remembers; code made anew again and again (`exec`, notebook cells) makes new ones. Where
-there are more, the half that has called least is forgotten."""
+there are more, half of them are forgotten: those whose code is gone, then those that have called least."""
 
 MOST_MISSES = 4
 """Misses, calls that should have gone straight to `jax.jit` and could not, after which a site stops trying."""
@@ -59,11 +61,16 @@ class Site:
         not asked         a second look, and nothing shows what holds the spared leaves -> asked: their `why` is added
     """
 
-    code: types.CodeType
-    """Held, so that its id stays its own."""
-    lasti: int
+    of: weakref.ref[types.CodeType]
+    """The code. What is known of code must not keep it alive, and its analysis with it: cells of notebooks are compiled
+    anew each time that they are run."""
+    place: tuple[int, int]
+    """What tables know it by: the id of the code, and the instruction. The id may by now be that of other code, so
+    whoever finds a site there asks whether it `is_in` the code that calls."""
     where: str
     """File and line, for people."""
+    column: int | None
+    """And the column, from 0 on; None where the interpreter was told not to keep it (`python -X no_debug_ranges`)."""
     plan: Plan
     """Spared or not: `plan.spared`."""
     earlier: int = 0
@@ -102,9 +109,16 @@ class Site:
     missed_at: int = 0
     """`calls` at the last miss."""
 
-    def __post_init__(self) -> None:
-        self.place = id(self.code), self.lasti
-        """What tables know it by."""
+    @classmethod
+    def at(cls, frame: types.FrameType, plan: Plan) -> Site:
+        """The place where this frame is, which has not called yet."""
+        code, lasti = frame.f_code, frame.f_lasti
+        positions = next(itertools.islice(code.co_positions(), lasti // 2, None), (None, None, None, None))
+        return cls(weakref.ref(code), (id(code), lasti), ownership.where(frame), positions[2], plan)
+
+    def is_in(self, code: types.CodeType) -> bool:
+        """Whether this is a place in this code."""
+        return self.of() is code
 
     def count(self, plan: Plan, copied: Sequence[int]) -> None:
         """Note a call that has run this plan, for which these leaves were copied."""
@@ -131,9 +145,10 @@ class Site:
         may be gone with a wrapper that was there for more than a call."""
         is_old = self.calls > 1
         return Site(
-            self.code,
-            self.lasti,
+            self.of,
+            self.place,
             self.where,
+            self.column,
             self.plan,
             earlier=self.earlier + self.calls,
             why={} if is_old else self.why,

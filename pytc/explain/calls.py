@@ -19,7 +19,6 @@ from pytc.calls.planner import Planner
 from pytc.calls.sites import Site
 from pytc.explain import calls_text, schema
 from pytc.explain.decisions import is_plain
-from pytc.explain.places import place_at
 from pytc.jax_compat.avals import short
 from pytc.program import Leaf, Passed
 
@@ -115,10 +114,10 @@ class Calls:
 def calls_of(function: Function) -> Calls:
     """What happened at the call sites of `function` so far. Calls under a transformation or in a debugging mode go to
     `jax.jit` and are not counted."""
-    places: dict[tuple[int, int], list[tuple[Signature, Site]]] = {}
+    places: dict[tuple[object, int], list[tuple[Signature, Site]]] = {}
     sites = [*_sites(function)]
     for each in sites:
-        places.setdefault((id(each[1].code), each[1].lasti), []).append(each)
+        places.setdefault((id(each[1].of), each[1].place[1]), []).append(each)  # code has one such reference
     told = {
         id(site): arguments
         for same in places.values()
@@ -126,7 +125,7 @@ def calls_of(function: Function) -> Calls:
     }
     columns: dict[str, set[int | None]] = {}
     for _, site in sites:
-        columns.setdefault(site.where, set()).add(_column(site))
+        columns.setdefault(site.where, set()).add(site.column)
     reports = (
         _report(function.planner, signature, site, _where(site, len(columns[site.where])), told[id(site)])
         for signature, site in sites
@@ -142,13 +141,7 @@ def calls_of(function: Function) -> Calls:
 
 def _where(site: Site, columns: int) -> str:
     """Where a site is, if there are sites at so many columns of its line."""
-    column = _column(site)
-    return site.where if column is None or columns == 1 else f"{site.where}, column {column + 1}"
-
-
-def _column(site: Site) -> int | None:
-    """From 0 on; None where the interpreter was told not to keep it (`python -X no_debug_ranges`)."""
-    return place_at(site.code, site.lasti).column
+    return site.where if site.column is None or columns == 1 else f"{site.where}, column {site.column + 1}"
 
 
 def _told_apart(signatures: Sequence[Signature]) -> list[tuple[tuple[str, str], ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pathlib
-from types import CodeType, FrameType
+from types import FrameType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,11 +25,6 @@ class Place:
 
 def place_of(frame: FrameType) -> Place:
     """The expression that a frame is evaluating."""
-    return place_at(frame.f_code, frame.f_lasti)
-
-
-def place_at(code: CodeType, lasti: int) -> Place:
-    """The expression that the instruction at `lasti` belongs to; if that is not known, the line where the code
-    begins."""
-    line, *rest = next(itertools.islice(code.co_positions(), lasti // 2, None), (None,))
+    code = frame.f_code
+    line, *rest = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None,))
     return Place(code.co_filename, code.co_firstlineno) if line is None else Place(code.co_filename, line, *rest)
