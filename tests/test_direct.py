@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import pytc
-from pytc.calls import direct, sites
+from pytc.calls import direct, sites, ways
 from pytc.emit import EmittedWhole
 
 pytestmark = [pytest.mark.usefixtures("_quickly_compiled"), pytest.mark.unfrozen]
@@ -497,7 +497,7 @@ def test_a_deleted_argument_is_named():
         calls(step, [(state,) for state in states])
 
 
-def test_where_two_contexts_take_turns_one_goes_straight_and_nothing_is_learnt_anew(straight):
+def test_where_two_contexts_take_turns_nothing_is_learnt_anew(straight):
     step, state, learnt = pytc.compile(increment), of_dicts(), []
     of = direct.Direct.of
 
@@ -516,14 +516,127 @@ def test_where_two_contexts_take_turns_one_goes_straight_and_nothing_is_learnt_a
         learnt.clear()
         straight.clear()
         state = both(state, 20)
-    assert len(straight) == 20
+    assert len(straight) == 39  # not the first, whose state is held here
     assert not learnt
     equal(state, jax.tree.map(lambda x: x + 80, of_dicts()))
 
 
+def add(state, x):
+    return {name: leaf + sum(map(jnp.sum, jax.tree.leaves(x))) for name, leaf in state.items()}
+
+
+def add_by_name(state, *, x):
+    return add(state, {"x": x})
+
+
+def add_mode(state, x, mode):
+    return {name: leaf + (jnp.sum(x) if mode == "sum" or mode == 1 else jnp.max(x)) for name, leaf in state.items()}
+
+
+TURNS = {
+    "a leaf in a dictionary": (add, [((), {"x": {"x": jnp.ones(n)}}) for n in (1, 2, 3)]),
+    "by position": (add, [(({"x": [jnp.ones(n)], "y": None},), {}) for n in (1, 2, 3)]),
+    "an argument by name": (add_by_name, [((), {"x": jnp.ones(n)}) for n in (1, 2, 3)]),
+    "the type": (add_by_name, [((), {"x": jnp.ones(2, kind)}) for kind in (jnp.float32, jnp.int32, bool)]),
+    "shape and type": (
+        add_by_name,
+        [((), {"x": jnp.ones(n, kind)}) for kind, n in [(jnp.float32, 2), (jnp.int32, 2), (jnp.int32, 3)]],
+    ),
+    "two leaves": (add, [(({"x": jnp.ones(n), "y": jnp.ones(m)},), {}) for n, m in [(1, 1), (2, 1), (1, 2), (2, 2)]]),
+    "a static argument": (add_mode, [((jnp.ones(2),), {"mode": mode}) for mode in ("sum", "max", None, 1, True, 1.0)]),
+}
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_signatures_that_take_turns_at_one_place_go_straight(straight, turns):
+    """Once they are told apart: `jax.jit` has to refuse few calls, each of which takes milliseconds."""
+    fun, others = TURNS[turns]
+    static = {"static_argnames": "mode"} if fun is add_mode else {}
+    step, by_jit = pytc.compile(fun, **static), jax.jit(fun, **static)
+    refused, call_whole = [], EmittedWhole.call_whole
+
+    def counted(self, args, kwargs, landed):
+        before = len(landed)
+        try:
+            call_whole(self, args, kwargs, landed)
+        finally:
+            refused.extend([None] * (len(landed) == before))
+
+    def both(state, wanted, times):
+        in_place = 0
+        for _ in range(times):
+            for args, kwargs in others:
+                before = where(state)
+                state = step(state, *args, **kwargs)
+                in_place += where(state) == before
+                wanted = by_jit(wanted, *args, **kwargs)
+        return state, wanted, in_place
+
+    with mock.patch.object(EmittedWhole, "call_whole", counted):
+        state, wanted, _ = both(*[{"w": jnp.ones(4), "b": jnp.ones(3)} for _ in range(2)], 8)
+        assert len(refused) <= 2 + len(others)
+        refused.clear()
+        straight.clear()
+        state, wanted, in_place = both(state, wanted, 6)
+    assert equal(state, wanted)
+    assert in_place == len(straight) == 6 * len(others) - 1  # not the first, whose state is held here
+    assert not refused
+
+
+def test_a_last_batch_that_is_shorter_goes_straight_too(straight):
+    step = pytc.compile(lambda state, x: state + x.sum())
+    batches = [jnp.ones(4)] * 9 + [jnp.ones(2)]
+
+    def epoch(state):
+        for batch in batches:
+            state = step(state, batch)
+        return state
+
+    epoch(epoch(epoch(jnp.zeros(3))))
+    straight.clear()
+    assert float(epoch(jnp.zeros(3))[0]) == 38
+    assert len(straight) == 9  # not the first, whose state no program has made
+
+
+def test_only_so_many_signatures_go_straight(straight, monkeypatch):
+    monkeypatch.setattr(ways, "MOST_TURNS", 4)
+    step, arrays = pytc.compile(lambda x: x * 2), [(jnp.ones(n),) for n in range(1, 9)]
+    for _ in range(10):
+        assert equal(calls(step, arrays), [x * 2 for (x,) in arrays])
+    straight.clear()
+    calls(step, arrays)
+    assert len(straight) == 4
+    (turns,) = step.__pytc__.directly.values()
+    assert len([*turns]) == 4
+
+
+class Odd:
+    """An argument in place of a tree that the program was for."""
+
+    def __getitem__(self, key):
+        raise OSError("nobody is to ask")
+
+
+def test_what_is_asked_of_a_call_need_not_be_there(straight):
+    step = pytc.compile(lambda x, n=None: jax.tree.map(lambda leaf: leaf * 2, x))
+    both = [[{"x": jnp.ones(2)}], [{"x": jnp.ones(3)}]]
+    calls(step, both * 12)
+    assert len(straight) >= 8
+    others = [{"y": jnp.ones(2)}, [jnp.ones(2)], jnp.ones(2), {}, None, (), np.ones(2), {"x": 1.0}, {"x": {"x": 1.0}}]
+    assert equal(
+        calls(step, [*[[each] for each in others], *both]),
+        jax.tree.map(lambda x: x * 2, [*others, *[x for (x,) in both]]),
+    )
+    with pytest.raises(TypeError, match="Odd"):
+        step(Odd())
+    with pytest.raises(TypeError, match="missing"):
+        step()
+
+
 def test_a_place_that_never_fits_stops_trying(straight):
-    step = pytc.compile(lambda x: x * 2)
-    both = [(jnp.ones(2),), (jnp.ones(3),)]
+    """Trees are not told apart."""
+    step = pytc.compile(increment)
+    both = [({"x": jnp.ones(2)},), ({"y": jnp.ones(2)},)]
     calls(step, both * 50)
     assert len(straight) < 120
     before = len(straight)
@@ -540,12 +653,12 @@ def test_a_place_that_cannot_go_straight_is_not_asked_for_ever(straight):
     with mock.patch.object(direct.Direct, "of", return_value=None) as of:
         for _ in range(30):
             step(x, x)
-    assert of.call_count == direct.MOST_MISSES
+    assert of.call_count == ways.MOST_MISSES
     assert not straight
 
 
 def test_places_of_code_made_anew_are_not_kept_for_ever(monkeypatch):
-    monkeypatch.setattr(direct, "MOST_SITES", 8)
+    monkeypatch.setattr(ways, "MOST_SITES", 8)
     step = pytc.compile(lambda x: x * 2)
     for _ in range(20):
         exec("for _ in range(3): y = step(x)", {"step": step, "x": jnp.ones(2)})

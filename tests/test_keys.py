@@ -206,7 +206,7 @@ def test_a_step_that_is_handed_a_key_goes_straight_to_jax_jit():
 
     compiled = pytc.compile(step)
     assert seen(with_one_key(compiled, 6)) == seen(with_one_key(jax.jit(step), 6))
-    (direct,) = compiled.__pytc__.directly.values()
+    ((direct,),) = compiled.__pytc__.directly.values()
     assert (direct.site.calls, direct.site.missed) == (6, 0)
 
 
@@ -255,7 +255,7 @@ def test_containers_of_keys_are_of_their_classes(make):
 def test_a_state_with_a_key_that_is_taken_over_goes_straight_to_jax_jit(name):
     compiled = pytc.compile(drawn_from)
     in_a_loop(compiled, CONTAINERS[name])
-    (direct,) = compiled.__pytc__.directly.values()
+    ((direct,),) = compiled.__pytc__.directly.values()
     assert (direct.site.calls, direct.site.missed) == (6, 0)
 
 

@@ -2,7 +2,7 @@
 
 wrapper     the plain function that a user calls
 function    the call path from there on, from top to bottom
-direct      calls that go straight to `jax.jit`, with nothing flattened
+ways        which calls go straight to `jax.jit`; direct: such a call, with nothing flattened
 numpy_data  NumPy data that become arrays before a program is looked up
 lookup      which staged program serves a call; lasting: and those that follow it
 plan        a program compiled to take over these leaves or those; planner: the plans of a signature

@@ -10,18 +10,17 @@ time (`ownership.Walk`). Static arguments are compared here. A call that is not 
 from __future__ import annotations
 
 import dataclasses
-import types
 from collections.abc import Mapping
 from typing import Any
 
 from jax.tree_util import PyTreeDef, tree_leaves
 
 from pytc import ownership
-from pytc.arguments.leaves import PythonScalars, static_key, unwrapped
+from pytc.arguments.leaves import static_key, unwrapped
 from pytc.calls.cache import Signature
 from pytc.calls.deleted import check_not_deleted
 from pytc.calls.plan import Plan
-from pytc.calls.sites import MOST_MISSES, MOST_SITES, Site
+from pytc.calls.sites import Site
 from pytc.classes import ids_of
 from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
@@ -172,73 +171,3 @@ class Static:
             if hash(key) != known_hash or not (key is known or key == known):
                 return False
         return True
-
-
-class Ways(dict[tuple[int, int], Direct]):
-    """The call sites whose calls go straight to `jax.jit`, by code (id) and instruction."""
-
-    def __init__(self, share: bool, python_scalars: PythonScalars) -> None:
-        """Those of a function that was compiled with these options."""
-        super().__init__()
-        self._share = share
-        self._python_scalars = python_scalars
-
-    def at(self, frame: types.FrameType) -> Direct | None:
-        """The way of calls from where this frame is. (Not of those from code that is gone, whose id this code has.)"""
-        direct = self.get((id(frame.f_code), frame.f_lasti))
-        return direct if direct is not None and direct.site.of() is frame.f_code else None
-
-    def make_room(self, signature: Signature) -> None:
-        """Forget all sites where there are too many; and those that the signature of the next call forgets, since their
-        calls would not be counted. Done before the call of a new site, rather than after one: what dies with a site may
-        run code, and none may run between a call and the store of its result."""
-        if len(self) >= MOST_SITES:
-            self.clear()
-        for site in signature.forget_sites():
-            if self._is_for(site):
-                self.pop(site.place, None)
-
-    def learn(self, signature: Signature, site: Site, call: ownership.Call) -> bool:
-        """Let the calls after this one go straight if those before it have gone well, and return whether these have. If
-        calls cannot go straight, that is a miss; those of a site that has been given up never will again.
-
-        Called before this call, though it is the last one that has shown this: looking at the arguments may run code,
-        as may what is forgotten, and none may run between a call and the store of its result.
-        """
-        if not site.goes_well:
-            if site.missed >= MOST_MISSES and self._is_for(site):
-                self.pop(site.place, None)
-            return False
-        site.goes_well = False
-        leaves = signature.program.leaves
-        # `jax.jit` does not tell a Python scalar from an array of a weak type.
-        tells = self._python_scalars != "static" or not any(getattr(leaf.aval, "weak_type", False) for leaf in leaves)
-        direct = Direct.of(signature, site, call, self._share) if tells else None
-        if direct is None:
-            site.miss()
-            return True
-        known = self.get(site.place)
-        if known is not None and known.site is not site:
-            known.site.miss()  # calls of two signatures, or in two contexts, come from there
-        self[site.place] = direct
-        return True
-
-    def _is_for(self, site: Site) -> bool:
-        """Whether calls of this very site go straight, rather than those of another signature from the same place."""
-        known = self.get(site.place)
-        return known is not None and known.site is site
-
-    def went_well(self, site: Site, could_not_go_straight: bool) -> None:
-        """Note that a call that took the usual path had nothing to copy, so that those after it may go straight. If it
-        could have gone straight, that is a miss."""
-        known = self.get(site.place)
-        if known is not None and known.plan is site.plan:
-            if could_not_go_straight:
-                return
-            site.miss()  # it should have gone straight: something stands elsewhere than it did
-        site.goes_well = site.missed < MOST_MISSES
-
-    def stay_away(self, direct: Direct) -> None:
-        """Let the calls of a site take the usual path again."""
-        direct.site.miss()
-        self.pop(direct.site.place, None)

@@ -36,7 +36,6 @@ from pytc.arguments.leaves import Parameters
 from pytc.calls import asking, decide
 from pytc.calls.cache import Signature, Signatures
 from pytc.calls.deleted import check_not_deleted
-from pytc.calls.direct import Ways
 from pytc.calls.instead import Instead, JitInstead
 from pytc.calls.instead_mapped import PmapInstead
 from pytc.calls.known import Known, known_of
@@ -44,6 +43,7 @@ from pytc.calls.layout import describe, describe_placed
 from pytc.calls.lookup import Lookup, Stopped
 from pytc.calls.numpy_data import NumpyData, put_replaced_on_device
 from pytc.calls.planner import Planner
+from pytc.calls.ways import Ways
 from pytc.calls.wrapper import wrap
 from pytc.donation import read_policy
 from pytc.emit import EmittedWhole, Retrace, emit_pmap

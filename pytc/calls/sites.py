@@ -41,15 +41,16 @@ class Site:
         on trial          it does not                                   -> either, with the new plan
         a new plan        to compile it raises, or is interrupted       -> as before, with the plan from before
 
-    Whether its calls go straight to `jax.jit` (`direct.Ways` writes, and may have an entry for the site):
+    Whether its calls go straight to `jax.jit` (`ways.Ways` writes, and may have a way for the site):
 
         usual path        a warm call with nothing to copy: `went_well` -> ready
         ready             next call on the usual path: `learn`          -> straight; if that is not possible, a miss
         straight          `jax.jit` does it                             -> straight
         straight          not this time, though nothing had to be copied: a miss -> ready, with the old entry
-        straight          `jax.jit` refuses the arguments: a miss       -> usual path
+        straight          `jax.jit` refuses the arguments: a miss       -> usual path, aside
         straight          the plan has changed                          -> usual path
-        straight          another signature's calls there `learn`, a miss -> ready
+        either            another signature's calls there `learn`, and are told apart -> straight
+        either            they are not: a miss                          -> ready
         any of them       the `MOST_MISSES`-th miss, each less than `MANY_CALLS` calls after the last -> given up
         given up          usual path for good, from the next call there on
 

@@ -51,7 +51,7 @@ def wrap(function: Function) -> Callable[..., Any]:
         landed: list[Any] = []
         direct = tree = signature = None
         try:
-            direct = function.directly.at(call.frame)
+            direct = function.directly.find(call)
             if direct is not None and executing_once():
                 if gone := direct.call(call, landed):
                     return landed[0].result(landed[2], ())
