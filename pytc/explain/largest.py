@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import IO, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -156,9 +156,9 @@ class Progress:
 
     WIDTH = 30
 
-    def __init__(self, name: str, memory: int, stream: IO[str] | None = None) -> None:
+    def __init__(self, name: str, memory: int) -> None:
         self._name, self._memory = name, memory
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = sys.stderr
         self._shown = self._stream.isatty()
 
     def show(self, measure: int, tried: Sequence[tuple[int, int]]) -> None:

@@ -1,5 +1,6 @@
 """Hardware that is not here: what names stand for, programs moved there, and what fits."""
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -349,7 +350,8 @@ class Terminal(io.StringIO):
 def test_progress_is_shown_on_a_terminal_alone():
     terminal, file = Terminal(), io.StringIO()
     for stream in (terminal, file):
-        progress = Progress("batch", 2**20, stream)
+        with contextlib.redirect_stderr(stream):
+            progress = Progress("batch", 2**20)
         progress.show(128, [(64, 2**19)])
         progress.done()
     assert "batch [###############---------------] 512 KiB of 1.0 MiB; trying 128" in terminal.getvalue()

@@ -769,6 +769,7 @@ INTROSPECTING = {
     try: raise ValueError
     except ValueError as error: read(told(next(traceback.walk_tb(error.__traceback__))[0])['x'])""",
     "a hook": "import sys; y = f(x); sys.breakpointhook()",
+    "builtins as an argument": "(lambda x, b: (f(x), read(b.locals()['x'])))(x, others)",
     "captured builtins": "import builtins; (lambda x: (f(x), read(builtins.eval('x'))))(x)",
 }
 

@@ -40,9 +40,9 @@ INTROSPECTION = _OF_FRAMES.union(
 _OF_MODULES = {"stack": "inspect", "trace": "inspect", "embed": "IPython", "interact": "code"}
 """Those of them that other modules and objects have as well (`jnp.stack`, `model.embed`), each with the module that is
 meant."""
-_BUILTIN = frozenset(("locals", "vars", "eval", "exec", "dir"))
-"""Those that are builtins. As an attribute of anything else, such a name is somebody's method: `self.eval(x)`. (Not
-`breakpoint`: `jax.debug.breakpoint()` and `debugpy.breakpoint()` show variables, too.)"""
+_BUILTIN = frozenset(("vars", "eval", "exec", "dir"))
+"""Those that are builtins. As an attribute of anything else, such a name is somebody's method: `self.eval(x)`. (Not so
+`locals`; nor `breakpoint`, since `jax.debug.breakpoint()` and `debugpy.breakpoint()` show variables, too.)"""
 
 
 _NAMES_ALONE = _OF_FRAMES | {"locals", "f_locals"}
@@ -84,33 +84,47 @@ def introspects(flow: ControlFlow, names: Mapping[str, Any], builtins: Mapping[s
     used = flow.code.co_names
     seen = {name: builtins[name] for name in used if name in builtins and name not in _BUILTIN}
     seen |= {name: names[name] for name in used if name in names}
-    return _by_global(used, seen) or _by_name(flow, seen)
+    return _by_global(used, seen) or _by_string(flow, seen) or _by_name(flow, seen)
+
+
+def _by_string(flow: ControlFlow, names: Mapping[str, Any]) -> str:
+    """The word in a string constant by which the code may look up a function that reads variables; empty if there is
+    none."""
+    has_builtins = _has(flow, names, "builtins")
+    may_look_up = has_builtins or not _OTHERS.isdisjoint(flow.once(_every_name))
+    words = _NAMES_ALONE | _NAMES_WITH_OTHERS if may_look_up else _NAMES_ALONE
+    if not has_builtins and "compile" in flow.once(_no_attributes) and names.get("compile", compile) is compile:
+        words -= _MODES
+    return min(words & flow.once(_in_strings), default="")
 
 
 def _by_name(flow: ControlFlow, names: Mapping[str, Any]) -> str:
     """The name by which the code reads variables of its own, or lets others read them; empty if there is none.
 
     As an attribute, a name that is a builtin's or one module's is somebody else's (`model.eval()`, `jnp.stack`), unless
-    the code has to do with that module, under its own name or another.
+    the code has to do with that module.
     """
-    code = flow.code
-    modules = {id(value) for name in code.co_names if (value := names.get(name)) is not None}
-    every = {*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    otherwise, strings = flow.once(_no_attributes), flow.once(_in_strings)
-    every |= strings  # `sys.modules["builtins"].locals()`
-    has_builtins = id(sys.modules["builtins"]) in modules or not _OF_BUILTINS.isdisjoint(every)
-    words = _NAMES_ALONE | _NAMES_WITH_OTHERS if has_builtins or not _OTHERS.isdisjoint(every) else _NAMES_ALONE
-    if not has_builtins and "compile" in otherwise and names.get("compile", compile) is compile:
-        words -= _MODES
-    if told := words & strings:
-        return min(told)
-    if has_builtins:
-        every.add("builtins")
-    for name in sorted(INTROSPECTION.intersection(code.co_names)):
+    for name in sorted(INTROSPECTION.intersection(flow.code.co_names)):
         module = "builtins" if name in _BUILTIN else _OF_MODULES.get(name)
-        if name in otherwise or module is None or module in every or id(sys.modules.get(module)) in modules:
+        if name in flow.once(_no_attributes) or module is None or _has(flow, names, module):
             return name
     return ""
+
+
+def _has(flow: ControlFlow, names: Mapping[str, Any], module: str) -> bool:
+    """Whether the code has to do with a module, under its own name or that of a global."""
+    called = _OF_BUILTINS if module == "builtins" else {module}
+    loaded = sys.modules.get(module)
+    return not called.isdisjoint(flow.once(_every_name)) or (
+        loaded is not None and any(names.get(name) is loaded for name in flow.code.co_names)
+    )
+
+
+def _every_name(flow: ControlFlow) -> frozenset[str]:
+    """All names in the code, also those in strings: `sys.modules["builtins"].locals()`."""
+    code = flow.code
+    variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    return flow.once(_in_strings).union(variables, code.co_names)
 
 
 _OF_ATTRIBUTES = frozenset(["LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "STORE_ATTR", "DELETE_ATTR"])
