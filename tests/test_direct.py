@@ -521,8 +521,8 @@ def test_where_two_contexts_take_turns_nothing_is_learnt_anew(straight):
     equal(state, jax.tree.map(lambda x: x + 80, of_dicts()))
 
 
-def add(state, x):
-    return {name: leaf + sum(map(jnp.sum, jax.tree.leaves(x))) for name, leaf in state.items()}
+def add(state, x, more=None):
+    return {name: leaf + sum(map(jnp.sum, jax.tree.leaves((x, more)))) for name, leaf in state.items()}
 
 
 def add_by_name(state, *, x):
@@ -542,6 +542,8 @@ TURNS = {
         add_by_name,
         [((), {"x": jnp.ones(n, kind)}) for kind, n in [(jnp.float32, 2), (jnp.int32, 2), (jnp.int32, 3)]],
     ),
+    "the trees": (add, [((tree,), {}) for tree in ({"x": jnp.ones(2)}, {"y": jnp.ones(2)}, [jnp.ones(2)], None)]),
+    "one that may be missing": (add, [((jnp.ones(2), each), {}) for each in (None, jnp.ones(2), (jnp.ones(2), None))]),
     "two leaves": (add, [(({"x": jnp.ones(n), "y": jnp.ones(m)},), {}) for n, m in [(1, 1), (2, 1), (1, 2), (2, 2)]]),
     "a static argument": (add_mode, [((jnp.ones(2),), {"mode": mode}) for mode in ("sum", "max", None, 1, True, 1.0)]),
 }
@@ -633,10 +635,10 @@ def test_what_is_asked_of_a_call_need_not_be_there(straight):
         step()
 
 
-def test_a_place_that_never_fits_stops_trying(straight):
-    """Trees are not told apart."""
-    step = pytc.compile(increment)
-    both = [({"x": jnp.ones(2)},), ({"y": jnp.ones(2)},)]
+def test_a_place_that_never_fits_stops_trying(straight, monkeypatch):
+    monkeypatch.setattr(ways, "MOST_QUESTIONS", 0)
+    step = pytc.compile(lambda x: x * 2)
+    both = [(jnp.ones(2),), (jnp.ones(3),)]
     calls(step, both * 50)
     assert len(straight) < 120
     before = len(straight)

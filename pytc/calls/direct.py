@@ -10,8 +10,9 @@ time (`ownership.Walk`). Static arguments are compared here. A call that is not 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from jax.tree_util import PyTreeDef, tree_leaves
 
@@ -26,6 +27,10 @@ from pytc.emit import EmittedWhole, Retrace
 from pytc.interrupt import is_from_outside
 from pytc.jax_compat.running import is_of_no_tracing, settings
 
+Path: TypeAlias = tuple[Any, ...]
+"""The keys on the way to a leaf, the first of them the position or the name of an argument."""
+CONTAINERS = ids_of(tuple, list, dict)
+_KEYS = ids_of(int, str)
 _STRINGS = ids_of(str)
 
 
@@ -46,6 +51,13 @@ class Direct:
     others: ownership.Walk | None
     """The other arguments that are passed, if they must be compared with those of before: an array may be in them
     twice, or something may have come into them that `jax.jit` runs users' code for."""
+
+    @functools.cached_property
+    def paths(self) -> dict[Path, int]:
+        """The leaves (indices) that plain containers lead to, by the keys on the way from `(args, kwargs)`."""
+        tree: PyTreeDef = self.plan.program.in_tree
+        args, kwargs = tree.unflatten(range(tree.num_leaves))
+        return {path: leaf for leaf, path in sorted(_plain_paths((*enumerate(args), *kwargs.items())))}
 
     @classmethod
     def of(cls, signature: Signature, site: Site, call: ownership.Call, share: bool) -> Direct | None:
@@ -141,6 +153,17 @@ class Direct:
         site.calls += 1
         site.streak = 0
         return True
+
+
+def _plain_paths(items: Iterable[tuple[Any, Any]], above: Path = ()) -> Iterator[tuple[int, Path]]:
+    """Each leaf, by number, that plain containers with plain keys lead to, with its path."""
+    for key, value in items:
+        if id(type(key)) in _KEYS:
+            if type(value) is int:
+                yield value, (*above, key)
+            elif id(type(value)) in CONTAINERS:
+                inside = value.items() if type(value) is dict else enumerate(value)
+                yield from _plain_paths(inside, (*above, key))
 
 
 class Static:

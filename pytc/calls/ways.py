@@ -9,17 +9,16 @@ look: `jax.jit` checks all leaves.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import types
 import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from jax.tree_util import PyTreeDef
-
 from pytc import ownership
 from pytc.arguments.leaves import PythonScalars, static_key, unwrapped
 from pytc.calls.cache import Signature
-from pytc.calls.direct import Direct
+from pytc.calls.direct import CONTAINERS, Direct, Path
 from pytc.calls.layout import UNPLACED, describe
 from pytc.calls.sites import MOST_MISSES, MOST_SITES, Site
 from pytc.classes import ids_of
@@ -31,7 +30,6 @@ MOST_TURNS = 64
 MOST_QUESTIONS = 8
 """What is asked of a call to find its way, at most: each question takes about a microsecond."""
 
-_CONTAINERS = ids_of(tuple, list, dict)
 _STATIC = ids_of(type(None), bool, int, float, complex, str, bytes)
 """Classes of static values that compare themselves in C."""
 
@@ -202,34 +200,10 @@ def _answers(questions: Iterable[Question], way: Direct) -> tuple[Hashable, ...]
 
 def _telling_apart(one: Direct, other: Direct) -> Iterator[Question]:
     """The questions to which two ways have different answers."""
-    if one.settings != other.settings:
-        yield _Settings()
-    tree: PyTreeDef = one.plan.program.in_tree
-    if tree == other.plan.program.in_tree:
-        args, kwargs = tree.unflatten(range(tree.num_leaves))
-        for leaf, path in sorted(_plain_paths((*enumerate(args), *kwargs.items()))):
-            kind = _Static if path[0] in one.emitted.static else _Shape
-            question = kind(leaf, path)
-            if question.of(one) != question.of(other):
-                yield question
-
-
-def _plain_paths(
-    items: Iterable[tuple[Any, Any]], above: tuple[Any, ...] = ()
-) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """The number of each leaf that plain containers lead to, and the keys on the way."""
-    for key, value in items:
-        if id(type(key)) not in _KEYS:
-            continue
-        if type(value) is int:
-            yield value, (*above, key)
-        elif type(value) is dict:
-            yield from _plain_paths(value.items(), (*above, key))
-        elif type(value) is list or type(value) is tuple:
-            yield from _plain_paths(enumerate(value), (*above, key))
-
-
-_KEYS = ids_of(int, str)
+    static = one.emitted.static | other.emitted.static
+    about = (_Static(path) if path[0] in static else _Shape(path) for path in one.paths | other.paths)
+    questions: Iterator[Question] = itertools.chain((_Settings(),), about)
+    return (question for question in questions if question.of(one) != question.of(other))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,36 +221,39 @@ class _Settings:
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Shape and dtype of a leaf."""
+    """Shape and dtype of what may be a leaf."""
 
-    leaf: int
-    path: tuple[Any, ...]
+    path: Path
 
     def now(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
         value: Any = args if type(self.path[0]) is int else kwargs
         for key in self.path:
-            if id(type(value)) not in _CONTAINERS:
+            kind = type(value)
+            if id(kind) not in CONTAINERS or key not in (value if kind is dict else range(len(value))):
                 return None
             value = value[key]
-        return describe(value)
+        return None if value is None or id(type(value)) in CONTAINERS else describe(value)
 
     def of(self, way: Direct) -> Hashable:
-        return way.signature.described[self.leaf][:UNPLACED]
+        leaf = way.paths.get(self.path)
+        return None if leaf is None else way.signature.described[leaf][:UNPLACED]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Static:
-    """The value of a static argument, if it is of a class that is known."""
+    """The value of what may be a static argument, if it is of a class that is known."""
 
-    leaf: int
-    path: tuple[Any, ...]
+    path: Path
 
     def now(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
-        key = self.path[0]
-        return _value(args[key] if type(key) is int else kwargs[key])
+        (key,) = self.path
+        if type(key) is int:
+            return _value(args[key]) if key < len(args) else None
+        return _value(kwargs[key]) if key in kwargs else None
 
     def of(self, way: Direct) -> Hashable:
-        return _value(unwrapped(way.plan.program.leaves[self.leaf].value))
+        leaf = way.paths.get(self.path)
+        return None if leaf is None else _value(unwrapped(way.plan.program.leaves[leaf].value))
 
 
 def _value(value: Any) -> Hashable:
