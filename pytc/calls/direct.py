@@ -31,6 +31,8 @@ Path: TypeAlias = tuple[Any, ...]
 """The keys on the way to a leaf, the first of them the position or the name of an argument."""
 CONTAINERS = ids_of(tuple, list, dict)
 _KEYS = ids_of(int, str)
+_DEEPEST = 8
+"""The keys on the way are at most one more. (A tree may be deeper than the stack.)"""
 _STRINGS = ids_of(str)
 
 
@@ -54,7 +56,7 @@ class Direct:
 
     @functools.cached_property
     def paths(self) -> dict[Path, int]:
-        """The leaves (indices) that plain containers lead to, by the keys on the way from `(args, kwargs)`."""
+        """The leaves (indices) that a few plain containers lead to, by the keys on the way from `(args, kwargs)`."""
         tree: PyTreeDef = self.plan.program.in_tree
         args, kwargs = tree.unflatten(range(tree.num_leaves))
         return {path: leaf for leaf, path in sorted(_plain_paths((*enumerate(args), *kwargs.items())))}
@@ -156,12 +158,12 @@ class Direct:
 
 
 def _plain_paths(items: Iterable[tuple[Any, Any]], above: Path = ()) -> Iterator[tuple[int, Path]]:
-    """Each leaf, by number, that plain containers with plain keys lead to, with its path."""
+    """Each leaf, by number, that a few plain containers with plain keys lead to, with its path."""
     for key, value in items:
         if id(type(key)) in _KEYS:
             if type(value) is int:
                 yield value, (*above, key)
-            elif id(type(value)) in CONTAINERS:
+            elif id(type(value)) in CONTAINERS and len(above) < _DEEPEST:
                 inside = value.items() if type(value) is dict else enumerate(value)
                 yield from _plain_paths(inside, (*above, key))
 

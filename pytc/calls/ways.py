@@ -108,7 +108,8 @@ class Ways(dict[tuple[int, int], "Turns"]):
         return known if known is not None and known.of is site.of else None
 
     def _forget(self, site: Site) -> None:
-        if (known := self._of(site)) is not None:
+        known = self._of(site)
+        if known is not None and any(way.site is site for way in known):
             self[site.place] = rest = known.without(site)
             if not [*rest]:
                 self.pop(site.place, None)
