@@ -691,12 +691,15 @@ def test_a_handler_of_ctrl_c_is_called_once(once):
         raise KeyboardInterrupt
 
     step = compiled_step()
+    children = []  # what is raised in the end of one that is not held would be lost
     for n in range(4):
         signal.signal(signal.SIGINT, handler)
         kill = ["sh", "-c", f"sleep 0.02; kill -INT {os.getpid()}"]
         with pytest.raises(KeyboardInterrupt):
-            stepping(step, lambda kill=kill: subprocess.Popen(kill))
+            stepping(step, lambda kill=kill: children.append(subprocess.Popen(kill)))
         assert len(called) == n + 1
+    for child in children:
+        child.wait()
 
 
 def test_an_exception_for_another_thread():
