@@ -20,16 +20,7 @@ from pytc.ownership.bytecode.liveness import ControlFlow
 from pytc.ownership.bytecode.stores import may_store
 from pytc.ownership.guesses import loop, repeats
 
-MODULES = (
-    "argparse",
-    "asyncio.base_events",
-    "collections",
-    "contextlib",
-    "dataclasses",
-    "inspect",
-    "pathlib",
-    "zipfile",
-)
+MODULES = ("argparse", "dataclasses", "inspect", "zipfile")
 
 
 @functools.cache
@@ -96,7 +87,7 @@ def test_what_every_way_around_a_loop_passes():
                 expected = {n for n in body.instructions if at not in reached(flow, at, body.instructions - {n})}
                 assert around._always_passed == expected
                 loops += len(expected) < len(body.instructions)
-    assert loops > 1_000
+    assert loops > 500
 
 
 def test_an_instruction_is_executed_once(monkeypatch):
@@ -169,5 +160,5 @@ def test_the_first_call_of_a_function_four_times_as_long(kind, no_collections):
         return time.thread_time() - start
 
     took(10)
-    short, long = (min(took(count) for _ in range(2)) for count in (100, 400))
+    short, long = (min(took(count) for _ in range(2)) for count in (60, 240))
     assert long < 10 * max(short, 0.01)

@@ -823,7 +823,7 @@ def test_of_random_functions_hardly_one_takes_more_memory_than_without_donation(
     takes more (tests/test_effort.py)."""
     chosen = random.Random(0)
     saved = []
-    for _ in range(100):
+    for _ in range(60):
         program = alias(program_of(*some_function(chosen, N)))
         if program.aliases:
             saved.append(total(without(program)) - total(program))

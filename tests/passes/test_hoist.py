@@ -459,7 +459,7 @@ def test_what_reads_what_xla_cannot_know_becomes_an_input(fun):
     assert got.tobytes() == wanted.tobytes()
 
 
-@pytest.mark.parametrize("seed", [*range(3), 9, 111, 1065, 1159, 50840])
+@pytest.mark.parametrize("seed", [0, 9, 111, 1065, 1159, 50840])
 def test_random_functions_around_weights(seed):
     check(seed)
 
